@@ -1,0 +1,59 @@
+# Each target makes or reuses .venv and installs what it needs; Debian packages that are missing are named.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KILLS ?= 100
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help demo test test-long kill-test check bench kafka dashboards debian clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
+
+$(BIN)/.core: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(BIN)/.test: $(BIN)/.core
+	$(BIN)/pip install --quiet --editable '.[test,bench,docs]'
+	@mkdir -p .links && ln -sfn .. .links/graphtide
+	@touch $@
+
+demo: $(BIN)/.core $(BIN)/.demo  ## stream a real graph through the real daemon, query it, check every answer
+	$(BIN)/graphtide demo
+
+$(BIN)/.demo: $(BIN)/.core
+	$(BIN)/pip install --quiet --editable '.[bench]'
+	@touch $@
+
+debian:  ## install the Debian packages that the tests need (as root), or name them
+	@sh ops/debian.sh
+
+test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
+	$(BIN)/pytest
+
+test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
+	$(BIN)/pytest --run-long
+
+kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
+	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
+
+check: $(BIN)/.test  ## ruff, mypy, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness together
+	$(BIN)/python benchmarks/end_to_end.py
+
+kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback, until interrupted
+	$(BIN)/python -m graphtide.ops.kafka
+
+dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python source
+	$(BIN)/python -m graphtide.ops.dashboards
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .links .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,0 +1,5 @@
+"""``python -m graphtide`` is the command line."""
+
+from .daemon.cli import main
+
+main()

@@ -1,0 +1,166 @@
+"""The form of a vertex program: what the engine calls, what the daemon publishes, what a query reads.
+
+A program lives in one file. It keeps its state in columns (NumPy arrays indexed by dense vertex) and says
+after each refresh which entries of which column changed, so that publishing costs what changed. Reading
+results needs no program instance: ``read`` and ``parents`` work on published columns alone, in another
+process.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import Vertices
+from ..partition.graph import Graph, GraphChange
+
+Column = npt.NDArray[Any]
+ExternalId = int | str
+
+
+class ProgramError(ValueError):
+    """A program cannot be made from these parameters; the message names the parameter and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a program, as configuration and ``compute`` requests name it.
+
+    ``parse`` turns the given value into the one that the program keeps, or raises ValueError saying what
+    is allowed. A parameter without a ``default`` must be given.
+    """
+
+    name: str
+    help: str
+    parse: Callable[[Any], Any]
+    default: Any = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refresh:
+    """What one run of a program did.
+
+    ``changed``: for each column with changes the dense indices (uint32, each once) whose entries differ from
+    before the run, or None where the whole column must be taken as changed. ``active``: vertices that were
+    examined or updated. ``error_bound``: the certified relative error per vertex, for programs that
+    approximate.
+    """
+
+    changed: Mapping[str, Vertices | None]
+    iterations: int = 0
+    edges_read: int = 0
+    active: int = 0
+    started_over: bool = False
+    error_bound: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A program's columns and scalars as one epoch published them; entries past ``n_vertices`` mean nothing."""
+
+    columns: Mapping[str, Column]
+    scalars: Mapping[str, float]
+    n_vertices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Values for the vertices that were asked for.
+
+    ``null``: bool of the same length, True where the vertex is known but has no value (no path).
+    ``vertex_valued``: the values are dense vertices and must be shown as external ids.
+    """
+
+    values: Column
+    null: npt.NDArray[np.bool_]
+    vertex_valued: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Evidence that a published result, or the storage, contradicts the graph."""
+
+    rule: str
+    detail: str
+    vertices: tuple[int, ...] = field(default=())
+
+
+class Program(ABC):
+    """One analytic, kept true from epoch to epoch.
+
+    Subclasses set the class attributes, take their parsed parameters as keyword arguments after ``id``, and
+    keep all state in instance arrays. ``sources`` are the external ids that the program starts from;
+    the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before ``start`` and before
+    each ``refresh``.
+    """
+
+    kind: ClassVar[str]
+    summary: ClassVar[str]
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    needs_in_edges: ClassVar[bool] = False
+    needs_weights: ClassVar[bool] = False
+    has_parents: ClassVar[bool] = False
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.sources: tuple[ExternalId, ...] = ()
+
+    def bind(self, sources: Vertices) -> None:  # noqa: B027 - programs without sources need none
+        """Learn the dense ids of ``self.sources``; called again as they become known."""
+
+    @abstractmethod
+    def start(self, graph: Graph) -> Refresh:
+        """Compute from scratch on the graph as it is."""
+
+    @abstractmethod
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        """Bring the state from before ``change`` (already applied to ``graph``) up to date."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, Column]:
+        """The published columns: name -> array of at least ``graph.n_vertices`` entries (not copied)."""
+
+    def scalars(self) -> dict[str, float]:
+        """The published scalars."""
+        return {}
+
+    @abstractmethod
+    def state(self) -> dict[str, Column]:
+        """Every array that ``restore`` needs to go on from this epoch (not copied)."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        """Take over a saved state that belongs to the graph as it is."""
+
+    @abstractmethod
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Check the whole present state against the graph; empty when it is proven right."""
+
+    def memory_bytes(self) -> int:
+        """Bytes of the arrays that the program holds."""
+        return sum(column.nbytes for column in self.state().values())
+
+    @staticmethod
+    @abstractmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        """Values of these dense vertices (all below ``published.n_vertices``)."""
+
+    @staticmethod
+    def parents(published: Published, vertices: Vertices) -> Vertices:
+        """The parent of each vertex (dense), ``NO_VERTEX`` where it has none.
+
+        Raises:
+            LookupError: the program keeps no parents.
+        """
+        raise LookupError("this program keeps no parents")
+
+
+def full_range(n: int) -> Vertices:
+    """All dense vertices below n."""
+    return np.arange(n, dtype=np.uint32)

@@ -1,0 +1,1 @@
+"""The process: config, sources, decoding, pipeline, checkpoints, results, server, client, command line."""

@@ -1,0 +1,62 @@
+"""Walking the rows of a packed array in place, from Numba kernels.
+
+A packed array keeps its live keys packed to the left of each leaf, in ascending order over all leaves. The
+row of a vertex is therefore a run of live slots that may span several leaves (some of them empty). A kernel
+walks it so::
+
+    remaining = np.int64(rows.degrees[u])
+    if remaining:
+        leaf, slot = first_slot(rows, u)
+        while remaining > 0:
+            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+            for i in range(slot, end):
+                v = rows.keys[i] & LOW          # and rows.weights[i], where the graph is weighted
+                ...
+            remaining -= end - slot
+            leaf += np.int64(1)
+            slot = leaf << rows.leaf_shift
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from .edges import Keys, Vertices, Weights
+
+LOW = np.uint64(0xFFFF_FFFF)
+
+
+class RowView(NamedTuple):
+    """The arrays of a packed array, as a kernel reads them; valid until the next ``apply``.
+
+    ``keys`` uint64[slots]; ``weights`` float32[slots], or float32[0] when unweighted; ``counts`` int32[leaves],
+    the live slots of each leaf; ``row_leaf`` uint32[>= n], the leaf in which the row of a vertex begins (never
+    later than its first key; meaningless for degree 0); ``degrees`` uint32[>= n]; ``leaf_shift``: a leaf has
+    ``1 << leaf_shift`` slots.
+    """
+
+    keys: Keys
+    weights: Weights
+    counts: npt.NDArray[np.int32]
+    row_leaf: Vertices
+    degrees: Vertices
+    leaf_shift: int
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def first_slot(rows: RowView, u: int) -> tuple[np.int64, np.int64]:
+    """(leaf, slot) of the first key of row u; the row must not be empty."""
+    first_key = np.uint64(u) << np.uint64(32)
+    leaf = np.int64(rows.row_leaf[u])
+    while True:
+        slot = leaf << rows.leaf_shift
+        end = slot + np.int64(rows.counts[leaf])
+        if slot < end and rows.keys[end - 1] >= first_key:
+            while rows.keys[slot] < first_key:
+                slot += np.int64(1)
+            return leaf, slot
+        leaf += np.int64(1)

@@ -1,0 +1,62 @@
+"""How Numba runs here: an explicit threading layer, and a cache that works wherever it may be written.
+
+Imported before any kernel is defined. Two stages may enter parallel kernels at once, which Numba's default
+layer (workqueue) answers by aborting the process; so the layer is chosen here and checked at start.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def cache_directory() -> Path:
+    """Where compiled kernels are kept: ``NUMBA_CACHE_DIR``, the user's cache folder, or a temporary one."""
+    if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(chosen)
+    home_cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    for folder in (Path(home_cache) / "graphtide" / "numba", Path("/var/cache/graphtide/numba")):
+        if _writable(folder):
+            return folder
+    return Path(tempfile.gettempdir()) / f"graphtide-numba-{os.getuid()}"
+
+
+def threading_layer() -> str:
+    """The threading layer that kernels run on: ``omp`` where libgomp is there, else ``tbb``.
+
+    Raises:
+        RuntimeError: neither is there, or ``NUMBA_THREADING_LAYER`` names an unsafe one.
+    """
+    chosen = os.environ.get("NUMBA_THREADING_LAYER")
+    if chosen in ("omp", "tbb"):
+        return chosen
+    if chosen is not None:
+        raise RuntimeError(
+            f"NUMBA_THREADING_LAYER is {chosen!r}; graphtide needs 'omp' or 'tbb', since its stages overlap"
+        )
+    if ctypes.util.find_library("gomp"):
+        return "omp"
+    if find_spec("tbb") is not None:
+        return "tbb"
+    raise RuntimeError("no safe threading layer for Numba: install libgomp1 (Debian) or the Python package tbb")
+
+
+def configure() -> None:
+    """Tell Numba; harmless to repeat, useless once Numba is imported."""
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_directory()))
+    os.environ["NUMBA_THREADING_LAYER"] = threading_layer()
+    # A worker that finished early must not spin on a core that another stage needs.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "0")

@@ -1,0 +1,1 @@
+"""What operators use: metrics, dashboards, rules, service files, a Kafka for development."""

@@ -1,0 +1,201 @@
+"""The graph as the engine sees it: one or more sides behind one ``apply``.
+
+Directed graphs keep out-rows, and in-rows (the transposed array) for the programs that pull; an undirected
+graph stores both directions of an edge in one array, so that its out-rows are its in-rows.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Weights, destinations, sources, transpose
+from ..gpma.pma import PackedMemoryArray
+from ..gpma.rows import RowView
+from .placement import Placement, route
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChange:
+    """What a batch changed in the graph.
+
+    ``arcs``: the change of the out-rows; in an undirected graph both directions of each edge are listed.
+    The counts are of edges (an undirected edge counts once). ``n_vertices_before`` and ``n_vertices``
+    bound the vertices that are new.
+    """
+
+    arcs: ChangeReport
+    n_vertices_before: int
+    n_vertices: int
+    inserted: int
+    overwritten: int
+    deleted: int
+    absent: int
+
+    @property
+    def updates(self) -> int:
+        """Distinct pairs that the batch named."""
+        return self.inserted + self.overwritten + self.deleted + self.absent
+
+
+class HostSide:
+    """The rows that the host owns."""
+
+    def __init__(self, *, weighted: bool, in_edges: bool) -> None:
+        self.out = PackedMemoryArray(weighted=weighted)
+        self.in_ = PackedMemoryArray(weighted=weighted) if in_edges else None
+
+    @property
+    def arrays(self) -> list[PackedMemoryArray]:
+        return [self.out] if self.in_ is None else [self.out, self.in_]
+
+
+class Graph:
+    """Edges on their sides. One writer; readers see a whole batch or none of it only if they wait for it."""
+
+    def __init__(self, *, directed: bool = True, weighted: bool = True, in_edges: bool = True) -> None:
+        """``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none."""
+        self.directed = directed
+        self.weighted = weighted
+        self.n_vertices = 0
+        self.self_loops = 0
+        self.placement = Placement()
+        self.host = HostSide(weighted=weighted, in_edges=in_edges and directed)
+        self._transposer = ThreadPoolExecutor(1, thread_name_prefix="in-rows")
+
+    @property
+    def n_arcs(self) -> int:
+        """Stored directed arcs: the edges of a directed graph; twice those of an undirected one, loops once."""
+        return self.host.out.n_edges
+
+    @property
+    def n_edges(self) -> int:
+        return self.n_arcs if self.directed else (self.n_arcs + self.self_loops) // 2
+
+    def out_rows(self) -> RowView:
+        """The out-rows, in place; valid until the next change."""
+        return self.host.out.view()
+
+    def in_rows(self) -> RowView:
+        """The in-rows, in place; in an undirected graph these are the out-rows.
+
+        Raises:
+            LookupError: the graph keeps no in-rows.
+        """
+        if not self.directed:
+            return self.host.out.view()
+        if self.host.in_ is None:
+            raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
+        return self.host.in_.view()
+
+    def apply(self, batch: EdgeBatch, n_vertices: int) -> GraphChange:
+        """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins."""
+        before = self.n_vertices
+        self._ensure_vertices(n_vertices)
+        if not self.directed:
+            batch = _both_directions(batch)
+        reports = [
+            self._apply_on_host(part.out, part.in_)
+            for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
+        ]
+        arcs = reports[0] if reports else _no_change(self.weighted)
+        loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
+        self.self_loops += loops["inserted"] - loops["deleted"]
+        edges = {
+            name: keys.size if self.directed else (keys.size + loops[name]) // 2
+            for name, keys in _parts(arcs).items()
+        }
+        return GraphChange(arcs, before, self.n_vertices, **edges)
+
+    def load(self, edges: EdgeList, n_vertices: int) -> None:
+        """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
+        self._ensure_vertices(n_vertices)
+        self.host.out.load(edges)
+        self.self_loops = 0 if self.directed else _loops(edges.keys)
+        if self.host.in_ is not None:
+            keys = transpose(edges.keys)
+            order = np.argsort(keys, kind="stable")
+            weights = None if edges.weights is None else edges.weights[order]
+            self.host.in_.load(EdgeList(keys[order], weights))
+
+    def export(self) -> EdgeList:
+        """All out-arcs in ascending order, copied: what ``load`` takes."""
+        return self.host.out.export()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held by the arrays, by structure, orientations added up."""
+        total: dict[str, int] = {}
+        for array in self.host.arrays:
+            for name, size in array.memory_bytes().items():
+                total[name] = total.get(name, 0) + size
+        return total
+
+    def check(self) -> list[str]:
+        """Violated storage invariants, in words: each array's own, and the agreement of out- and in-rows."""
+        problems = [problem for array in self.host.arrays for problem in array.check()]
+        out = self.export()
+        mirror = out if not self.directed else self.host.in_.export() if self.host.in_ is not None else None
+        if mirror is not None:
+            keys = transpose(mirror.keys)
+            order = np.argsort(keys)
+            if not np.array_equal(keys[order], out.keys):
+                problems.append("out-rows and in-rows hold different edges")
+            elif (
+                out.weights is not None
+                and mirror.weights is not None
+                and not np.array_equal(mirror.weights[order], out.weights)
+            ):
+                problems.append("out-rows and in-rows disagree about weights")
+        return problems
+
+    def close(self) -> None:
+        self._transposer.shutdown()
+
+    def _ensure_vertices(self, n_vertices: int) -> None:
+        if n_vertices < self.n_vertices:
+            raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
+        self.n_vertices = n_vertices
+        self.placement.ensure_vertices(n_vertices)
+        for array in self.host.arrays:
+            array.ensure_vertices(n_vertices)
+
+    def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
+        # The two orientations share nothing, and kernels release the lock: two cores, two arrays.
+        if in_ is None or self.host.in_ is None:
+            return self.host.out.apply(out)
+        transposed = self._transposer.submit(self.host.in_.apply, in_)
+        try:
+            return self.host.out.apply(out)
+        finally:
+            transposed.result()
+
+
+def _both_directions(batch: EdgeBatch) -> EdgeBatch:
+    """Each update followed by its mirror image; a self-loop's image says the same thing twice, harmlessly."""
+    keys = np.empty(2 * len(batch), np.uint64)
+    keys[0::2] = batch.keys
+    keys[1::2] = transpose(batch.keys)
+    weights: Weights | None = None if batch.weights is None else np.repeat(batch.weights, 2)
+    return EdgeBatch(keys, np.repeat(batch.ops, 2), weights)
+
+
+def _parts(report: ChangeReport) -> dict[str, Keys]:
+    return {
+        "inserted": report.inserted.keys,
+        "overwritten": report.overwritten.keys,
+        "deleted": report.deleted.keys,
+        "absent": report.absent,
+    }
+
+
+def _loops(keys: Keys) -> int:
+    return int(np.count_nonzero(sources(keys) == destinations(keys)))
+
+
+def _no_change(weighted: bool) -> ChangeReport:
+    keys = np.empty(0, np.uint64)
+    weights = np.empty(0, np.float32) if weighted else None
+    nothing = EdgeList(keys, weights)
+    return ChangeReport(nothing, nothing, weights, nothing, keys)
