@@ -74,6 +74,12 @@ class Graph:
     def n_edges(self) -> int:
         return self.n_arcs if self.directed else (self.n_arcs + self.self_loops) // 2
 
+    @property
+    def density(self) -> float:
+        """The share of slots that hold an edge, over all arrays."""
+        slots = sum(array.view().keys.size for array in self.host.arrays)
+        return sum(array.n_edges for array in self.host.arrays) / slots if slots else 0.0
+
     def out_rows(self) -> RowView:
         """The out-rows, in place; valid until the next change."""
         return self.host.out.view()

@@ -1,0 +1,249 @@
+"""From the source to the engine's door: poll, decode, give dense ids, queue.
+
+This runs ahead of the engine on a thread of its own. The queue between them is bounded by updates, so that a
+slow engine holds the source back instead of filling memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import NO_VERTEX, EdgeBatch, Op, pack
+from ..gpma.vertex_index import VertexIndex
+from .decode import Decoder
+from .errors import IdSpaceFull
+from .faults import point
+from .records import BadRecord, DeadLetters, Decoded, Partition, RawRecord, Source, UpdateBlock
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What one poll came to, for the metrics; times in seconds."""
+
+    records: int
+    bytes: int
+    tombstones: int
+    inserts: int
+    deletes: int
+    self_loops_dropped: int
+    bad: Sequence[BadRecord]
+    poll_seconds: float
+    decode_seconds: float
+    index_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Updates between dense vertices, and where the source stands after them.
+
+    ``batches``: in order; ``unknown_deletes``: deletes that named a vertex that does not exist;
+    ``n_vertices``: vertices known after these updates; ``record_times_ms`` and ``record_updates``: the time
+    of each record and how many updates it brought, for freshness.
+    """
+
+    batches: Sequence[EdgeBatch]
+    updates: int
+    unknown_deletes: int
+    n_vertices: int
+    offsets: dict[Partition, int]
+    record_times_ms: npt.NDArray[np.int64]
+    record_updates: npt.NDArray[np.int64]
+
+
+class PreparedQueue:
+    """A queue bounded by updates; closing it wakes everybody."""
+
+    def __init__(self, updates_max: int) -> None:
+        self.updates_max = updates_max
+        self._items: deque[Prepared] = deque()
+        self._updates = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def updates(self) -> int:
+        """Updates that wait."""
+        return self._updates
+
+    @property
+    def closed(self) -> bool:
+        """Closed and empty: nothing will come any more."""
+        with self._changed:
+            return self._closed and not self._items
+
+    def put(self, item: Prepared) -> bool:
+        """Wait for room, then queue; False when the queue was closed instead.
+
+        One item larger than the bound is let in alone: refusing it for ever would stop the stream.
+        """
+        with self._changed:
+            while not self._closed and self._updates and self._updates + item.updates > self.updates_max:
+                self._changed.wait()
+            if self._closed:
+                return False
+            self._items.append(item)
+            self._updates += item.updates
+            self._changed.notify_all()
+            return True
+
+    def take(self, updates_max: int, timeout_s: float) -> list[Prepared]:
+        """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
+            taken: list[Prepared] = []
+            total = 0
+            while self._items and (not taken or total + self._items[0].updates <= updates_max):
+                taken.append(self._items.popleft())
+                total += taken[-1].updates
+            self._updates -= total
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Let nothing more in; what waits can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class Ingest:
+    """The loop from source to queue; ``run`` returns when ``stop`` is set or the source cannot go on."""
+
+    source: Source
+    decoder: Decoder
+    index: VertexIndex
+    dead_letters: DeadLetters
+    queue: PreparedQueue
+    report: Callable[[IngestReport], None]
+    poll_bytes_max: int
+    stop: threading.Event = field(default_factory=threading.Event)
+    paused: threading.Event = field(default_factory=threading.Event)
+    _safe: deque[dict[Partition, int]] = field(default_factory=deque)
+
+    def run(self) -> None:
+        """Poll until stopped.
+
+        Raises:
+            SourceError: the source cannot go on without losing or repeating records.
+            IdSpaceFull: a new vertex found no id left.
+        """
+        while not self.stop.is_set():
+            self._commit()
+            if self.paused.is_set():
+                self.stop.wait(0.05)
+                continue
+            started = time.perf_counter()
+            raw = self.source.poll(self.poll_bytes_max, timeout_s=0.1)
+            if raw:
+                point("ingest.polled")
+                self._handle(raw, time.perf_counter() - started)
+        self._commit()
+
+    def commit_soon(self, offsets: dict[Partition, int]) -> None:
+        """A checkpoint holds these offsets: tell the source, on the one thread that may call it."""
+        self._safe.append(offsets)
+
+    def _commit(self) -> None:
+        while self._safe:
+            self.source.checkpointed(self._safe.popleft())
+            point("source.committed")
+
+    def _handle(self, raw: list[RawRecord], poll_seconds: float) -> None:
+        started = time.perf_counter()
+        decoded = [self.decoder.decode(record) for record in raw]
+        decode_seconds = time.perf_counter() - started
+        point("ingest.decoded")
+        bad = [letter for item in decoded for letter in item.bad]
+        if bad:
+            self.dead_letters.write(bad)
+            point("ingest.dead_letter")
+        started = time.perf_counter()
+        prepared = self._prepare(decoded)
+        index_seconds = time.perf_counter() - started
+        blocks = [item.block for item in decoded if item.block is not None]
+        inserts = sum(int(np.count_nonzero(block.ops == Op.INSERT)) for block in blocks)
+        self.report(
+            IngestReport(
+                records=len(raw),
+                bytes=sum(len(record.value or b"") for record in raw),
+                tombstones=sum(record.value is None for record in raw),
+                inserts=inserts,
+                deletes=sum(map(len, blocks)) - inserts,
+                self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
+                bad=bad,
+                poll_seconds=poll_seconds,
+                decode_seconds=decode_seconds,
+                index_seconds=index_seconds,
+            )
+        )
+        if self.queue.put(prepared):
+            point("ingest.queued")
+
+    def _prepare(self, decoded: Sequence[Decoded]) -> Prepared:
+        batches: list[EdgeBatch] = []
+        unknown = 0
+        blocks = [(item.record, item.block) for item in decoded if item.block is not None]
+        for _, block in blocks:
+            batch, dropped = dense_batch(block, self.index)
+            batches.append(batch)
+            unknown += dropped
+        return Prepared(
+            batches=batches,
+            updates=sum(map(len, batches)) + unknown,
+            unknown_deletes=unknown,
+            n_vertices=self.index.n_vertices,
+            offsets=self.source.position(),
+            record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
+            record_updates=np.array([len(block) for _, block in blocks], np.int64),
+        )
+
+
+def dense_batch(block: UpdateBlock, index: VertexIndex) -> tuple[EdgeBatch, int]:
+    """The block between dense vertices, and how many deletes named an unknown vertex (and were left out).
+
+    Only inserts make vertices. Deletes are looked up after the whole block's inserts: whether a vertex was
+    made before or after the delete of an edge that is not there makes no difference to the graph.
+
+    Raises:
+        IdSpaceFull: a new vertex found no id left.
+    """
+    inserts = block.ops == Op.INSERT
+    try:
+        if inserts.all():
+            src, dst = index.insert_edges(block.src, block.dst)
+            return EdgeBatch(pack(src, dst), block.ops, block.weights), 0
+        index.insert_edges(block.src[inserts], block.dst[inserts])
+    except OverflowError as error:
+        raise IdSpaceFull(str(error)) from error
+    src, dst = index.lookup(block.src), index.lookup(block.dst)
+    known = (src != NO_VERTEX) & (dst != NO_VERTEX)
+    unknown = int(known.size - np.count_nonzero(known))
+    if unknown == 0:
+        return EdgeBatch(pack(src, dst), block.ops, block.weights), 0
+    weights = None if block.weights is None else block.weights[known]
+    return EdgeBatch(pack(src[known], dst[known]), block.ops[known], weights), unknown
+
+
+def concatenate(prepared: Sequence[Prepared], *, weighted: bool) -> EdgeBatch:
+    """One batch of all updates, in order; weights only where the graph keeps them."""
+    batches = [batch for item in prepared for batch in item.batches]
+    if not batches:
+        return EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8))
+    weights = None
+    if weighted and any(batch.weights is not None for batch in batches):
+        weights = np.concatenate(
+            [np.ones(len(batch), np.float32) if batch.weights is None else batch.weights for batch in batches]
+        )
+    keys = np.concatenate([batch.keys for batch in batches])
+    return EdgeBatch(keys, np.concatenate([batch.ops for batch in batches]), weights)

@@ -1,0 +1,367 @@
+"""The engine's loop: take what was prepared, apply it, bring every program up to date, publish, checkpoint.
+
+One pass of the loop is one epoch. Epochs size themselves: while one is computed the next one's updates
+gather, so a slow stream is answered at once and a fast one in large batches, within ``updates_max``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..compute.engine import Engine, ProgramRun
+from ..compute.program import Violation
+from ..gpma.vertex_index import VertexIndex
+from ..ops.metrics import Metrics
+from ..partition.graph import Graph, GraphChange
+from .checkpoint import CheckpointStore, Snapshot
+from .faults import point
+from .ingest import Prepared, PreparedQueue, concatenate
+from .records import DeadLetters, Partition, Source, offsets_to_wire
+from .results import ProgramPublication, Publication
+from .server_link import ServerLink
+from .topology import StorageGate
+
+log = logging.getLogger(__name__)
+
+
+class AuditFailure(AssertionError):
+    """The full audit (a test's setting) found results that contradict the graph."""
+
+
+@dataclass(slots=True)
+class Position:
+    """Where the published state stands."""
+
+    incarnation: int
+    number: int = 0
+    offsets: dict[Partition, int] = field(default_factory=dict)
+    updates: int = 0
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        return self.incarnation, self.number
+
+
+@dataclass(slots=True)
+class ProgramStatus:
+    """What ``programs`` shows of one program: ``fresh``, or ``quarantined`` since an epoch and why."""
+
+    state: str = "fresh"
+    stale_since: list[int] | None = None
+    reason: str | None = None
+    error_bound: float | None = None
+
+
+class Pipeline:
+    """Owns the epoch. ``start`` publishes the first one; ``run`` makes the others until the queue is closed."""
+
+    def __init__(
+        self,
+        *,
+        graph: Graph,
+        index: VertexIndex,
+        engine: Engine,
+        queue: PreparedQueue,
+        source: Source,
+        dead_letters: DeadLetters,
+        store: CheckpointStore,
+        link: ServerLink,
+        metrics: Metrics,
+        gate: StorageGate,
+        position: Position,
+        identity: Mapping[str, Any],
+        program_specs: Mapping[str, dict[str, Any]],
+        updates_max: int,
+        checkpoint_interval_s: float,
+        on_checkpoint: Callable[[dict[Partition, int]], None],
+        full_audit: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.index = index
+        self.engine = engine
+        self.queue = queue
+        self.source = source
+        self.dead_letters = dead_letters
+        self.store = store
+        self.link = link
+        self.metrics = metrics
+        self.gate = gate
+        self.position = position
+        self.identity = identity
+        self.program_specs = program_specs
+        self.updates_max = updates_max
+        self.checkpoint_interval_s = checkpoint_interval_s
+        self.on_checkpoint = on_checkpoint
+        self.full_audit = full_audit
+        self.status = {program.id: ProgramStatus() for program in engine.programs}
+        self._writer: threading.Thread | None = None
+        self._checkpointed = time.monotonic()
+        self._checkpointed_epoch = position.epoch
+        self._checkpoint_asked = threading.Event()
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    def start(self, restored: frozenset[str]) -> None:
+        """Compute the programs that no checkpoint restored, and publish the first epoch."""
+        missing = [program.id for program in self.engine.programs if program.id not in restored]
+        runs = self.engine.start(missing)
+        everything = [
+            ProgramRun(id=program.id, refresh=None, seconds=0.0, error=None)
+            for program in self.engine.programs
+            if program.id in restored
+        ]
+        self._audit()
+        self._publish([*runs, *everything], whole=True)
+
+    def run(self) -> None:
+        """Make epochs until the queue is closed and empty."""
+        while True:
+            taken = self.queue.take(self.updates_max, timeout_s=0.1)
+            if taken:
+                point("epoch.taken")
+                self._epoch(taken)
+            elif self.queue.closed:
+                return
+            self.metrics.queue_depth(self.queue.updates)
+            if self._checkpoint_due():
+                self.checkpoint(wait=False)
+
+    def request_checkpoint(self) -> None:
+        """Ask for a checkpoint soon (``admin.checkpoint``)."""
+        self._checkpoint_asked.set()
+
+    def close(self) -> None:
+        """Write a last checkpoint if anything happened since the newest one, and wait for it."""
+        self._join_writer()
+        if self.position.epoch != self._checkpointed_epoch:
+            self.checkpoint(wait=True)
+
+    # -- one epoch --------------------------------------------------------------------------------------
+
+    def _epoch(self, taken: Sequence[Prepared]) -> None:
+        started = time.perf_counter()
+        batch = concatenate(taken, weighted=self.graph.weighted)
+        applied = started
+        runs: list[ProgramRun] = []
+        with self.gate.apply():
+            if len(batch) or taken[-1].n_vertices > self.graph.n_vertices:
+                change = self.graph.apply(batch, taken[-1].n_vertices)
+                applied = time.perf_counter()
+                point("epoch.applied")
+            else:
+                change = None
+            self.position.offsets = dict(taken[-1].offsets)
+        if change is not None:
+            runs = self.engine.refresh(change)
+            point("epoch.computed")
+            self.position.updates += len(batch)
+        computed = time.perf_counter()
+        self._audit()
+        publishing = time.perf_counter()
+        self.position.number += 1
+        self._publish(runs)
+        point("epoch.published")
+        published = time.perf_counter()
+        self._record(taken, change, runs)
+        self.metrics.epoch(
+            updates=len(batch),
+            apply_seconds=applied - started,
+            compute_seconds=computed - applied,
+            publish_seconds=published - publishing,
+        )
+
+    def _publish(self, runs: Sequence[ProgramRun], *, whole: bool = False) -> None:
+        for run in runs:
+            self._note(run)
+        by_id = {run.id: run for run in runs}
+        programs = {}
+        for program in self.engine.programs:
+            run = by_id.get(program.id)
+            columns = program.columns()
+            if whole:
+                changed = dict.fromkeys(columns)
+            else:
+                changed = dict(run.refresh.changed) if run is not None and run.refresh is not None else {}
+            status = self.status[program.id]
+            programs[program.id] = ProgramPublication(
+                kind=program.kind,
+                columns=columns,
+                changed=changed,
+                scalars=program.scalars(),
+                state={
+                    "state": status.state,
+                    "stale_since": status.stale_since,
+                    "reason": status.reason,
+                    "error_bound": status.error_bound,
+                    "memory_bytes": program.memory_bytes(),
+                    "parameters": self.program_specs[program.id],
+                },
+            )
+        self.link.publish(
+            Publication(
+                epoch=self.position.epoch,
+                n_vertices=self.graph.n_vertices,
+                offsets=offsets_to_wire(self.position.offsets),
+                programs=programs,
+                stats=self.stats(),
+            )
+        )
+        self.gate.settle()
+
+    def _note(self, run: ProgramRun) -> None:
+        status = self.status[run.id]
+        if run.error is not None:
+            if status.state != "quarantined":
+                log.error("program %s failed and is quarantined: %s", run.id, run.error)
+                status.stale_since = list(self.position.epoch)
+            status.state, status.reason = "quarantined", run.error
+        elif run.refresh is not None:
+            status.error_bound = run.refresh.error_bound
+
+    def _audit(self) -> None:
+        if not self.full_audit:
+            return
+        found: dict[str, list[Violation]] = {id: found for id, found in self.engine.audit().items() if found}
+        if found:
+            raise AuditFailure(f"epoch {self.position.epoch}: {found}")
+
+    def _record(self, taken: Sequence[Prepared], change: GraphChange | None, runs: Sequence[ProgramRun]) -> None:
+        now_ms = time.time() * 1000
+        times = np.concatenate([item.record_times_ms for item in taken])
+        updates = np.concatenate([item.record_updates for item in taken])
+        self.metrics.observe_freshness(np.maximum(now_ms - times, 0) / 1000, updates)
+        if times.size:
+            self.metrics.applied_up_to(float(times.max()) / 1000)
+        unknown = sum(item.unknown_deletes for item in taken)
+        if change is not None:
+            self.metrics.changes(
+                inserted=change.inserted,
+                overwritten=change.overwritten,
+                deleted=change.deleted,
+                absent=change.absent + unknown,
+                slots_moved=change.arcs.slots_moved,
+            )
+        for run in runs:
+            status = self.status[run.id]
+            if run.refresh is not None:
+                self.metrics.program_run(
+                    run.id,
+                    seconds=run.seconds,
+                    active=run.refresh.active,
+                    edges_read=run.refresh.edges_read,
+                    iterations=run.refresh.iterations,
+                    started_over=run.refresh.started_over,
+                    error_bound=run.refresh.error_bound,
+                    applied_up_to_seconds=float(times.max()) / 1000 if times.size else None,
+                )
+            self.metrics.program_state(run.id, status.state)
+        self.metrics.graph(
+            vertices=self.graph.n_vertices,
+            edges=self.graph.n_edges,
+            density=self.graph.density,
+            memory_bytes=self.memory_bytes(),
+        )
+        self.metrics.published(self.position.incarnation, self.position.number)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes by structure: the graph's, the index's and each program's."""
+        sizes = {f"graph_{name}": size for name, size in self.graph.memory_bytes().items()}
+        sizes["index"] = self.index.memory_bytes()
+        for program in self.engine.programs:
+            sizes[f"program_{program.id}"] = program.memory_bytes()
+        return sizes
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``stats`` request shows of the engine."""
+        lag = self.source.lag()
+        return {
+            "vertices": self.graph.n_vertices,
+            "edges": self.graph.n_edges,
+            "directed": self.graph.directed,
+            "weighted": self.graph.weighted,
+            "updates_applied": self.position.updates,
+            "queue_updates": self.queue.updates,
+            "memory_bytes": self.memory_bytes(),
+            "placement": {"sides": ["host"], "vertices": [self.graph.n_vertices]},
+            "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
+            "programs": {id: status.state for id, status in self.status.items()},
+        }
+
+    # -- checkpoints ------------------------------------------------------------------------------------
+
+    def _checkpoint_due(self) -> bool:
+        if self._writer is not None and self._writer.is_alive():
+            return False
+        if self._checkpoint_asked.is_set():
+            return True
+        elapsed = time.monotonic() - self._checkpointed
+        return elapsed >= self.checkpoint_interval_s and self.position.epoch != self._checkpointed_epoch
+
+    def checkpoint(self, *, wait: bool) -> None:
+        """Copy the state of this epoch; write it on a thread of its own.
+
+        Copying is all that the engine waits for. The writer flushes the dead letters first: a checkpoint
+        never passes a bad record that is not safe elsewhere.
+        """
+        self._join_writer()
+        self._checkpoint_asked.clear()
+        self._checkpointed = time.monotonic()
+        self._checkpointed_epoch = self.position.epoch
+        started = time.perf_counter()
+        snapshot = self._snapshot()
+        offsets = dict(self.position.offsets)
+        point("checkpoint.copied")
+        self.metrics.stage("checkpoint", time.perf_counter() - started)
+        self._writer = threading.Thread(
+            target=self._write, args=(snapshot, offsets), name="checkpoint", daemon=True
+        )
+        self._writer.start()
+        if wait:
+            self._join_writer()
+
+    def _snapshot(self) -> Snapshot:
+        edges = self.graph.export()
+        arrays: dict[str, Any] = {"graph/keys": edges.keys}
+        if edges.weights is not None:
+            arrays["graph/weights"] = edges.weights
+        for name, array in self.index.state(self.graph.n_vertices).items():
+            arrays[f"index/{name}"] = array
+        programs = {}
+        for program in self.engine.programs:
+            if self.status[program.id].state != "fresh":
+                continue
+            programs[program.id] = self.program_specs[program.id]
+            for name, array in program.state().items():
+                arrays[f"program/{program.id}/{name}"] = array.copy()
+        return Snapshot(
+            epoch=self.position.epoch,
+            offsets=offsets_to_wire(self.position.offsets),
+            identity=dict(self.identity),
+            programs=programs,
+            facts={"n_vertices": self.graph.n_vertices, "updates": self.position.updates},
+            arrays=arrays,
+        )
+
+    def _write(self, snapshot: Snapshot, offsets: dict[Partition, int]) -> None:
+        started = time.perf_counter()
+        try:
+            self.dead_letters.flush()
+            size = self.store.write(snapshot)
+        except Exception as error:
+            log.exception("writing the checkpoint of epoch %s failed; the one before it stays", snapshot.epoch)
+            self.metrics.checkpoint_failed(type(error).__name__)
+            return
+        self.on_checkpoint(offsets)
+        self.metrics.checkpoint(seconds=time.perf_counter() - started, size_bytes=size)
+
+    def _join_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None

@@ -1,0 +1,125 @@
+"""Checkpoints: what is written comes back, damage is noticed, the newest good one wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphtide.daemon.checkpoint import CheckpointStore, Snapshot, require_same
+from graphtide.daemon.errors import CheckpointError
+
+
+def snapshot(number: int, incarnation: int = 1) -> Snapshot:
+    return Snapshot(
+        epoch=(incarnation, number),
+        offsets={"edges": {"0": 10 * number}},
+        identity={"source": {"kind": "kafka", "topics": {"edges": 1}}},
+        programs={"pagerank": {"tolerance": 1e-3}},
+        facts={"n_vertices": 3},
+        arrays={
+            "graph/keys": np.arange(number, dtype=np.uint64),
+            "program/pagerank/estimate": np.linspace(0, 1, 5),
+            "program/pagerank/empty": np.empty(0, np.float32),
+        },
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    opened = CheckpointStore(tmp_path / "checkpoints")
+    yield opened
+    opened.close()
+
+
+def test_a_snapshot_comes_back_as_it_was(store: CheckpointStore) -> None:
+    assert store.newest_good() is None
+    written = snapshot(7)
+    assert store.write(written) > 0
+    read = store.newest_good()
+    assert read is not None
+    assert (read.epoch, read.offsets, read.identity, read.programs, read.facts) == (
+        written.epoch,
+        written.offsets,
+        written.identity,
+        written.programs,
+        written.facts,
+    )
+    for name, array in written.arrays.items():
+        np.testing.assert_array_equal(read.arrays[name], array)
+        assert read.arrays[name].dtype == array.dtype
+    assert set(read.part("program/pagerank")) == {"estimate", "empty"}
+
+
+def test_only_the_newest_are_kept(store: CheckpointStore) -> None:
+    for number in (1, 2, 11, 9):
+        store.write(snapshot(number))
+    names = sorted(folder.name for folder in store.path.glob("checkpoint-*"))
+    assert names == ["checkpoint-1-11", "checkpoint-1-9"]
+    store.write(snapshot(1, incarnation=2))
+    read = store.newest_good()
+    assert read is not None
+    assert read.epoch == (2, 1)
+
+
+def test_every_damaged_byte_is_noticed_and_the_one_before_wins(store: CheckpointStore) -> None:
+    store.write(snapshot(1))
+    store.write(snapshot(2))
+    newest = store.path / "checkpoint-1-2"
+    for path in sorted(newest.iterdir()):
+        whole = path.read_bytes()
+        for position in {0, len(whole) // 2, len(whole) - 1}:
+            path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+            read = store.newest_good()
+            assert read is not None
+            assert read.epoch == (1, 1), f"a flipped bit in {path.name} at {position} went unnoticed"
+        path.write_bytes(whole[:-1])
+        read = store.newest_good()
+        assert read is not None
+        assert read.epoch == (1, 1), f"{path.name} cut short went unnoticed"
+        path.write_bytes(whole)
+    read = store.newest_good()
+    assert read is not None
+    assert read.epoch == (1, 2)
+
+
+def test_all_damaged_is_an_error_and_not_an_empty_start(store: CheckpointStore) -> None:
+    store.write(snapshot(1))
+    (store.path / "checkpoint-1-1" / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match="every checkpoint in .* is damaged"):
+        store.newest_good()
+
+
+def test_a_write_that_did_not_finish_is_ignored_and_cleared(store: CheckpointStore) -> None:
+    store.write(snapshot(1))
+    draft = store.path / "writing-1-2"
+    draft.mkdir()
+    (draft / "0000.npy").write_bytes(b"half")
+    read = store.newest_good()
+    assert read is not None
+    assert read.epoch == (1, 1)
+    store.close()
+    again = CheckpointStore(store.path)
+    assert not draft.exists()
+    again.close()
+
+
+def test_one_process_at_a_time(store: CheckpointStore) -> None:
+    with pytest.raises(CheckpointError, match="in use by another graphtide process"):
+        CheckpointStore(store.path)
+
+
+def test_incarnations_rise_even_without_a_checkpoint(store: CheckpointStore) -> None:
+    assert [store.next_incarnation() for _ in range(3)] == [1, 2, 3]
+    store.write(snapshot(1, incarnation=9))
+    (store.path / "incarnation").unlink()
+    assert store.next_incarnation() == 10
+
+
+def test_other_settings_are_refused_by_name() -> None:
+    saved = {"graph": {"directed": True, "weights": "any"}, "source": {"kind": "spool"}}
+    require_same(saved, saved, Path("x"))
+    with pytest.raises(CheckpointError) as caught:
+        require_same(saved, {"graph": {"directed": False, "weights": "any"}, "source": {}}, Path("x"))
+    assert "graph.directed was True and is now False" in caught.value.message
+    assert "source.kind was 'spool' and is now None" in caught.value.message
