@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from graphtide.daemon.checkpoint import CheckpointStore, Snapshot, require_same
 from graphtide.daemon.errors import CheckpointError
 
@@ -86,7 +87,7 @@ def test_every_damaged_byte_is_noticed_and_the_one_before_wins(store: Checkpoint
 def test_all_damaged_is_an_error_and_not_an_empty_start(store: CheckpointStore) -> None:
     store.write(snapshot(1))
     (store.path / "checkpoint-1-1" / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match="every checkpoint in .* is damaged"):
+    with pytest.raises(CheckpointError, match=r"every checkpoint in .* is damaged"):
         store.newest_good()
 
 

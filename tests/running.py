@@ -1,0 +1,138 @@
+"""The real daemon as a child process, for tests and benchmarks' sake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from graphtide import Client
+
+
+def toml(settings: Mapping[str, Any]) -> str:
+    """Settings as TOML: tables of scalars and arrays, and arrays of tables, which is all that configs use."""
+    lines: list[str] = []
+    for section, table in settings.items():
+        if isinstance(table, list):
+            for item in table:
+                lines.append(f"[[{section}]]")
+                lines += [f"{key} = {_value(value)}" for key, value in item.items()]
+        else:
+            lines.append(f"[{section}]")
+            lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
+    return repr(value)
+
+
+class Daemon:
+    """``graphtide run`` in a folder of its own: ``spool/``, ``checkpoints/``, ``dead-letters/``, ``log``.
+
+    Start it as often as you like; the folder stays.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.spool = folder / "spool"
+        self.spool.mkdir(parents=True, exist_ok=True)
+        # A Unix socket's path has room for about a hundred characters; test folders can be deeper.
+        self._socket_folder = tempfile.TemporaryDirectory(prefix="gt-")
+        self.address = f"unix:{self._socket_folder.name}/s"
+        defaults: dict[str, Any] = {
+            "source": {"kind": "spool", "path": self.spool},
+            "dead_letters": {"path": folder / "dead-letters"},
+            "checkpoint": {"path": folder / "checkpoints", "interval": 3600},
+            "server": {"listen": [self.address]},
+            "metrics": {"listen": "off"},
+            "audit": {"full_every_epoch": True},
+            "log": {"format": "plain"},
+        }
+        for section, table in (settings or {}).items():
+            defaults[section] = {**defaults.get(section, {}), **table} if isinstance(table, Mapping) else table
+        self.config = folder / "graphtide.toml"
+        self.config.write_text(toml(defaults))
+        self.log = folder / "log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, kill_at: str | None = None, ready_s: float | None = 120) -> Daemon:
+        """Start the process; wait until it answers unless ``ready_s`` is None."""
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment.pop("GRAPHTIDE_KILL_AT", None)
+        if kill_at is not None:
+            environment["GRAPHTIDE_KILL_AT"] = kill_at
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "graphtide", "run", "--config", str(self.config)],
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=environment,
+            )
+        if ready_s is not None:
+            self.wait_ready(ready_s)
+        return self
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Wait until a client is answered."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self.process is None or self.process.poll() is not None:
+                raise AssertionError(f"the daemon ended before it was ready:\n{self.log_tail()}")
+            try:
+                with self.client() as client:
+                    client.hello()
+                return
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"the daemon was not ready in time:\n{self.log_tail()}") from None
+                time.sleep(0.05)
+
+    def client(self) -> Client:
+        """A client of this daemon."""
+        return Client(self.address, timeout=60)
+
+    def stop(self, *, timeout_s: float = 60) -> int:
+        """SIGTERM, and the exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The last lines that the daemon wrote."""
+        if not self.log.exists():
+            return "(nothing was logged)"
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def close(self) -> None:
+        """Make sure that nothing runs any more."""
+        self.kill()
+        self._socket_folder.cleanup()
+
+    def __enter__(self) -> Daemon:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
