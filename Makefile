@@ -25,7 +25,7 @@ demo: $(BIN)/.core $(BIN)/.demo  ## stream a real graph through the real daemon,
 	$(BIN)/graphtide demo
 
 $(BIN)/.demo: $(BIN)/.core
-	$(BIN)/pip install --quiet --editable '.[bench]'
+	$(BIN)/pip install --quiet --editable '.[demo]'
 	@touch $@
 
 debian:  ## install the Debian packages that the tests need (as root), or name them

@@ -164,3 +164,19 @@ class Program(ABC):
 def full_range(n: int) -> Vertices:
     """All dense vertices below n."""
     return np.arange(n, dtype=np.uint32)
+
+
+def grown(column: Column, n_vertices: int, fill: int | float | None = None) -> Column:
+    """The column itself if it holds n_vertices entries, else a copy of at least twice the size.
+
+    New entries hold ``fill``, or nothing in particular when it is None. Doubling keeps the mean cost of a new
+    vertex constant.
+    """
+    size = column.shape[0]
+    if n_vertices <= size:
+        return column
+    larger = np.empty(max(n_vertices, 2 * size, 64), column.dtype)
+    larger[:size] = column
+    if fill is not None:
+        larger[size:] = fill
+    return larger

@@ -96,10 +96,15 @@ class PreparedQueue:
             self._changed.notify_all()
             return True
 
-    def take(self, updates_max: int, timeout_s: float) -> list[Prepared]:
-        """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout."""
+    def take(self, updates_max: int, timeout_s: float, linger_s: float = 0.0) -> list[Prepared]:
+        """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout.
+
+        Once there is an item, up to ``linger_s`` is waited for more of them.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
+            if linger_s and self._items:
+                self._changed.wait_for(lambda: self._updates >= updates_max or self._closed, linger_s)
             taken: list[Prepared] = []
             total = 0
             while self._items and (not taken or total + self._items[0].updates <= updates_max):
@@ -139,7 +144,7 @@ class Ingest:
             IdSpaceFull: a new vertex found no id left.
         """
         while not self.stop.is_set():
-            self._commit()
+            self.commit_pending()
             if self.paused.is_set():
                 self.stop.wait(0.05)
                 continue
@@ -148,13 +153,14 @@ class Ingest:
             if raw:
                 point("ingest.polled")
                 self._handle(raw, time.perf_counter() - started)
-        self._commit()
+        self.commit_pending()
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
         """A checkpoint holds these offsets: tell the source, on the one thread that may call it."""
         self._safe.append(offsets)
 
-    def _commit(self) -> None:
+    def commit_pending(self) -> None:
+        """Pass on what ``commit_soon`` was told."""
         while self._safe:
             self.source.checkpointed(self._safe.popleft())
             point("source.committed")

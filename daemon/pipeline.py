@@ -79,6 +79,7 @@ class Pipeline:
         identity: Mapping[str, Any],
         program_specs: Mapping[str, dict[str, Any]],
         updates_max: int,
+        linger_s: float,
         checkpoint_interval_s: float,
         on_checkpoint: Callable[[dict[Partition, int]], None],
         full_audit: bool = False,
@@ -97,6 +98,7 @@ class Pipeline:
         self.identity = identity
         self.program_specs = program_specs
         self.updates_max = updates_max
+        self.linger_s = linger_s
         self.checkpoint_interval_s = checkpoint_interval_s
         self.on_checkpoint = on_checkpoint
         self.full_audit = full_audit
@@ -123,7 +125,7 @@ class Pipeline:
     def run(self) -> None:
         """Make epochs until the queue is closed and empty."""
         while True:
-            taken = self.queue.take(self.updates_max, timeout_s=0.1)
+            taken = self.queue.take(self.updates_max, timeout_s=0.1, linger_s=self.linger_s)
             if taken:
                 point("epoch.taken")
                 self._epoch(taken)

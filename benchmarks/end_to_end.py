@@ -1,0 +1,478 @@
+"""Load the whole daemon: sustained updates per second and freshness together, queries beside it.
+
+    python benchmarks/end_to_end.py [--scale 20] [--rates 500000,10000] [--sources spool,kafka] [--seconds 300]
+
+A pool of distinct RMAT pairs is three quarters loaded; then 80% upserts of pool pairs and 20% deletions of
+present edges arrive at a fixed rate, whether the daemon keeps up or not (open loop). Queries arrive at a fixed
+rate too, and each answer names the offsets it reflects: a record's freshness is the time from when it was due
+until the first answer that covers it. BFS, components and PageRank are kept. Beside it, in the same run, a
+SciPy script recomputes PageRank and components after each batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from baseline import ScipyRecompute
+from report import machine, save, show
+from rich.progress import Progress
+
+from graphtide import AsyncClient, Client
+from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.generate import Churn, Updates
+from graphtide.daemon.spool import SpoolWriter
+
+fork = multiprocessing.get_context("fork")
+TOPIC = "edges"
+
+
+# -- where the load goes ---------------------------------------------------------------------------------
+
+
+class SpoolTarget:
+    """Appends records to one spool file, a new one for each stage, so that the old can be deleted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, stage: str) -> None:
+        self.writer = SpoolWriter(self.folder, name=stage)
+        self.file = f"{stage}.msgpack"
+
+    def send(self, value: bytes) -> int:
+        """Send one record; the offset after it."""
+        offset = self.writer.append(value)
+        self.writer.flush()
+        return offset
+
+    def visible(self, offsets: dict[str, Any]) -> int:
+        return int(offsets.get(self.file, 0))
+
+    def wanted(self, offset: int) -> dict[str, Any]:
+        return {self.file: offset}
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class KafkaTarget:
+    """Sends records to one partition with lz4; offsets follow from counting."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+
+    def open(self, stage: str) -> None:
+        from kafka import KafkaConsumer, KafkaProducer
+        from kafka.structs import TopicPartition
+
+        partition = TopicPartition(TOPIC, 0)
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap)
+        self.next = consumer.end_offsets([partition])[partition]
+        consumer.close()
+        self.producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, compression_type="lz4", linger_ms=1, batch_size=1 << 18
+        )
+
+    def send(self, value: bytes) -> int:
+        self.producer.send(TOPIC, value, partition=0)
+        self.next += 1
+        return self.next
+
+    def visible(self, offsets: dict[str, Any]) -> int:
+        return int(offsets.get(TOPIC, {}).get(0, 0))
+
+    def wanted(self, offset: int) -> dict[str, Any]:
+        return {TOPIC: {0: offset}}
+
+    def close(self) -> None:
+        self.producer.flush()
+        self.producer.close()
+
+
+Target = SpoolTarget | KafkaTarget
+
+
+def encode(updates: Updates) -> bytes:
+    return encode_msgpack(updates.src, updates.dst, updates.ops, updates.weights)
+
+
+# -- the load, each part in a process of its own ------------------------------------------------------------
+
+
+def load_edges(target: Target, churn: Churn, edges: int, record_edges: int, sent: Any) -> None:
+    """Send the first edges as fast as the source takes them."""
+    target.open("00-load")
+    offset = 0
+    for updates in churn.load(edges, record_edges):
+        offset = target.send(encode(updates))
+    target.close()
+    sent.send(offset)
+
+
+def generate(
+    target: Target, churn: Churn, stage: str, rate: float, record: int, seconds: float, sent: Any
+) -> None:
+    """Send records when they are due; report (due time, offset after) of each, and our processor time."""
+    target.open(stage)
+    due, offsets = [], []
+    start = time.monotonic() + 0.5
+    for i in range(int(rate * seconds / record)):
+        value = encode(churn.next(record))
+        moment = start + i * record / rate
+        if (pause := moment - time.monotonic()) > 0:
+            time.sleep(pause)
+        offsets.append(target.send(value))
+        due.append(moment)
+    target.close()
+    sent.send((np.array(due), np.array(offsets), time.process_time(), churn.present))
+
+
+def query(
+    address: str, target: Target, programs: list[str], ids: np.ndarray, rate: float, stop: Any, out: Any
+) -> None:
+    """Ask at a fixed rate; report (answered at, visible offset, latency) of each request."""
+
+    async def main() -> list[tuple[float, int, float]]:
+        answers: list[tuple[float, int, float]] = []
+        rng = np.random.default_rng(1)
+        async with AsyncClient(address) as client:
+
+            async def ask(program: str, vertices: np.ndarray, due: float) -> None:
+                answer = await client.get(program, vertices)
+                now = time.monotonic()
+                answers.append((now, target.visible(answer.offsets), now - due))
+
+            start, i, open_requests = time.monotonic(), 0, set()
+            while not stop.is_set():
+                due = start + i / rate
+                if (pause := due - time.monotonic()) > 0:
+                    await asyncio.sleep(pause)
+                task = asyncio.create_task(ask(programs[i % len(programs)], rng.choice(ids, 16), due))
+                open_requests.add(task)
+                task.add_done_callback(open_requests.discard)
+                i += 1
+            await asyncio.gather(*open_requests)
+        return answers
+
+    out.send(np.array(asyncio.run(main())))
+
+
+# -- one measured stage -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Cpu:
+    """Processor seconds of a process and its children."""
+
+    pid: int
+
+    def seconds(self) -> float:
+        total = 0.0
+        process = psutil.Process(self.pid)
+        for each in [process, *process.children(recursive=True)]:
+            times = each.cpu_times()
+            total += times.user + times.system
+        return total
+
+
+def measure(
+    address: str,
+    daemon_pid: int,
+    broker_pid: int | None,
+    target: Target,
+    churn: Churn,
+    *,
+    stage: str,
+    rate: float,
+    record: int,
+    seconds: float,
+    query_rate: float,
+    drain_s: float,
+) -> dict[str, Any]:
+    """Run one rate for a while; what was sustained, how fresh, how fast the answers, at whose expense."""
+    stop = fork.Event()
+    queries_out, queries_in = fork.Pipe()
+    sent_out, sent_in = fork.Pipe()
+    programs = ["pagerank", "components", "hops"]
+    asking = fork.Process(
+        target=query,
+        args=(address, target, programs, np.unique(churn.src[:100_000]), query_rate, stop, queries_in),
+    )
+    sending = fork.Process(target=generate, args=(target, churn, stage, rate, record, seconds, sent_in))
+    cpu = {"daemon": Cpu(daemon_pid)} | ({"broker": Cpu(broker_pid)} if broker_pid else {})
+    asking.start()
+    time.sleep(1.0)
+    before = {name: part.seconds() for name, part in cpu.items()}
+    started = time.monotonic()
+    sending.start()
+    due, offsets, generator_cpu, churn.present = sent_out.recv()
+    sending.join()
+    with Client(address, timeout=drain_s + 10) as client:
+        client.wait(min_offsets=target.wanted(int(offsets[-1])), timeout_ms=int(drain_s * 1000))
+        elapsed = time.monotonic() - started - 0.5
+        used = {name: part.seconds() - before[name] for name, part in cpu.items()}
+        time.sleep(0.1)
+        stop.set()
+        answers = queries_out.recv()
+        asking.join()
+        edges = client.stats()["edges"]
+    fresh = freshness(due, offsets, answers)
+    # The first second is warming up: the first epochs after a pause are not what a stream sees.
+    settled = fresh[due > due[0] + 1.0] * 1000
+    latency = answers[(answers[:, 0] > due[0]) & (answers[:, 0] < due[-1]), 2] * 1000
+    memory = sum(p.memory_info().rss for p in [psutil.Process(daemon_pid), *psutil.Process(daemon_pid).children()])
+    updates = offsets.size * record
+    return {
+        "stage": stage,
+        "record": record,
+        "rate asked": int(rate),
+        "updates/s": int(updates / max(elapsed, due[-1] - due[0] + record / rate)),
+        "fresh p50 ms": float(np.percentile(settled, 50)),
+        "fresh p99 ms": float(np.percentile(settled, 99)),
+        "query p50 ms": float(np.percentile(latency, 50)),
+        "query p99 ms": float(np.percentile(latency, 99)),
+        "query p99.9 ms": float(np.percentile(latency, 99.9)),
+        "daemon cores": used["daemon"] / elapsed,
+        "broker cores": used.get("broker", 0.0) / elapsed,
+        "generator cores": generator_cpu / elapsed,
+        "edges": int(edges),
+        "bytes/edge": memory / edges,
+    }
+
+
+def freshness(due: np.ndarray, offsets: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Seconds from when each record was due to the first answer that covers it."""
+    order = np.argsort(answers[:, 0])
+    answered, visible = answers[order, 0], np.maximum.accumulate(answers[order, 1])
+    first = np.searchsorted(visible, offsets)
+    assert first.max() < visible.size, "an answer must cover every record by now"
+    return answered[first] - due
+
+
+# -- the daemon under load ----------------------------------------------------------------------------------
+
+CONFIG = """
+[source]
+{source}
+[dead_letters]
+path = "{folder}/dead"
+[[program]]
+name = "bfs"
+id = "hops"
+source = {root}
+[[program]]
+name = "components"
+[[program]]
+name = "pagerank"
+tolerance = 1e-3
+[server]
+listen = ["unix:{folder}/s"]
+[metrics]
+listen = "off"
+[checkpoint]
+path = "{folder}/checkpoints"
+interval = {checkpoint_s}
+[log]
+format = "plain"
+"""
+
+
+def run_source(kind: str, churn: Churn, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Start a daemon on one kind of source, load it, and measure every rate."""
+    folder = Path(tempfile.mkdtemp(prefix="graphtide-bench-", dir=arguments.folder))
+    churn.present[:] = False
+    broker = None
+    target: Target
+    try:
+        if kind == "kafka":
+            from graphtide.ops.kafka import DevKafka
+
+            broker = DevKafka()
+            broker.start()
+            retention = {"retention.bytes": str(1 << 30), "segment.bytes": str(1 << 27)}
+            broker.create_topic(TOPIC, 1, retention)
+            target = KafkaTarget(broker.bootstrap)
+            source = f'kind = "kafka"\nbootstrap_servers = ["{broker.bootstrap}"]\ntopics = ["{TOPIC}"]'
+        else:
+            (folder / "spool").mkdir()
+            target = SpoolTarget(folder / "spool")
+            source = f'kind = "spool"\npath = "{folder}/spool"'
+        root = int(np.bincount(churn.src).argmax())
+        text = CONFIG.format(source=source, folder=folder, root=root, checkpoint_s=arguments.checkpoint_seconds)
+        (folder / "config.toml").write_text(text)
+        with open(folder / "log", "wb") as log:
+            daemon = subprocess.Popen(
+                [sys.executable, "-m", "graphtide", "run", "--config", str(folder / "config.toml")],
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            broker_pid = None if broker is None else broker.pid
+            return _drive(f"unix:{folder}/s", daemon.pid, broker_pid, target, churn, kind, arguments)
+        finally:
+            daemon.terminate()
+            if daemon.wait(120) != 0:
+                print((folder / "log").read_text()[-3000:])
+    finally:
+        if broker is not None:
+            broker.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _drive(
+    address: str,
+    daemon_pid: int,
+    broker_pid: int | None,
+    target: Target,
+    churn: Churn,
+    kind: str,
+    arguments: argparse.Namespace,
+) -> list[dict[str, Any]]:
+    client = _connect(address)
+    out, into = fork.Pipe()
+    started = time.monotonic()
+    loading = fork.Process(target=load_edges, args=(target, churn, arguments.edges, 10_000, into))
+    loading.start()
+    with Progress(transient=True) as bar:
+        task = bar.add_task(f"{kind}: loading", total=arguments.edges)
+        loaded_to = _watched(out.recv, lambda: bar.update(task, completed=client.stats()["edges"]))
+        _watched(
+            lambda: client_wait(address, target.wanted(loaded_to)),
+            lambda: bar.update(task, completed=client.stats()["edges"]),
+        )
+    loading.join()
+    seconds = time.monotonic() - started
+    print(f"{kind}: loaded {client.stats()['edges']:,} edges in {seconds:.1f} s", flush=True)
+    client.close()
+    churn.present[: arguments.edges] = True
+    rows = []
+    for number, (rate, record) in enumerate(arguments.rates, 1):
+        row = measure(
+            address,
+            daemon_pid,
+            broker_pid,
+            target,
+            churn,
+            stage=f"{number:02}-{kind}",
+            rate=rate,
+            record=record,
+            seconds=arguments.seconds,
+            query_rate=arguments.query_rate,
+            drain_s=120,
+        )
+        rows.append(row)
+        show("so far", rows)
+    return rows
+
+
+def client_wait(address: str, offsets: dict[str, Any]) -> None:
+    with Client(address, timeout=1200) as client:
+        client.wait(min_offsets=offsets, timeout_ms=1_100_000)
+
+
+def _watched(work: Callable[[], Any], tick: Callable[[], None]) -> Any:
+    """The result of ``work``, run on a thread while ``tick`` is called now and then."""
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(work()))
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.5)
+        tick()
+    return result[0]
+
+
+def _connect(address: str) -> Client:
+    deadline = time.monotonic() + 180
+    while True:
+        try:
+            client = Client(address, timeout=60)
+            client.hello()
+            return client
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def run_baseline(churn: Churn, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The SciPy script on the same graph, at several batch sizes."""
+    churn.present[:] = False
+    for _ in churn.load(arguments.edges):
+        pass
+    loaded = churn.present
+    script = ScipyRecompute(2**arguments.scale, churn.src[loaded], churn.dst[loaded], 1e-3)
+    nothing = churn.next(1)
+    script.step(nothing.src, nothing.dst, nothing.ops)
+    rows = []
+    for batch in arguments.batch:
+        times = []
+        for _ in range(5):
+            updates = churn.next(batch)
+            times.append(script.step(updates.src, updates.dst, updates.ops))
+        seconds = float(np.median(times))
+        rows.append({"batch": batch, "seconds": seconds, "updates/s": int(batch / seconds)})
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=int, default=20)
+    parser.add_argument(
+        "--pool", type=int, help="distinct pairs (default: 20 per vertex, less where that is dense)"
+    )
+    parser.add_argument("--sources", default="spool,kafka")
+    parser.add_argument("--rates", default="500000x10000,10000x100", help="RATE[xEDGES_PER_RECORD],...")
+    parser.add_argument("--batch", default="10000,1000000", help="batch sizes of the SciPy baseline")
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--query-rate", type=float, default=500)
+    parser.add_argument("--checkpoint-seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=None, help="where the spool and the checkpoints go")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    arguments.rates = [
+        (float(rate), int(record or 10_000))
+        for rate, _, record in (r.partition("x") for r in arguments.rates.split(","))
+    ]
+    arguments.batch = [int(size) for size in arguments.batch.split(",") if size]
+    pool = arguments.pool or min(20_000_000 * 2**arguments.scale // 2**20, 4**arguments.scale // 8)
+    print(
+        f"making {pool:,} distinct RMAT pairs over 2**{arguments.scale} vertices, seed {arguments.seed}",
+        flush=True,
+    )
+    churn = Churn(scale=arguments.scale, pool=pool, seed=arguments.seed)
+    arguments.edges = churn.settles_at
+    result: dict[str, Any] = {"machine": machine(), "parameters": {k: str(v) for k, v in vars(arguments).items()}}
+    result["baseline"] = run_baseline(churn, arguments) if arguments.batch else []
+    show("SciPy: PageRank and components recomputed after each batch", result["baseline"])
+    result["rows"] = []
+    for kind in arguments.sources.split(","):
+        result["rows"] += run_source(kind, churn, arguments)
+    show(f"graphtide: BFS, components and PageRank kept, queries at {arguments.query_rate:g}/s", result["rows"])
+    slow = {row["batch"]: row["seconds"] * 1000 for row in result["baseline"]}
+    if slow:
+        smallest = slow[min(slow)]
+        result["ratios"] = {row["stage"]: smallest / row["fresh p99 ms"] for row in result["rows"]}
+        for stage, ratio in result["ratios"].items():
+            print(f"{stage}: freshness p99 is {ratio:.2f} times better than SciPy's batch of {min(slow):,}")
+    save(arguments.json, result)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()

@@ -1,0 +1,208 @@
+"""Runs the vertex programs of an epoch on a few threads, one failing without harm to the others.
+
+The engine knows neither metrics nor sockets: what a run did comes back as a ``ProgramRun``. One thread calls
+it; the programs themselves run on its pool, and their kernels release the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..gpma.edges import NO_VERTEX, Vertices
+from ..partition.graph import Graph, GraphChange
+from .program import ExternalId, Program, ProgramError, Refresh, Violation
+
+log = logging.getLogger(__name__)
+
+STORAGE = "storage"
+"""The name under which ``Engine.audit`` reports the graph's own invariants."""
+
+Resolve = Callable[[Sequence[ExternalId]], Vertices]
+"""Dense vertices of external ids, ``NO_VERTEX`` where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """One run of one program: what it did, or why it failed. ``refresh`` is None when there was no run."""
+
+    id: str
+    refresh: Refresh | None
+    seconds: float
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramState:
+    """``state`` is ``"fresh"`` or ``"quarantined"``; ``reason`` says why, ``seconds`` is the last run's."""
+
+    state: str
+    reason: str | None = None
+    seconds: float = 0.0
+
+
+class Engine:
+    """Keeps programs up to date on one graph.
+
+    Every program must be started (``start``) or hold a state that belongs to the graph (``Program.restore``)
+    before the first ``refresh``. A program that raises is quarantined: it keeps its last state, takes no part
+    in later epochs, and comes back by ``restart``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        programs: Iterable[Program],
+        resolve: Resolve,
+        threads: int = 2,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``resolve`` is asked for a program's sources until all of them are known."""
+        self._graph = graph
+        self._resolve = resolve
+        self._clock = clock
+        self._programs: dict[str, Program] = {}
+        self._states: dict[str, ProgramState] = {}
+        self._unresolved: set[str] = set()
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="program")
+        for program in programs:
+            self.add(program)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All programs, quarantined ones included, in the order in which they were added."""
+        return tuple(self._programs.values())
+
+    def add(self, program: Program) -> None:
+        """Take a program in; ``start`` it before the next ``refresh``.
+
+        Raises:
+            ProgramError: its id is taken, or the graph lacks what it needs.
+        """
+        if program.id in self._programs or program.id == STORAGE:
+            raise ProgramError(f"there already is a program with the id {program.id!r}")
+        if program.needs_weights and not self._graph.weighted:
+            raise ProgramError(f"{program.kind} needs weights, and the graph is unweighted")
+        if program.needs_in_edges:
+            try:
+                self._graph.in_rows()
+            except LookupError as error:
+                raise ProgramError(f"{program.kind} needs in-edges: {error}") from error
+        self._programs[program.id] = program
+        self._states[program.id] = ProgramState("fresh")
+        if program.sources:
+            self._unresolved.add(program.id)
+
+    def remove(self, id: str) -> Program:
+        """Let a program go, and return it.
+
+        Raises:
+            KeyError: there is no such program.
+        """
+        program = self._programs.pop(id)
+        del self._states[id]
+        self._unresolved.discard(id)
+        return program
+
+    def states(self) -> dict[str, ProgramState]:
+        """The state of every program."""
+        return dict(self._states)
+
+    def start(self, ids: Iterable[str] | None = None) -> list[ProgramRun]:
+        """Compute these programs (None: all) from scratch on the graph as it is.
+
+        Raises:
+            KeyError: there is no such program.
+        """
+        chosen = list(self._programs) if ids is None else list(ids)
+        programs = [self._programs[id] for id in chosen]
+        for id in chosen:
+            self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
+        return self._run_all(programs, lambda program: program.start(self._graph))
+
+    def restart(self, id: str) -> ProgramRun:
+        """Compute one program from scratch; if that works it is fresh again.
+
+        Raises:
+            KeyError: there is no such program.
+        """
+        return self.start([id])[0]
+
+    def refresh(self, change: GraphChange) -> list[ProgramRun]:
+        """Bring every program that is not quarantined up to date with a change that the graph has taken."""
+        programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
+        return self._run_all(programs, lambda program: program.refresh(self._graph, change))
+
+    def audit(self) -> dict[str, list[Violation]]:
+        """Check every program that is not quarantined, and the storage, against the graph."""
+        found = {STORAGE: [Violation(STORAGE, problem) for problem in self._graph.check()]}
+        for id, state in self._states.items():
+            if state.state == "fresh":
+                found[id] = self._audited(self._programs[id])
+        return found
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._pool.shutdown()
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _run_all(self, programs: Sequence[Program], work: Callable[[Program], Refresh]) -> list[ProgramRun]:
+        """Run, longest first by the last measure; the results stand in the order of ``programs``."""
+        waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
+        done: dict[str, ProgramRun] = {}
+
+        def drain() -> None:
+            while True:
+                try:
+                    program = waiting.popleft()
+                except IndexError:
+                    return
+                done[program.id] = self._run(program, work)
+
+        # The caller's thread is one of the threads: a lone program costs no handover.
+        others = min(self._threads, len(programs)) - 1
+        helpers = [self._pool.submit(drain) for _ in range(others)]
+        drain()
+        for helper in helpers:
+            helper.result()
+        for run in done.values():
+            state = "fresh" if run.error is None else "quarantined"
+            self._states[run.id] = ProgramState(state, run.error, run.seconds)
+        return [done[program.id] for program in programs]
+
+    def _run(self, program: Program, work: Callable[[Program], Refresh]) -> ProgramRun:
+        begun = self._clock()
+        try:
+            self._bind(program)
+            refresh = work(program)
+        except Exception as error:
+            log.exception("program %s failed", program.id)
+            reason = f"{type(error).__name__}: {error}"
+            return ProgramRun(program.id, None, self._clock() - begun, reason)
+        return ProgramRun(program.id, refresh, self._clock() - begun, None)
+
+    def _bind(self, program: Program) -> None:
+        """Tell the program its sources, until all are vertices of this epoch."""
+        if program.id not in self._unresolved:
+            return
+        dense = np.array(self._resolve(program.sources), np.uint32)
+        # The index may be ahead of the epoch; what it knows beyond is unknown here.
+        dense[dense >= self._graph.n_vertices] = NO_VERTEX
+        program.bind(dense)
+        if not (dense == NO_VERTEX).any():
+            self._unresolved.discard(program.id)
+
+    def _audited(self, program: Program) -> list[Violation]:
+        try:
+            return program.audit(self._graph)
+        except Exception as error:
+            log.exception("the audit of program %s failed", program.id)
+            return [Violation("audit", f"the audit itself failed: {type(error).__name__}: {error}")]

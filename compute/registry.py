@@ -1,0 +1,134 @@
+"""The kinds of programs, and how a configuration or a request makes one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..gpma.edges import EdgeBatch, Op, Vertices
+from ..partition.graph import Graph, GraphChange
+from .bfs import BFS
+from .components import Components
+from .external_order import ExternalOrder
+from .pagerank import PageRank
+from .program import Program, ProgramError, Published
+
+KINDS: dict[str, type[Program]] = {kind.kind: kind for kind in (BFS, Components, PageRank)}
+
+
+def program_class(kind: str) -> type[Program]:
+    """The class of a kind.
+
+    Raises:
+        ProgramError: there is no such kind; the message names those there are, and the nearest.
+    """
+    if kind in KINDS:
+        return KINDS[kind]
+    near = difflib.get_close_matches(str(kind), KINDS, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ProgramError(f"unknown program {kind!r}; there are {', '.join(sorted(KINDS))}{hint}")
+
+
+def make_program(
+    kind: str, id: str | None, params: Mapping[str, Any], order: ExternalOrder | None = None
+) -> Program:
+    """A program of this kind, not started; without an ``id`` it gets ``default_id``.
+
+    ``order`` compares vertices by external id (the vertex index); components need it.
+
+    Raises:
+        ProgramError: the kind or a parameter is unknown, missing or wrong; the message names it, the value
+            and what is allowed.
+    """
+    cls = program_class(kind)
+    arguments: dict[str, Any] = parse_parameters(kind, params)
+    if cls is Components:
+        if order is None:
+            raise ProgramError(f"{kind} needs an order of vertices by external id")
+        arguments["order"] = order
+    return cls(default_id(kind, params) if id is None else id, **arguments)
+
+
+def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a kind as the program takes them, defaults filled in.
+
+    Raises:
+        ProgramError: as ``make_program``.
+    """
+    known = {parameter.name: parameter for parameter in program_class(kind).parameters}
+    for name in params:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            allowed = ", ".join(known) or "none"
+            raise ProgramError(f"{kind} has no parameter {name!r}; it takes {allowed}{hint}")
+    parsed = {}
+    for name, parameter in known.items():
+        if name not in params:
+            if parameter.required:
+                raise ProgramError(f"{kind} needs the parameter {name!r}: {parameter.help}")
+            parsed[name] = parameter.default
+            continue
+        try:
+            parsed[name] = parameter.parse(params[name])
+        except (ValueError, TypeError) as error:
+            raise ProgramError(f"{kind}: {name} = {params[name]!r} is not allowed; expected {error}") from error
+    return parsed
+
+
+def default_id(kind: str, params: Mapping[str, Any], *, ambiguous: bool = False) -> str:
+    """What queries name a program that was given no id: its kind, or ``bfs(1)`` where that is ambiguous.
+
+    In the brackets stand the values of the parameters as given; a list's are joined by ``+``.
+    """
+    if not ambiguous or not params:
+        return kind
+    values = (
+        "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value) for value in params.values()
+    )
+    return f"{kind}({','.join(values)})"
+
+
+def warm_up(*, directed: bool, weighted: bool) -> None:
+    """Compile every kernel that programs on such a graph use, so that no epoch pays for it."""
+    graph = Graph(directed=directed, weighted=weighted)
+    required: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
+    programs = [make_program(kind, None, required.get(kind, {}), _DenseOrder()) for kind in KINDS]
+    try:
+        # A square with a tail: every rule of every program has something to do when it loses edges.
+        _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
+        for program in programs:
+            program.bind(np.zeros(len(program.sources), np.uint32))
+            program.start(graph)
+        steps = (([(0, 1), (4, 5)], Op.DELETE), ([(0, 1), (4, 6)], Op.INSERT), ([(4, 6)], Op.DELETE))
+        for edges, op in steps:
+            change = _apply(graph, edges, op)
+            for program in programs:
+                program.refresh(graph, change)
+        for program in programs:
+            program.audit(graph)
+            saved = {name: column.copy() for name, column in program.state().items()}
+            program.restore(saved, graph)
+            published = Published(program.columns(), program.scalars(), graph.n_vertices)
+            type(program).read(published, np.zeros(1, np.uint32))
+    finally:
+        graph.close()
+
+
+def _apply(graph: Graph, edges: list[tuple[int, int]], op: Op) -> GraphChange:
+    src, dst = zip(*edges, strict=True)
+    n_vertices = max(graph.n_vertices, *src, max(dst) + 1)
+    return graph.apply(EdgeBatch.of(src, dst, [op] * len(edges)), n_vertices)
+
+
+class _DenseOrder:
+    """An order for warming up: the external id is the dense one."""
+
+    def smallest(self, dense: Vertices) -> int:
+        return int(dense.min())
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        return np.sort(dense)

@@ -1,0 +1,328 @@
+"""The command line. Commands load what they need when they run, so that --help and version answer at once."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .errors import ConfigError, GraphtideError
+
+if TYPE_CHECKING:
+    from .config_load import Loaded
+
+FAILED, MISUSED, TRY_AGAIN, INTERRUPTED = 1, 2, 3, 130
+
+
+def exit_code(error: GraphtideError) -> int:
+    """2 for a wrong configuration, 3 where trying again can help, else 1."""
+    if isinstance(error, ConfigError):
+        return MISUSED
+    return TRY_AGAIN if error.retriable else FAILED
+
+
+class _Commands(TyperGroup):
+    """Turns the errors that graphtide raises on purpose into one message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (GraphtideError, OSError, KeyboardInterrupt) as error:
+            if ctx.params.get("debug"):
+                raise
+            raise typer.Exit(_explain(error)) from None
+
+
+def _explain(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # Whoever read our output has enough; what is still buffered must not raise once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    message = error.message if isinstance(error, GraphtideError) else str(error)
+    print(f"graphtide: {message}", file=sys.stderr)
+    if isinstance(error, GraphtideError):
+        return exit_code(error)
+    return TRY_AGAIN if isinstance(error, (ConnectionError, TimeoutError)) else FAILED
+
+
+def _examples(*lines: str) -> str:
+    """Examples for the end of a help page, one a line."""
+    return "\n".join(["[bold]Examples[/bold]", *lines])
+
+
+ROOT_EPILOG = _examples(
+    "[cyan]graphtide demo[/cyan]  a real graph, streamed, queried and checked, in a minute",
+    "[cyan]graphtide run[/cyan]  watch ./spool and keep components and PageRank true",
+    "[cyan]graphtide produce --spool spool edges.csv[/cyan]  put updates there",
+    "[cyan]graphtide query tcp://127.0.0.1:7420 top --program pagerank --k 10[/cyan]  ask",
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not reachable or out of time (trying again "
+    "can help), 130 interrupted.",
+)
+
+app = typer.Typer(
+    name="graphtide",
+    help="Keeps graph analytics true while the graph changes.",
+    epilog=ROOT_EPILOG,
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", envvar="GRAPHTIDE_CONFIG", help="A TOML file with settings.")
+]
+SetFlags = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one setting: section.key=value. May be repeated."),
+]
+SpoolFlag = Annotated[str | None, typer.Option("--spool", metavar="DIR", help="Read this spool directory.")]
+KafkaFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read from these brokers.")]
+TopicFlag = Annotated[list[str] | None, typer.Option("--topic", help="Read this topic. May be repeated.")]
+ListenFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen", metavar="ADDRESS", help="Answer queries at unix:PATH or tcp://HOST:PORT. Repeatable."
+    ),
+]
+MetricsFlag = Annotated[
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there, or `off`.")
+]
+CheckpointsFlag = Annotated[
+    str | None, typer.Option("--checkpoints", metavar="DIR", help="Keep checkpoints there.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def _flags(
+    settings: list[str] | None,
+    *,
+    spool: str | None = None,
+    kafka: str | None = None,
+    topics: list[str] | None = None,
+    listen: list[str] | None = None,
+    metrics: str | None = None,
+    checkpoints: str | None = None,
+) -> list[tuple[str, str, str]]:
+    """Flags as ``config_load.load`` takes them; --set comes last and wins."""
+    flags = []
+    if spool is not None:
+        flags += [("--spool", "source.kind", "spool"), ("--spool", "source.path", spool)]
+    if kafka is not None:
+        flags += [("--kafka", "source.kind", "kafka"), ("--kafka", "source.bootstrap_servers", kafka)]
+    if topics:
+        flags.append(("--topic", "source.topics", ",".join(topics)))
+    if listen:
+        flags.append(("--listen", "server.listen", ",".join(listen)))
+    if metrics is not None:
+        flags.append(("--metrics", "metrics.listen", metrics))
+    if checkpoints is not None:
+        flags.append(("--checkpoints", "checkpoint.path", checkpoints))
+    for setting in settings or []:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting!r}: must be section.key=value")
+        flags.append(("--set", key.strip(), value))
+    return flags
+
+
+def _load(file: Path | None, flags: list[tuple[str, str, str]]) -> Loaded:
+    from .config_load import load
+
+    return load(file, flags=flags)
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    """Keeps graph analytics true while the graph changes."""
+
+
+@app.command(
+    epilog=_examples(
+        "[cyan]graphtide run[/cyan]",
+        "[cyan]graphtide run --config /etc/graphtide/graphtide.toml[/cyan]",
+        "[cyan]graphtide run --kafka broker1:9092 --topic edges --set graph.directed=false[/cyan]",
+        "SIGTERM drains, writes a checkpoint and exits 0. The settings: graphtide config.",
+    )
+)
+def run(
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    spool: SpoolFlag = None,
+    kafka: KafkaFlag = None,
+    topic: TopicFlag = None,
+    listen: ListenFlag = None,
+    metrics: MetricsFlag = None,
+    checkpoints: CheckpointsFlag = None,
+    progress: Annotated[
+        bool | None, typer.Option(help="Show how starting goes on. Default: on a terminal.", show_default=False)
+    ] = None,
+) -> None:
+    """Run the daemon until it is stopped."""
+    flags = _flags(
+        settings,
+        spool=spool,
+        kafka=kafka,
+        topics=topic,
+        listen=listen,
+        metrics=metrics,
+        checkpoints=checkpoints,
+    )
+    loaded = _load(config, flags)
+    from .logs import configure
+    from .service import serve
+
+    configure(loaded.config.log.level, loaded.config.log.format)
+    shown = sys.stderr.isatty() if progress is None else progress
+    raise typer.Exit(serve(loaded.config, progress=shown))
+
+
+@app.command(
+    epilog=_examples(
+        "[cyan]graphtide demo[/cyan]",
+        "[cyan]graphtide demo --data collegemsg.events.tsv.xz --window 86400 --keep ./demo[/cyan]",
+    )
+)
+def demo(
+    data: Annotated[
+        Path | None, typer.Option(help="Stream this edge list instead of a made one.", exists=True)
+    ] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Stop after so many updates.")] = None,
+    window: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Seconds that an edge lives.")
+    ] = None,
+    keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Work there and leave everything.")] = None,
+) -> None:
+    """Stream a graph through a real daemon, query it, and check every answer against a recomputation."""
+    from .demo import run_demo
+
+    raise typer.Exit(run_demo(data=data, updates=updates, window=window, keep=keep))
+
+
+@app.command(
+    epilog=_examples(
+        "[cyan]graphtide produce --spool spool edges.csv[/cyan]",
+        "[cyan]graphtide produce --kafka broker1:9092 --topic edges --json part-*.csv.xz[/cyan]",
+        "With --json it prints the offsets that the query method `wait` needs to read these updates.",
+    )
+)
+def produce(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Edge lists, CSV or JSON lines.")],
+    spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
+    kafka: Annotated[
+        str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Put updates from files into a spool or a topic, each edge into the partition that it belongs to."""
+    if (spool is None) == (kafka is None):
+        raise typer.BadParameter("give either --spool DIR or --kafka HOST:PORT")
+    if (kafka is None) != (topic is None):
+        raise typer.BadParameter("--kafka and --topic belong together")
+    from .produce import produce_files
+
+    raise typer.Exit(produce_files(files, spool=spool, kafka=kafka, topic=topic, json=json))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=_examples(
+        "[cyan]graphtide query unix:/run/graphtide.sock stats[/cyan]",
+        "[cyan]graphtide query tcp://127.0.0.1:7420 get --program pagerank --vertices 1,2,3[/cyan]",
+        "[cyan]graphtide query tcp://127.0.0.1:7420 neighbors --vertex 7 --direction out --limit 20 --json[/cyan]",
+        "Parameters are those of the protocol, as --name value. Values are JSON where they parse as such, else "
+        "text; commas make a list where the protocol takes one. Method `hello` shows what the daemon offers.",
+    ),
+)
+def query(
+    context: typer.Context,
+    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
+    method: Annotated[str, typer.Argument(help="get, top, neighbors, stats, programs, wait, ...")],
+    json: JsonFlag = False,
+    token: Annotated[
+        str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="A file that holds the token.")] = None,
+) -> None:
+    """Ask a running daemon."""
+    from .config import read_secret
+    from .query import parse_parameters, run_query
+
+    if token_file is not None:
+        token = read_secret("--token-file", token_file)
+    raise typer.Exit(run_query(address, method, parse_parameters(context.args), token=token, as_json=json))
+
+
+@app.command(
+    epilog=_examples(
+        "[cyan]graphtide doctor[/cyan]",
+        "[cyan]graphtide doctor --config /etc/graphtide/graphtide.toml --json[/cyan]",
+    )
+)
+def doctor(config: ConfigFile = None, settings: SetFlags = None, json: JsonFlag = False) -> None:
+    """Check this machine and the settings; exit 1 when the daemon could not run."""
+    loaded = _load(config, _flags(settings))
+    from .doctor import report
+
+    raise typer.Exit(report(loaded.config, as_json=json))
+
+
+@app.command(
+    "config",
+    epilog=_examples(
+        "[cyan]graphtide config[/cyan]  all settings, commented",
+        "[cyan]graphtide config --set epoch.updates_max=1000 > graphtide.toml[/cyan]  a file to begin with",
+        "[cyan]graphtide config --schema[/cyan]  the JSON schema, for editors",
+    ),
+)
+def show_config(
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema instead.")] = False,
+) -> None:
+    """Print the effective settings as commented TOML, with where each came from, secrets masked."""
+    if schema:
+        import json
+
+        from .config import Config
+
+        print(json.dumps(Config.model_json_schema(), indent=2))
+        return
+    loaded = _load(config, _flags(settings))
+    from .config_show import effective_toml
+
+    print(effective_toml(loaded), end="")
+
+
+@app.command(epilog=_examples("[cyan]graphtide version[/cyan]", "[cyan]graphtide version --json[/cyan]"))
+def version(json: JsonFlag = False) -> None:
+    """Print the version."""
+    import platform
+
+    from .. import __version__
+
+    if json:
+        import json as encoder
+
+        print(encoder.dumps({"graphtide": __version__, "python": platform.python_version()}))
+    else:
+        print(f"graphtide {__version__}")
+
+
+def main() -> None:
+    """The entry point of ``graphtide`` and of ``python -m graphtide``."""
+    app(prog_name="graphtide")
+
+
+if __name__ == "__main__":
+    main()

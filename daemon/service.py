@@ -1,0 +1,387 @@
+"""The life of the daemon: startup, main loop, shutdown."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..compute import registry
+from ..compute.engine import Engine
+from ..compute.program import ExternalId, Program, ProgramError
+from ..gpma import pma, vertex_index
+from ..gpma.edges import EdgeList, Vertices
+from ..gpma.ids import IdColumn, StringColumn
+from ..gpma.vertex_index import VertexIndex
+from ..ops.metrics import Metrics
+from ..partition.graph import Graph
+from . import decode, produce, results, terminal
+from .checkpoint import CheckpointStore, Snapshot, require_same
+from .config import Config
+from .decode import Decoder
+from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
+from .exposition import Exposition
+from .ingest import Ingest, IngestReport, PreparedQueue
+from .pipeline import Pipeline, Position
+from .records import Offsets, offsets_from_wire
+from .server_link import ServerLink
+from .shared_memory import allocate
+from .sources import make_dead_letters, make_source
+from .topology import StorageGate
+
+log = logging.getLogger(__name__)
+
+LAG_INTERVAL_S = 1.0
+
+
+def serve(config: Config, *, progress: bool) -> int:
+    """Run the daemon until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        GraphtideError: it could not start, or could not go on.
+    """
+    if config.device.enabled == "on":
+        raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
+    with ExitStack() as stack:
+        service = Service(config, stack)
+        with _stop_on_signal(service.stop):
+            warm_up(config, progress=progress)
+            service.startup()
+            service.run()
+            service.shutdown()
+    return 0
+
+
+def warm_up(config: Config, *, progress: bool) -> None:
+    """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
+    directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
+    steps: list[tuple[str, Callable[[], None]]] = [
+        ("packed arrays", pma.warm_up),
+        ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
+        ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
+        ("decoders", decode.warm_up),
+        ("placement", produce.warm_up),
+        ("results", results.warm_up),
+    ]
+    started = time.perf_counter()
+    with terminal.progress(shown=progress) as bar:
+        task = bar.add_task("compiling kernels (once; cached afterwards)", total=len(steps))
+        for name, step in steps:
+            bar.update(task, description=f"compiling kernels: {name}")
+            step()
+            bar.advance(task)
+    log.info("kernels are ready after %.1f s", time.perf_counter() - started)
+
+
+class Service:
+    """All parts of one daemon. What must be closed is on the stack, last opened first closed."""
+
+    def __init__(self, config: Config, stack: ExitStack) -> None:
+        self.config = config
+        self._stack = stack
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self.weighted = config.graph.weights != "unweighted"
+
+    # -- startup ------------------------------------------------------------------------------------------
+
+    def startup(self) -> None:
+        """Take the checkpoint folder, restore, publish the first epoch, begin to answer, begin to read.
+
+        1. Lock the checkpoint folder and read the newest good checkpoint; refuse one of another graph.
+        2. Build graph, index and programs, from the checkpoint or empty.
+        3. Start the query server, publish the first epoch: from here on queries are answered.
+        4. Start to read the source (an outage there delays only fresh data).
+        """
+        config = self.config
+        store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
+        self._stack.callback(store.close)
+        self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self._snapshot = self._restorable(store)
+        self._build(store.next_incarnation())
+        self.metrics = Metrics(version=__version__, bad_record_reasons=decode.REASONS)
+        self._build_source()
+        gate = StorageGate()
+        self.link = self._make_link(gate)
+        self.pipeline = Pipeline(
+            graph=self.graph,
+            index=self.index,
+            engine=self.engine,
+            queue=self.queue,
+            source=self.source,
+            dead_letters=self.dead_letters,
+            store=store,
+            link=self.link,
+            metrics=self.metrics,
+            gate=gate,
+            position=self.position,
+            identity=self._identity,
+            program_specs=self.specs,
+            updates_max=config.epoch.updates_max,
+            linger_s=config.epoch.linger_ms / 1000,
+            checkpoint_interval_s=config.checkpoint.interval,
+            on_checkpoint=self.ingest.commit_soon,
+            full_audit=config.audit.full_every_epoch,
+        )
+        self.link.start()
+        self._stack.callback(self.link.stop)
+        self.pipeline.start(self._restored)
+        self._serve_metrics()
+        self._start("ingest", self._read_source)
+        self._start("engine", self.pipeline.run)
+        self.metrics.ready(True)
+        _notify_systemd("READY=1")
+        log.info(
+            "epoch %s is published: %d vertices, %d edges; queries at %s",
+            self.position.epoch,
+            self.graph.n_vertices,
+            self.graph.n_edges,
+            ", ".join(map(str, self.link.addresses)),
+        )
+
+    def _restorable(self, store: CheckpointStore) -> Snapshot | None:
+        snapshot = store.newest_good()
+        if snapshot is None:
+            return None
+        try:
+            require_same(snapshot.identity["graph"], self._identity["graph"], store.path)
+        except CheckpointError:
+            if self.config.checkpoint.on_mismatch != "discard":
+                raise
+            log.warning("the checkpoint of epoch %s belongs to another graph and is not used", snapshot.epoch)
+            return None
+        return snapshot
+
+    def _build(self, incarnation: int) -> None:
+        """Graph, index and programs, from the snapshot where there is one."""
+        config, snapshot = self.config, self._snapshot
+        self.index = VertexIndex.create(config.graph.vertex_ids, allocate, config.graph.vertices_max)
+        self.position = Position(incarnation)
+        programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
+        self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
+        in_edges = any(program.needs_in_edges for program in programs)
+        self.graph = Graph(directed=config.graph.directed, weighted=self.weighted, in_edges=in_edges)
+        self._stack.callback(self.graph.close)
+        self._restored: frozenset[str] = frozenset()
+        if snapshot is not None:
+            self._restore(snapshot, programs)
+        self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
+        self._stack.callback(self.engine.close)
+
+    def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
+        try:
+            return registry.make_program(name, id, parameters, order=self.index)
+        except ProgramError as error:
+            raise ConfigError(f"program {id!r}: {error}") from error
+
+    def _restore(self, snapshot: Snapshot, programs: Sequence[Program]) -> None:
+        started = time.perf_counter()
+        self.index.restore(snapshot.part("index"))
+        edges = snapshot.part("graph")
+        self.graph.load(EdgeList(edges["keys"], edges.get("weights")), snapshot.facts["n_vertices"])
+        restored = set()
+        for program in programs:
+            if snapshot.programs.get(program.id) == self.specs[program.id]:
+                program.restore(snapshot.part(f"program/{program.id}"), self.graph)
+                restored.add(program.id)
+        self._restored = frozenset(restored)
+        self.position.number = snapshot.epoch[1]
+        self.position.updates = snapshot.facts["updates"]
+        self.position.offsets = offsets_from_wire(snapshot.offsets)
+        log.info(
+            "restored epoch %s (%d edges) in %.1f s",
+            snapshot.epoch,
+            self.graph.n_edges,
+            time.perf_counter() - started,
+        )
+
+    def _resolve(self, sources: Sequence[ExternalId]) -> Vertices:
+        return self.index.lookup(id_column(sources, self.config.graph.vertex_ids))
+
+    def _build_source(self) -> None:
+        config = self.config
+        self.source = make_source(config)
+        self._stack.callback(self.source.close)
+        self.dead_letters = make_dead_letters(config)
+        self._stack.callback(self.dead_letters.close)
+        self.queue = PreparedQueue(config.epoch.queue_updates_max)
+        self.ingest = Ingest(
+            source=self.source,
+            decoder=Decoder(
+                vertex_ids=config.graph.vertex_ids,
+                weights=config.graph.weights,
+                self_loops=config.graph.self_loops,
+                csv_columns=config.source.csv_columns or None,
+                csv_delimiter=config.source.csv_delimiter,
+            ),
+            index=self.index,
+            dead_letters=self.dead_letters,
+            queue=self.queue,
+            report=self._ingested,
+            poll_bytes_max=config.source.fetch_bytes_max,
+        )
+
+    def _make_link(self, gate: StorageGate) -> ServerLink:
+        raise NotImplementedError
+
+    def _serve_metrics(self) -> None:
+        self.metrics.watch_queries(self.link.latency_snapshot)
+        address = self.config.metrics.address()
+        if address is None:
+            return
+        exposition = Exposition(
+            address,
+            self.metrics.registry,
+            live=lambda: self._failure is None,
+            ready=lambda: not self._stop.is_set(),
+        )
+        self._stack.callback(exposition.close)
+        log.info("metrics at http://%s:%d/metrics", exposition.address.host, exposition.address.port)
+
+    # -- main loop ----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Wait until stopped or until a thread fails, keeping the lag's metrics fresh."""
+        while not self._stop.wait(LAG_INTERVAL_S):
+            lag = self.source.lag()
+            self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
+
+    def stop(self) -> None:
+        """Ask for the end; may be called from a signal handler."""
+        self._stop.set()
+
+    def _start(self, name: str, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _guarded(self, name: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._failure = self._failure or error
+            if not isinstance(error, GraphtideError):
+                log.exception("the %s thread failed", name)
+            if name == "engine":
+                self.queue.close()
+            self._stop.set()
+
+    def _read_source(self) -> None:
+        """Reach the source, make sure it is the checkpoint's, and read it."""
+        if self._open_source():
+            self.ingest.run()
+
+    def _open_source(self) -> bool:
+        """True once the source is open; False when we were stopped before."""
+        saved = None if self._snapshot is None else self._snapshot.identity["source"]
+        offsets: Offsets | None = self.position.offsets if saved is not None else None
+        while not self._stop.is_set():
+            try:
+                self.source.open(offsets)
+                identity = self.source.identity()
+            except SourceUnavailable as error:
+                log.warning("%s; trying again", error)
+                self._stop.wait(1.0)
+                continue
+            if saved is not None:
+                require_same(saved, identity, self.config.checkpoint.path)
+            self._identity["source"] = identity
+            return True
+        return False
+
+    def _ingested(self, report: IngestReport) -> None:
+        self.metrics.ingested(
+            records=report.records,
+            bytes=report.bytes,
+            tombstones=report.tombstones,
+            inserts=report.inserts,
+            deletes=report.deletes,
+            self_loops_dropped=report.self_loops_dropped,
+            poll_seconds=report.poll_seconds,
+            decode_seconds=report.decode_seconds,
+            index_seconds=report.index_seconds,
+        )
+        for letter in report.bad:
+            self.metrics.bad_records(letter.reason)
+
+    # -- shutdown -----------------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Drain, write a last checkpoint, tell the source, close.
+
+        1. Stop reading; what was read is still applied and published.
+        2. Unless the engine failed, write a checkpoint of the last epoch and commit its offsets.
+        3. Close everything, in reverse order of opening (the caller's stack).
+
+        Raises:
+            BaseException: what made a thread fail.
+        """
+        _notify_systemd("STOPPING=1")
+        self.metrics.ready(False)
+        ingest, engine = self._threads
+        self.ingest.stop.set()
+        ingest.join()
+        self.queue.close()
+        engine.join()
+        engine_failed = self._failure is not None and not isinstance(self._failure, GraphtideError)
+        if not engine_failed and "source" in self._identity:
+            self.pipeline.close()
+            self.ingest.commit_pending()
+        if self._failure is not None:
+            raise self._failure
+        log.info("stopped after epoch %s", self.position.epoch)
+
+
+def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
+    """External ids as the column that the vertex index takes."""
+    return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
+
+
+def _graph_identity(config: Config) -> dict[str, Any]:
+    graph = config.graph
+    return {
+        "directed": graph.directed,
+        "vertex_ids": graph.vertex_ids,
+        "weights": graph.weights,
+        "self_loops": graph.self_loops,
+    }
+
+
+@contextmanager
+def _stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once."""
+    asked = False
+
+    def handle(number: int, _frame: object) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        stop()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _notify_systemd(state: str) -> None:
+    """Tell systemd, where it asked for it (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.connect("\0" + address[1:] if address.startswith("@") else address)
+        notify.sendall(state.encode())

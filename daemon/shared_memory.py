@@ -1,0 +1,146 @@
+"""Anonymous shared memory: arrays that another process maps after it was sent their file descriptor.
+
+The memory has no name, so nothing is left behind when every process that maps it is gone, however it went.
+Pages are taken when they are first written: room to grow costs nothing until it is used.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FDS_PER_MESSAGE_MAX = 250
+"""Linux passes at most 253 descriptors in one message (SCM_MAX_FD)."""
+
+
+class SharedMap(mmap.mmap):
+    """A mapping that keeps its descriptor open, to be sent on. It ends with the last array on it."""
+
+    fd: int = -1
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedArray:
+    """Where an array lies: the descriptor of its memory, and its place in there."""
+
+    fd: int
+    byte_offset: int
+    n_items: int
+    dtype: str
+
+    @classmethod
+    def of(cls, array: npt.NDArray[Any]) -> SharedArray:
+        """Find the memory of an array made by ``allocate`` or of a contiguous view of one.
+
+        Raises:
+            ValueError: the array does not lie in shared memory, or is not contiguous.
+        """
+        owner: Any = array
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        owner = owner.obj if isinstance(owner, memoryview) else owner
+        if not isinstance(owner, SharedMap) or not array.flags.c_contiguous:
+            raise ValueError("not a contiguous array in shared memory")
+        base = np.frombuffer(owner, np.uint8).ctypes.data
+        return cls(owner.fd, array.ctypes.data - base, array.size, array.dtype.str)
+
+
+def _anonymous_file(name: str, size: int) -> int:
+    """A descriptor of ``size`` zero bytes that no path leads to."""
+    try:
+        fd = os.memfd_create(f"graphtide:{name}"[:200], os.MFD_CLOEXEC)
+    except (AttributeError, OSError):
+        with tempfile.TemporaryFile(prefix="graphtide-") as file:
+            fd = os.dup(file.fileno())
+        try:
+            os.posix_fallocate(fd, 0, size)  # a full disk must fail here, not as SIGBUS at a later write
+        except OSError:
+            os.close(fd)
+            raise
+    else:
+        try:
+            os.ftruncate(fd, size)
+        except OSError:
+            os.close(fd)
+            raise
+    return fd
+
+
+def _mapped(fd: int, size: int, protection: int) -> SharedMap:
+    """Map ``size`` bytes of ``fd``; the mapping owns the descriptor, which is closed on failure too."""
+    try:
+        mapping = SharedMap(fd, size, mmap.MAP_SHARED, protection)
+    except (OSError, ValueError):
+        os.close(fd)
+        raise
+    mapping.fd = fd
+    return mapping
+
+
+def allocate(name: str, n_items: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A zeroed array of ``n_items`` in new shared memory; ``name`` shows in /proc/PID/maps.
+
+    Raises:
+        OSError, MemoryError: there is not enough memory.
+    """
+    item = np.dtype(dtype)
+    size = max(n_items * item.itemsize, mmap.PAGESIZE)
+    mapping = _mapped(_anonymous_file(name, size), size, mmap.PROT_READ | mmap.PROT_WRITE)
+    return np.frombuffer(mapping, item, count=n_items)
+
+
+def attach(place: SharedArray) -> npt.NDArray[Any]:
+    """The array at ``place``, read-only; takes over the descriptor.
+
+    Raises:
+        ValueError: the memory is smaller than the array.
+    """
+    item = np.dtype(place.dtype)
+    size = os.fstat(place.fd).st_size
+    if place.byte_offset + place.n_items * item.itemsize > size:
+        os.close(place.fd)
+        raise ValueError(f"{place.n_items} items of {place.dtype} do not fit into {size} bytes")
+    mapping = _mapped(place.fd, size, mmap.PROT_READ)
+    return np.frombuffer(mapping, item, count=place.n_items, offset=place.byte_offset)
+
+
+def send_with_fds(channel: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
+    """Send one message over a sequenced-packet socket, descriptors with it.
+
+    Raises:
+        OSError: the other end is gone, or (BlockingIOError) does not read.
+    """
+    if len(fds) > FDS_PER_MESSAGE_MAX:
+        raise ValueError(f"{len(fds)} descriptors do not fit into one message")
+    sent = socket.send_fds(channel, [message], list(fds)) if fds else channel.send(message)
+    assert sent == len(message), "sequenced packets are sent whole"
+
+
+def receive_with_fds(channel: socket.socket, message_bytes_max: int) -> tuple[bytes, list[int]]:
+    """The next message and its descriptors; an empty message means that the other end is gone.
+
+    Raises:
+        OSError: (BlockingIOError) there is none yet.
+        ValueError: the message was longer than ``message_bytes_max``.
+    """
+    message, fds, flags, _ = socket.recv_fds(
+        channel, message_bytes_max, FDS_PER_MESSAGE_MAX, socket.MSG_CMSG_CLOEXEC
+    )
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in fds:
+            os.close(fd)
+        raise ValueError(f"a message was longer than {message_bytes_max} bytes")
+    return message, fds

@@ -1,0 +1,212 @@
+"""The spool's file format: names that tell the encoding, and frames that carry binary records.
+
+A spool file is called ``<name>.<encoding>[.<compression>]``. Files of ``msgpack`` hold frames: u32 length,
+u32 CRC32C of the payload (both little-endian), payload. The other encodings hold lines of text.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import crc32c
+
+ENCODINGS = ("msgpack", "json", "csv", "el")
+COMPRESSIONS = ("gz", "xz", "zst")
+UNFINISHED = (".tmp", ".part")
+"""Endings of files that are still being put in place: they are left alone until renamed."""
+
+HEADER = struct.Struct("<II")
+RECORD_BYTES_MAX = 64 << 20
+"""The largest record. A longer length in a frame's header means that framing is lost."""
+
+
+class FileKind(NamedTuple):
+    """What a spool file's name says: one of ``ENCODINGS``, and one of ``COMPRESSIONS`` or None."""
+
+    encoding: str
+    compression: str | None
+
+    @property
+    def framed(self) -> bool:
+        return self.encoding == "msgpack"
+
+
+def file_kind(name: str) -> FileKind | None:
+    """The kind of a spool file; None for a name that is not one."""
+    if name.startswith(".") or name.endswith(UNFINISHED):
+        return None
+    parts = name.split(".")
+    compression = parts.pop() if parts[-1] in COMPRESSIONS else None
+    if len(parts) < 2 or parts[-1] not in ENCODINGS:
+        return None
+    return FileKind(parts[-1], compression)
+
+
+class Frame(NamedTuple):
+    """A whole frame within a buffer: ``buffer[start:stop]`` with the header, ``stop - length`` its payload."""
+
+    start: int
+    stop: int
+    payload: bytes
+    good: bool
+
+
+class FramingLost(ValueError):
+    """The bytes at ``position`` (within the buffer) are no frame, so no later one can be found either."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(why)
+        self.position = position
+        self.why = why
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload as a frame.
+
+    Raises:
+        ValueError: it is empty or larger than ``RECORD_BYTES_MAX``.
+    """
+    if not 0 < len(payload) <= RECORD_BYTES_MAX:
+        raise ValueError(f"a record must have 1 to {RECORD_BYTES_MAX} bytes, not {len(payload)}")
+    return HEADER.pack(len(payload), crc32c.crc32c(payload)) + payload
+
+
+def frames(buffer: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[Frame]:
+    """The whole frames at the start of a buffer; an incomplete last one is left out.
+
+    A frame whose checksum fails is yielded with ``good`` False when what follows it still looks like a
+    header (or nothing follows): then its length, and so the place of the next one, can be trusted.
+
+    Raises:
+        FramingLost: a length is 0 or over ``bytes_max``. (A write that a power cut tore leaves zeros.)
+    """
+    start = 0
+    while len(buffer) - start >= HEADER.size:
+        length, checksum = HEADER.unpack_from(buffer, start)
+        if not 0 < length <= bytes_max:
+            raise FramingLost(start, f"a record's length reads {length}; 1 to {bytes_max} is possible")
+        stop = start + HEADER.size + length
+        if stop > len(buffer):
+            return
+        payload = buffer[start + HEADER.size : stop]
+        good = crc32c.crc32c(payload) == checksum
+        if not good and len(buffer) - stop >= HEADER.size:
+            following, _ = HEADER.unpack_from(buffer, stop)
+            if not 0 < following <= bytes_max:
+                raise FramingLost(start, "a record's checksum does not hold, and no record follows it")
+        yield Frame(start, stop, payload, good)
+        start = stop
+
+
+def frame_bytes(buffer: bytes) -> int:
+    """How many bytes the first frame of a buffer has, as its header says; 0 when that is not there yet."""
+    return HEADER.size + HEADER.unpack_from(buffer)[0] if len(buffer) >= HEADER.size else 0
+
+
+class SpoolWriter:
+    """Appends records to one ``.msgpack`` file of a spool.
+
+    Without a name it makes a new file, named by the time, so that files of one writer are read in the order
+    in which they were made. A file has one writer at a time (a lock). An incomplete last record, which a
+    writer that died may have left and no reader has taken, is cut off.
+    """
+
+    def __init__(self, directory: Path | str, *, name: str | None = None) -> None:
+        """
+        Args:
+            directory: the spool; it is made when missing.
+            name: the file's name, ending in ``.msgpack``.
+
+        Raises:
+            BlockingIOError: another writer has this file.
+            FramingLost: the existing file is damaged.
+        """
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        if name is None:
+            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+            stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
+            name = f"{stamp}.{nanoseconds:09}-{os.getpid()}.msgpack"
+        if file_kind(name) != FileKind("msgpack", None):
+            raise ValueError(f"a spool file of records is named <name>.msgpack, not {name!r}")
+        self.name = name
+        self.path = folder / name
+        self._file = open(self.path, "ab")  # noqa: SIM115  closed by close()
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.offset = _whole_bytes(self.path)
+            self._file.truncate(self.offset)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, payload: bytes) -> int:
+        """Add a record; return the offset after it, which a ``wait`` for it needs."""
+        framed = frame(payload)
+        self._file.write(framed)
+        self.offset += len(framed)
+        return self.offset
+
+    def flush(self) -> None:
+        """Let readers see what was written."""
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Return once everything written is on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Sync and close."""
+        if not self._file.closed:
+            self.sync()
+            self._file.close()
+
+    def __enter__(self) -> SpoolWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_frames(path: Path) -> Iterator[Frame]:
+    """Every whole frame of a file, by and by; ``start`` and ``stop`` are offsets in the file.
+
+    Raises:
+        FramingLost: see ``frames``.
+    """
+    with open(path, "rb") as file:
+        offset, size = 0, 1 << 20
+        while True:
+            file.seek(offset)
+            buffer = file.read(size)
+            taken = 0
+            try:
+                for item in frames(buffer):
+                    taken = item.stop
+                    yield item._replace(start=offset + item.start, stop=offset + item.stop)
+            except FramingLost as error:
+                raise FramingLost(offset + error.position, error.why) from None
+            offset += taken
+            if taken == 0:
+                if len(buffer) < size:
+                    return
+                size = max(size, frame_bytes(buffer)) + 1
+            else:
+                size = 1 << 20
+
+
+def _whole_bytes(path: Path) -> int:
+    end = 0
+    for item in read_frames(path):
+        end = item.stop
+    return end

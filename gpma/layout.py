@@ -1,0 +1,91 @@
+"""The geometry of a packed array: leaves, windows, density bounds, growth. Pure arithmetic.
+
+The array is a sequence of **leaves** of ``LEAF_SLOTS`` slots; live keys are packed to the left of each leaf.
+A **window** of height h is an aligned run of 2^h leaves (the last one of a level may be shorter, since the
+number of leaves is any number); the window that holds all leaves is the root. Density bounds tighten from
+leaf to root (Bender, Demaine, Farach-Colton: Cache-oblivious B-trees, SIAM J. Comput. 2005, section 3): a leaf
+may be full, the root may not, so that a redistributed window leaves room in all its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+LEAF_SHIFT = 5
+LEAF_SLOTS = 1 << LEAF_SHIFT
+
+LEAF_LOWER, ROOT_LOWER = 0.125, 0.40
+LEAF_UPPER, ROOT_UPPER = 1.0, 0.85
+
+# Density after a load, a shrink, or the growth for a batch that more than fills the array.
+FILL = 0.71
+# Growth of a slowly filling array: the density falls from ROOT_UPPER to 0.71, the memory per edge rises by
+# a fifth, and the array is copied once per 17% of new edges or more.
+GROWTH = 1.2
+LEAVES_MAX = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """An array of this many leaves."""
+
+    n_leaves: int
+
+    @property
+    def n_slots(self) -> int:
+        return self.n_leaves << LEAF_SHIFT
+
+    @property
+    def height(self) -> int:
+        """The height of the root window."""
+        return (self.n_leaves - 1).bit_length()
+
+    @cached_property
+    def lower(self) -> npt.NDArray[np.float64]:
+        """float64[height + 1]: the least density that a redistributed window of each height may have."""
+        return np.linspace(LEAF_LOWER, ROOT_LOWER, self.height + 1)
+
+    @cached_property
+    def upper(self) -> npt.NDArray[np.float64]:
+        """float64[height + 1]: the greatest density that a redistributed window of each height may have."""
+        return np.linspace(LEAF_UPPER, ROOT_UPPER, self.height + 1)
+
+    @property
+    def edges_max(self) -> int:
+        """With more edges than this the array must grow."""
+        return int(ROOT_UPPER * self.n_slots)
+
+    @property
+    def edges_min(self) -> int:
+        """With fewer edges than this the array must shrink; a single leaf never does."""
+        # The second term matters for two leaves only, which one leaf cannot always replace.
+        fewer_leaves_hold = math.floor(FILL * LEAF_SLOTS * (self.n_leaves - 1))
+        return min(math.ceil(ROOT_LOWER * self.n_slots), fewer_leaves_hold + 1) if self.n_leaves > 1 else 0
+
+    @classmethod
+    def holding(cls, n_edges: int) -> Layout:
+        """The layout of a freshly loaded array.
+
+        Raises:
+            MemoryError: there are more leaves than a row index can name.
+        """
+        return cls._checked(max(1, math.ceil(n_edges / (FILL * LEAF_SLOTS))))
+
+    def resized(self, n_edges: int) -> Layout:
+        """The layout after a batch that leaves this many edges: itself, a larger or a smaller one."""
+        if n_edges > self.edges_max:
+            return self._checked(max(math.ceil(self.n_leaves * GROWTH), Layout.holding(n_edges).n_leaves))
+        if n_edges < self.edges_min:
+            return Layout.holding(n_edges)
+        return self
+
+    @classmethod
+    def _checked(cls, n_leaves: int) -> Layout:
+        if n_leaves > LEAVES_MAX:
+            raise MemoryError(f"a packed array has at most {LEAVES_MAX} leaves, not {n_leaves}")
+        return cls(n_leaves)

@@ -1,0 +1,103 @@
+"""Moving whole arrays: loading sorted edges, resizing, exporting."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from .edges import EMPTY_KEY
+from .intrinsics import move
+from .layout import LEAF_SHIFT
+
+_HALF = np.uint64(32)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _finish_leaf(slots, leaf, count, row, row_leaf):  # type: ignore[no-untyped-def]
+    """Set the count, the head and the index of a written leaf; ``row`` is the row before it; returns its last."""
+    base = leaf << LEAF_SHIFT
+    slots.counts[leaf] = np.int32(count)
+    slots.heads[leaf] = slots.keys[base] if count > 0 else EMPTY_KEY
+    for slot in range(base, base + count):
+        u = slots.keys[np.uintp(slot)] >> _HALF
+        if u != row:
+            row_leaf[np.uintp(u)] = np.uint32(leaf)
+            row = u
+    return row
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def first_bad_key(keys, n_vertices):  # type: ignore[no-untyped-def]
+    """The position of the first key that is not above the one before it or names a row too many; -1: none."""
+    for i in range(keys.size):
+        if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> _HALF >= np.uint64(n_vertices):
+            return np.int64(i)
+    return np.int64(-1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def count_degrees(keys, degrees):  # type: ignore[no-untyped-def]
+    """Add the length of each row to ``degrees``; keys ascending."""
+    begin = np.int64(0)
+    n = keys.size
+    for i in range(1, n + 1):
+        if i == n or (keys[i] >> _HALF) != (keys[begin] >> _HALF):
+            degrees[np.uintp(keys[begin] >> _HALF)] += np.uint32(i - begin)
+            begin = np.int64(i)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def load(keys, weights, slots, n_leaves, row_leaf):  # type: ignore[no-untyped-def]
+    """Spread ascending keys evenly over the leaves."""
+    share, extra = keys.size // n_leaves, keys.size % n_leaves
+    row = np.uint64(EMPTY_KEY)
+    read = np.int64(0)
+    for leaf in range(n_leaves):
+        count = share + (1 if leaf < extra else 0)
+        move(slots.keys, leaf << LEAF_SHIFT, keys, read, count)
+        if weights.size:
+            move(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
+        read += count
+        row = _finish_leaf(slots, leaf, count, row, row_leaf)
+    slots.heads[0] = np.uint64(0)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def respread(old, edges, slots, n_leaves, row_leaf):  # type: ignore[no-untyped-def]
+    """Copy all ``edges`` edges of ``old`` evenly into other leaves."""
+    share, extra = edges // n_leaves, edges % n_leaves
+    row = np.uint64(EMPTY_KEY)
+    old_leaf = np.int64(0)
+    taken = np.int64(0)
+    for leaf in range(n_leaves):
+        count = share + (1 if leaf < extra else 0)
+        to = leaf << LEAF_SHIFT
+        wanted = count
+        while wanted > 0:
+            there = np.int64(old.counts[old_leaf]) - taken
+            if there == 0:
+                old_leaf += 1
+                taken = np.int64(0)
+                continue
+            run = min(there, wanted)
+            from_ = (old_leaf << LEAF_SHIFT) + taken
+            move(slots.keys, to, old.keys, from_, run)
+            if slots.weights.size:
+                move(slots.weights, to, old.weights, from_, run)
+            to += run
+            taken += run
+            wanted -= run
+        row = _finish_leaf(slots, leaf, count, row, row_leaf)
+    slots.heads[0] = np.uint64(0)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def export(slots, n_leaves, keys, weights):  # type: ignore[no-untyped-def]
+    """Copy all edges out, without gaps."""
+    to = np.int64(0)
+    for leaf in range(n_leaves):
+        count = np.int64(slots.counts[leaf])
+        move(keys, to, slots.keys, leaf << LEAF_SHIFT, count)
+        if weights.size:
+            move(weights, to, slots.weights, leaf << LEAF_SHIFT, count)
+        to += count

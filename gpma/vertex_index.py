@@ -1,0 +1,231 @@
+"""Which dense vertex an external id is, and which external id a vertex has.
+
+Dense ids are given in order of first appearance, so the same updates number the vertices alike however they
+were cut into batches. ``VertexIndex`` has one writer; ``VertexIndexReader`` looks ids up from other threads or,
+through shared memory, from other processes, while the writer goes on (``id_table`` says why that is safe).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .edges import MAX_VERTICES, NO_VERTEX, Vertices
+from .id_table import Allocate, IdTable, IntTable, StringTable, table_of
+from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
+
+Kind = Literal["int", "string"]
+
+
+def in_memory(name: str, size: int, dtype: Any) -> npt.NDArray[Any]:
+    """An array in this process's own memory: the default of ``VertexIndex.create``."""
+    return np.empty(size, dtype)
+
+
+class VertexIndexReader:
+    """Look-ups in the arrays of a ``VertexIndex``, which may belong to another process.
+
+    Ids that the writer added after it moved on to larger arrays are unknown here, never wrong.
+    """
+
+    def __init__(self, kind: Kind, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """``arrays``: those of ``VertexIndex.arrays()``, mapped by whatever means."""
+        self._table = table_of(kind, arrays)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the arrays."""
+        return int(self._table.header[2])
+
+    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
+        """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
+
+        Raises:
+            TypeError: the ids are not of the graph's kind.
+        """
+        return self._table.lookup(ids, n_vertices)
+
+    def external(self, dense: Vertices) -> IdColumn:
+        """The external id of each vertex. All must be vertices of an epoch that these arrays cover."""
+        return self._table.ids(dense)
+
+
+class VertexIndex:
+    """The writer's side. Make one with ``create``; one thread inserts."""
+
+    def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
+        self._table = table
+        self._allocate = allocate
+        self._vertices_max = vertices_max
+        self._n_vertices = 0
+
+    @classmethod
+    def create(cls, kind: Kind, allocate: Allocate = in_memory, vertices_max: int = MAX_VERTICES) -> VertexIndex:
+        """An empty index.
+
+        ``allocate(name, size, dtype)`` makes every array, so that they can lie in shared memory; what was
+        allocated before stays readable for those who hold it.
+        """
+        if not 0 < vertices_max <= MAX_VERTICES:
+            raise ValueError(f"vertices_max must be 1 to {MAX_VERTICES}, not {vertices_max}")
+        table: IdTable
+        if kind == "int":
+            table = IntTable.create(allocate, 0, generation=1)
+        else:
+            table = StringTable.create(allocate, 0, generation=1)
+        return cls(table, allocate, vertices_max)
+
+    @property
+    def kind(self) -> str:
+        """``"int"`` or ``"string"``."""
+        return self._table.kind
+
+    @property
+    def n_vertices(self) -> int:
+        """Vertices known; dense ids are below it."""
+        return self._n_vertices
+
+    @property
+    def generation(self) -> int:
+        """Rises whenever the arrays are replaced by larger ones."""
+        return int(self._table.header[2])
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of one generation, for a reader; ``header[2]`` is the generation."""
+        return self._table.arrays()
+
+    def memory_bytes(self) -> int:
+        """Bytes of the present arrays."""
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def insert(self, ids: IdColumn) -> Vertices:
+        """The dense vertex of each id (uint32[n]); new ones are numbered in order of first appearance.
+
+        Raises:
+            OverflowError: there would be more vertices than allowed; nothing was changed.
+            TypeError: the ids are not of the graph's kind.
+            ValueError: a string is longer than 256 bytes.
+        """
+        return self._insert(ids, half=0)
+
+    def insert_edges(self, src: IdColumn, dst: IdColumn) -> tuple[Vertices, Vertices]:
+        """The dense ends of edges; new ones are numbered in the order src[0], dst[0], src[1], dst[1], ...
+
+        Raises:
+            OverflowError, TypeError, ValueError: as ``insert``.
+        """
+        n = len(src)
+        if len(dst) != n:
+            raise ValueError(f"src and dst must have one length, not {n} and {len(dst)}")
+        dense = self._insert(concatenate_ids([src, dst]), half=n)
+        return dense[:n], dense[n:]
+
+    def lookup(self, ids: IdColumn, n_vertices: int | None = None) -> Vertices:
+        """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
+
+        Raises:
+            TypeError: the ids are not of the graph's kind.
+        """
+        return self._table.lookup(ids, self._n_vertices if n_vertices is None else n_vertices)
+
+    def external(self, dense: Vertices) -> IdColumn:
+        """The external id of each vertex.
+
+        Raises:
+            IndexError: one is not a vertex.
+        """
+        if dense.size and int(dense.max()) >= self._n_vertices:
+            raise IndexError(f"vertex {int(dense.max())} is not below {self._n_vertices}")
+        return self._table.ids(dense)
+
+    def smallest(self, dense: Vertices) -> int:
+        """Of these vertices (at least one) the one with the smallest external id."""
+        ids = self.external(dense)
+        return int(dense[ids.argmin()])
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        """These vertices in ascending order of their external ids: integers by value, strings by bytes."""
+        ids = self.external(dense)
+        return dense[ids.argsort()]
+
+    def state(self, n_vertices: int | None = None) -> dict[str, npt.NDArray[Any]]:
+        """The external ids of the first vertices, in dense order: what ``restore`` takes (not copied).
+
+        They never change, so the arrays may be written out while the index grows.
+        """
+        n = self._n_vertices if n_vertices is None else n_vertices
+        if n > self._n_vertices:
+            raise IndexError(f"there are {self._n_vertices} vertices, not {n}")
+        ids = self._table.first_ids(n)
+        if isinstance(ids, StringColumn):
+            return {"data": ids.data, "offsets": ids.offsets}
+        return {"ids": ids}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Hold exactly these ids, numbered as they were.
+
+        Raises:
+            ValueError: the state is of the other kind, or damaged.
+            OverflowError: it has more vertices than allowed.
+        """
+        ids, table = self._load(state)
+        n = len(ids)
+        if n > self._vertices_max:
+            raise OverflowError(f"the state has {n} vertices; at most {self._vertices_max} are allowed")
+        known, _ = table.insert(ids, 0, 0, 0, np.empty(n, np.uint32))
+        if known != n:
+            raise ValueError(f"the state of the vertex index names {n - known} ids twice")
+        self._table, self._n_vertices = table, n
+
+    def _load(self, state: Mapping[str, npt.NDArray[Any]]) -> tuple[IdColumn, IdTable]:
+        expected = {"ids"} if self.kind == "int" else {"data", "offsets"}
+        if set(state) != expected:
+            raise ValueError(
+                f"the state of an index of {self.kind} ids holds {sorted(expected)}, not {sorted(state)}"
+            )
+        generation = self.generation + 1
+        if self.kind == "int":
+            ids = np.asarray(state["ids"], np.int64)
+            return ids, IntTable.create(self._allocate, ids.size, generation)
+        column = StringColumn(np.asarray(state["data"], np.uint8), np.asarray(state["offsets"], np.int64))
+        offsets = column.offsets
+        if offsets.size == 0 or offsets[0] != 0 or offsets[-1] != column.data.size or (np.diff(offsets) < 0).any():
+            raise ValueError("the offsets of the vertex index's state do not fit its data")
+        table = StringTable.create(self._allocate, len(column), generation, arena_bytes=column.data.size)
+        return column, table
+
+    def _insert(self, ids: IdColumn, half: int) -> Vertices:
+        if isinstance(ids, StringColumn) and len(ids) and ids.lengths.max() > MAX_STRING_ID_BYTES:
+            raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
+        self._check_room(ids)
+        out = np.empty(len(ids), np.uint32)
+        visit = 0
+        while True:
+            # Kept at each step: should there be no memory to grow, the table and the count still agree.
+            self._n_vertices, visit = self._table.insert(ids, half, visit, self._n_vertices, out)
+            if visit == out.size:
+                return out
+            self._table = self._table.grown(self._allocate, self._n_vertices)
+
+    def _check_room(self, ids: IdColumn) -> None:
+        """Refuse a batch that would pass the limit; counting exactly only where it could."""
+        if self._n_vertices + len(ids) <= self._vertices_max:
+            return
+        new = ids[self._table.lookup(ids, self._n_vertices) == NO_VERTEX]
+        n_new = len(set(new.to_list())) if isinstance(new, StringColumn) else np.unique(new).size
+        if self._n_vertices + n_new > self._vertices_max:
+            raise OverflowError(
+                f"{n_new} new vertices beside {self._n_vertices} would pass the {self._vertices_max} allowed"
+            )
+
+
+def warm_up(kind: Kind) -> None:
+    """Compile every kernel, or load it from the cache."""
+    index = VertexIndex.create(kind)
+    ids = np.arange(4) if kind == "int" else StringColumn.of("abcd")
+    index.insert_edges(ids, ids)
+    index._table.grown(in_memory, index.n_vertices)
+    index.lookup(ids)

@@ -1,0 +1,356 @@
+"""The dashboard that an operator opens first: is it fresh, is it behind, why, and does it answer?
+
+``ROWS`` says what is shown; ``build`` turns it into Grafana's model. Every query is restricted to the chosen
+instances. A test asks a real Prometheus each of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from grafana_foundation_sdk.builders import common as common_builders
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.builders import prometheus, timeseries
+from grafana_foundation_sdk.models import common
+from grafana_foundation_sdk.models import dashboard as models
+
+WIDTH = 24
+HEIGHT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A PromQL expression, and how its series are named."""
+
+    expression: str
+    legend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelSpec:
+    """One graph. ``unit`` is Grafana's name of it; ``log``: a logarithmic axis."""
+
+    title: str
+    description: str
+    unit: str
+    queries: tuple[Query, ...]
+    log: bool = False
+    stacked: bool = False
+
+
+def _series(name: str, labels: str = "") -> str:
+    inner = ", ".join(filter(None, ['instance=~"$instance"', labels]))
+    return f"graphtide_{name}{{{inner}}}"
+
+
+def _rate(name: str, by: str = "", labels: str = "") -> str:
+    grouped = f" by ({by})" if by else ""
+    return f"sum{grouped} (rate({_series(name, labels)}[$__rate_interval]))"
+
+
+def _quantile(share: float, name: str, by: str = "") -> str:
+    inner = f"sum by ({', '.join(filter(None, ['le', by]))}) (rate({_series(f'{name}_bucket')}[$__rate_interval]))"
+    return f"histogram_quantile({share}, {inner})"
+
+
+def _percentiles(name: str, by: str = "") -> tuple[Query, ...]:
+    label = f" {{{{{by}}}}}" if by else ""
+    return tuple(Query(_quantile(share, name, by), f"p{share * 100:g}{label}") for share in (0.5, 0.99))
+
+
+STREAM = (
+    PanelSpec(
+        "Freshness",
+        "From a record's timestamp until answers show its updates. Silent when nothing completes: see the age.",
+        "s",
+        _percentiles("freshness_seconds"),
+        log=True,
+    ),
+    PanelSpec(
+        "Age of the newest record in answers",
+        "Grows while the stream is idle, and while the daemon is stuck: compare it with the lag.",
+        "s",
+        (
+            Query(f"time() - max({_series('source_applied_up_to_timestamp_seconds')})", "published epoch"),
+            Query(
+                f"time() - max by (program) ({_series('program_applied_up_to_timestamp_seconds')})", "{{program}}"
+            ),
+        ),
+    ),
+    PanelSpec(
+        "Updates",
+        "Updates decoded from the source, by operation.",
+        "ops",
+        (Query(_rate("updates_total", "op"), "{{op}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Lag",
+        "What is still to be read, in records for Kafka and in bytes for a spool.",
+        "short",
+        (
+            Query(f"sum({_series('source_lag_records')})", "records"),
+            Query(f"sum({_series('source_lag_bytes')})", "bytes"),
+        ),
+    ),
+    PanelSpec(
+        "Lag in seconds",
+        "Age of the newest record read while there is more to read.",
+        "s",
+        (Query(f"max({_series('source_lag_seconds')})", "lag"),),
+    ),
+    PanelSpec(
+        "Bad records",
+        "Records sent to the dead letters, by reason; tombstones, outages and misrouted edges beside them.",
+        "short",
+        (
+            Query(_rate("bad_records_total", "reason"), "{{reason}}"),
+            Query(_rate("tombstones_total"), "tombstones"),
+            Query(_rate("source_outages_total"), "outages"),
+            Query(_rate("misrouted_edges_total"), "misrouted edges"),
+        ),
+    ),
+)
+
+EPOCHS = (
+    PanelSpec(
+        "Time per stage",
+        "Seconds spent in each stage per second: what the time goes to.",
+        "percentunit",
+        (Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Stage p99",
+        "The slow ones of each stage.",
+        "s",
+        (_percentiles("epoch_duration_seconds", "stage")[1],),
+        log=True,
+    ),
+    PanelSpec(
+        "Epochs",
+        "Epochs per second, and the updates of each.",
+        "short",
+        (
+            Query(_rate("epochs_total"), "epochs/s"),
+            Query(f"{_rate('epoch_updates_sum')} / {_rate('epoch_updates_count')}", "updates per epoch"),
+            Query(f"sum({_series('queue_updates')})", "updates waiting"),
+        ),
+        log=True,
+    ),
+    PanelSpec(
+        "Checkpoints",
+        "Age of the newest checkpoint, and the time that writing it took.",
+        "s",
+        (
+            Query(f"time() - max({_series('checkpoint_timestamp_seconds')})", "age"),
+            Query(f"max({_series('checkpoint_write_seconds')})", "write"),
+        ),
+    ),
+    PanelSpec(
+        "Checkpoint size",
+        "Bytes of the newest checkpoint.",
+        "bytes",
+        (Query(f"max({_series('checkpoint_size_bytes')})"),),
+    ),
+    PanelSpec(
+        "Checkpoint failures",
+        "Checkpoints that could not be written; the one before stays.",
+        "short",
+        (Query(f"sum by (reason) ({_series('checkpoint_failures_total')})", "{{reason}}"),),
+    ),
+)
+
+PROGRAMS = (
+    PanelSpec(
+        "Refresh time",
+        "How long each program takes to follow an epoch.",
+        "s",
+        _percentiles("program_duration_seconds", "program"),
+        log=True,
+    ),
+    PanelSpec(
+        "Active vertices",
+        "Vertices that the last refresh examined.",
+        "short",
+        (Query(f"max by (program) ({_series('program_active_vertices')})", "{{program}}"),),
+        log=True,
+    ),
+    PanelSpec(
+        "Edges read",
+        "Edges read by refreshes, per second.",
+        "ops",
+        (Query(_rate("program_edges_read_total", "program"), "{{program}}"),),
+    ),
+    PanelSpec(
+        "Iterations and fresh starts",
+        "Iterations per second, and refreshes that started over.",
+        "short",
+        (
+            Query(_rate("program_iterations_total", "program"), "{{program}}"),
+            Query(_rate("program_restarts_total", "program"), "{{program}} started over"),
+        ),
+    ),
+    PanelSpec(
+        "Error bound",
+        "Certified relative error per vertex; 0 for exact programs.",
+        "percentunit",
+        (Query(f"max by (program) ({_series('program_error_bound_ratio')})", "{{program}}"),),
+    ),
+    PanelSpec(
+        "Programs that are not fresh",
+        "1 where a program is stale or quarantined; `graphtide query ADDRESS programs` says why.",
+        "short",
+        (
+            Query(
+                "max by (program, state) (" + _series("program_state", 'state=~"stale|quarantined"') + ")",
+                "{{program}} {{state}}",
+            ),
+        ),
+    ),
+)
+
+GRAPH = (
+    PanelSpec(
+        "Size",
+        "Vertices and edges.",
+        "short",
+        (Query(f"sum({_series('vertices')})", "vertices"), Query(f"sum({_series('edges')})", "edges")),
+    ),
+    PanelSpec(
+        "Changes",
+        "What epochs changed, in edges per second.",
+        "ops",
+        (Query(_rate("edge_changes_total", "kind"), "{{kind}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Memory by structure",
+        "Bytes of the arrays; the process has more.",
+        "bytes",
+        (Query(f"sum by (structure) ({_series('memory_bytes')})", "{{structure}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Process memory",
+        "Resident memory of the engine process.",
+        "bytes",
+        (Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),),
+    ),
+    PanelSpec(
+        "Density",
+        "Share of the packed memory array's slots that is used.",
+        "percentunit",
+        (Query(f"avg({_series('density_ratio')})", "density"),),
+    ),
+    PanelSpec(
+        "Rebalancing",
+        "Slots moved per edge changed: the price of staying sorted.",
+        "short",
+        (Query(f"{_rate('rebalance_slots_moved_total')} / {_rate('edge_changes_total')}", "slots per change"),),
+    ),
+)
+
+QUERIES = (
+    PanelSpec(
+        "Requests",
+        "Requests answered per second, by method.",
+        "reqps",
+        (Query(_rate("query_duration_seconds_count", "method"), "{{method}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
+        "Latency p50", "The usual request.", "s", (_percentiles("query_duration_seconds", "method")[0],), log=True
+    ),
+    PanelSpec(
+        "Latency p99", "The slow ones.", "s", (_percentiles("query_duration_seconds", "method")[1],), log=True
+    ),
+    PanelSpec(
+        "Errors",
+        "Requests answered with an error per second, by code.",
+        "reqps",
+        (Query(_rate("query_errors_total", "code"), "{{code}}"),),
+    ),
+)
+
+ROWS: dict[str, tuple[PanelSpec, ...]] = {
+    "Stream": STREAM,
+    "Epochs": EPOCHS,
+    "Programs": PROGRAMS,
+    "Graph": GRAPH,
+    "Queries": QUERIES,
+}
+
+
+def build() -> models.Dashboard:
+    """The dashboard as Grafana's model."""
+    dashboard = (
+        builders.Dashboard("graphtide")
+        .uid("graphtide-overview")
+        .description("Freshness, lag, epochs, programs, graph and queries of graphtide daemons.")
+        .tags(["graphtide"])
+        .readonly()
+        .timezone("browser")
+        .refresh("10s")
+        .time("now-30m", "now")
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .with_variable(builders.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(_instance_variable())
+    )
+    number = itertools.count(1)
+    for title, panels in ROWS.items():
+        dashboard = dashboard.with_row(builders.Row(title).id(next(number)))
+        # Six panels stand in two lines of three, four in one line.
+        width = WIDTH // (4 if len(panels) == 4 else 3)
+        for panel in panels:
+            dashboard = dashboard.with_panel(_panel(panel).id(next(number)).span(width).height(HEIGHT))
+    return dashboard.build()
+
+
+def _datasource() -> models.DataSourceRef:
+    return models.DataSourceRef(type_val="prometheus", uid="${datasource}")
+
+
+def _instance_variable() -> builders.QueryVariable:
+    return (
+        builders.QueryVariable("instance")
+        .label("Instance")
+        .datasource(_datasource())
+        .query("label_values(graphtide_build_info, instance)")
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(models.VariableOption(selected=True, text="All", value="$__all"))
+    )
+
+
+def _panel(spec: PanelSpec) -> timeseries.Panel:
+    panel = (
+        timeseries.Panel()
+        .title(spec.title)
+        .description(spec.description)
+        .datasource(_datasource())
+        .unit(spec.unit)
+        .fill_opacity(20 if spec.stacked else 5)
+        .show_points(common.VisibilityMode.NEVER)
+        .legend(
+            common_builders.VizLegendOptions()
+            .display_mode(common.LegendDisplayMode.LIST)
+            .placement(common.LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+    )
+    if spec.stacked:
+        panel = panel.stacking(common_builders.StackingConfig().mode(common.StackingMode.NORMAL))
+    if spec.log:
+        scale = common_builders.ScaleDistributionConfig().type(common.ScaleDistribution.LOG).log(10)
+        panel = panel.scale_distribution(scale)
+    else:
+        panel = panel.min(0)
+    for position, query in enumerate(spec.queries):
+        target = prometheus.Dataquery().expr(query.expression).range().ref_id(chr(ord("A") + position))
+        panel = panel.with_target(target.legend_format(query.legend or spec.title))
+    return panel

@@ -1,0 +1,472 @@
+"""Every metric that graphtide exposes, declared once.
+
+``Metrics`` owns a registry of its own; the daemon feeds it plain numbers and serves the registry. Run as a
+module it prints ``docs/metrics.md``.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+log = logging.getLogger(__name__)
+
+FRESHNESS_SECONDS_BUCKETS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
+    *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0),
+)
+STAGE_SECONDS_BUCKETS = (
+    *(0.0001, 0.0003, 0.001, 0.003, 0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+)
+EPOCH_UPDATES_BUCKETS = (1, 10, 100, 1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+
+STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
+OPS = ("insert", "delete")
+CHANGES = ("inserted", "overwritten", "deleted", "absent")
+PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
+
+QueryCounts = tuple[Sequence[int], float, Mapping[str, int]]
+"""Of one method: requests per latency bucket (not added up; the last is for what is above every bound), the sum
+of their seconds, and errors by code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the catalogue says of one metric."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+class BatchHistogram(Collector):
+    """A histogram without labels that takes many weighted observations in one vectorised call."""
+
+    def __init__(self, name: str, help: str, buckets: Sequence[float]) -> None:
+        self._name = name
+        self._help = help
+        self._bounds = np.array(buckets, np.float64)
+        self._counts = np.zeros(self._bounds.size + 1, np.int64)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, values: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> None:
+        """Add ``counts[i]`` observations of ``values[i]`` (float64[n], int64[n])."""
+        bucket = np.searchsorted(self._bounds, values, side="left")
+        added = np.bincount(bucket, weights=counts, minlength=self._counts.size).astype(np.int64)
+        total = float(np.dot(values, counts))
+        with self._lock:
+            self._counts += added
+            self._sum += total
+
+    def collect(self) -> Iterator[Metric]:
+        with self._lock:
+            counts, total = self._counts.copy(), self._sum
+        family = HistogramMetricFamily(self._name, self._help)
+        family.add_metric([], _cumulative(self._bounds, counts), total)
+        yield family
+
+    def describe(self) -> Iterator[Metric]:
+        yield HistogramMetricFamily(self._name, self._help)
+
+
+class QueryCollector(Collector):
+    """Latencies and errors of requests, asked from the query server when Prometheus asks us."""
+
+    latency_name = "graphtide_query_duration_seconds"
+    latency_help = "Time from a request's arrival to its answer, by method."
+    errors_name = "graphtide_query_errors"
+    errors_help = "Requests answered with an error, by method and code."
+
+    def __init__(self) -> None:
+        self.read: Callable[[], Mapping[str, QueryCounts]] = dict
+        self.bounds: Sequence[float] = ()
+        self._seen: Mapping[str, QueryCounts] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            self._seen = self.read()
+        except Exception as error:  # a server that restarts must not cost the other metrics
+            log.warning("the query server's counts are not to be had: %s", error)
+        latency = HistogramMetricFamily(self.latency_name, self.latency_help, labels=["method"])
+        errors = CounterMetricFamily(self.errors_name, self.errors_help, labels=["method", "code"])
+        for method, (counts, total, by_code) in self._seen.items():
+            latency.add_metric([method], _cumulative(self.bounds, counts), total)
+            for code, number in by_code.items():
+                errors.add_metric([method, code], number)
+        yield latency
+        yield errors
+
+    def describe(self) -> Iterator[Metric]:
+        yield HistogramMetricFamily(self.latency_name, self.latency_help, labels=["method"])
+        yield CounterMetricFamily(self.errors_name, self.errors_help, labels=["method", "code"])
+
+
+def _cumulative(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    names = [repr(float(bound)) for bound in bounds] + ["+Inf"]
+    return list(zip(names, np.cumsum(np.asarray(counts, np.int64)).astype(float).tolist(), strict=True))
+
+
+class Metrics:
+    """All metrics of one daemon. Every method may be called from any thread."""
+
+    def __init__(self, *, version: str = "", bad_record_reasons: Iterable[str] = ()) -> None:
+        """Declare everything; ``bad_record_reasons`` are shown as 0 until the first such record comes."""
+        self.registry = CollectorRegistry()
+        self.declared: list[Declared] = []
+        self._lock = threading.Lock()
+        self._outages_seen = 0
+        self._source_metrics(tuple(bad_record_reasons))
+        self._epoch_metrics()
+        self._graph_metrics()
+        self._program_metrics()
+        self._checkpoint_metrics()
+        self._query_metrics()
+        self._process_metrics(version)
+
+    # -- declarations -----------------------------------------------------------------------------------
+
+    def _source_metrics(self, reasons: tuple[str, ...]) -> None:
+        self._records = self._counter("records", "Records read from the source, bad ones and tombstones included.")
+        self._record_bytes = self._counter("record_bytes", "Bytes of the records' values.")
+        self._tombstones = self._counter("tombstones", "Records without a value, which are skipped.")
+        self._updates = self._counter("updates", "Updates decoded from good records, by operation.", "op", OPS)
+        self._bad = self._counter(
+            "bad_records", "Records refused and sent to the dead letters.", "reason", reasons
+        )
+        self._loops = self._counter("self_loops_dropped", "Self-loops dropped, where the graph keeps none.")
+        self._misrouted = self._counter(
+            "misrouted_edges", "Sampled edges that came through another partition than their src belongs to."
+        )
+        self._lag_records = self._gauge("source_lag_records", "Records still to read (0 for a spool).")
+        self._lag_bytes = self._gauge("source_lag_bytes", "Bytes still to read (0 for Kafka).")
+        self._lag_seconds = self._gauge(
+            "source_lag_seconds", "Age of the newest record read while there is more to read; 0 at the end."
+        )
+        self._outages = self._counter("source_outages", "Times that the source could not be reached.")
+        self._source_time = self._gauge(
+            "source_applied_up_to_timestamp_seconds", "Time of the newest record that the published epoch covers."
+        )
+
+    def _epoch_metrics(self) -> None:
+        self._epochs = self._counter("epochs", "Epochs made since the start.")
+        self._incarnation = self._gauge("epoch_incarnation", "Incarnation of the published epoch: one per start.")
+        self._number = self._gauge("epoch_number", "Number of the published epoch within its incarnation.")
+        self._stages = self._histogram(
+            "epoch_duration_seconds",
+            "Time that each stage of an epoch took (queue: the wait for the engine).",
+            STAGE_SECONDS_BUCKETS,
+            "stage",
+            STAGES,
+        )
+        self._epoch_updates = self._histogram("epoch_updates", "Updates of an epoch.", EPOCH_UPDATES_BUCKETS)
+        self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
+        name, help = (
+            "graphtide_freshness_seconds",
+            ("Time from a record's timestamp until answers show its updates, one observation per update."),
+        )
+        self._freshness = BatchHistogram(name, help, FRESHNESS_SECONDS_BUCKETS)
+        self.registry.register(self._freshness)
+        self._declare(name, "histogram", (), help)
+
+    def _graph_metrics(self) -> None:
+        self._changes = self._counter(
+            "edge_changes",
+            "Distinct edges that epochs changed; absent: deletes of edges that were not there.",
+            "kind",
+            CHANGES,
+        )
+        self._vertices = self._gauge("vertices", "Vertices of the graph.")
+        self._edges = self._gauge("edges", "Edges of the graph; an undirected edge counts once.")
+        self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
+        self._slots_moved = self._counter("rebalance_slots_moved", "Slots rewritten by merges and rebalancing.")
+        self._memory = self._gauge("memory_bytes", "Memory by structure.", "structure")
+
+    def _program_metrics(self) -> None:
+        self._runs = self._histogram(
+            "program_duration_seconds", "Time of a program's refresh.", STAGE_SECONDS_BUCKETS, "program"
+        )
+        self._active = self._gauge("program_active_vertices", "Vertices the last refresh examined.", "program")
+        self._edges_read = self._counter("program_edges_read", "Edges read by refreshes.", "program")
+        self._iterations = self._counter("program_iterations", "Iterations of refreshes.", "program")
+        self._restarts = self._counter(
+            "program_restarts", "Refreshes that started over because that was cheaper.", "program"
+        )
+        self._bound = self._gauge(
+            "program_error_bound_ratio",
+            "Certified relative error per vertex, for programs that approximate; 0 for exact ones.",
+            "program",
+        )
+        self._state = self._gauge("program_state", "1 for the state that the program is in.", "program", "state")
+        self._program_time = self._gauge(
+            "program_applied_up_to_timestamp_seconds",
+            "Time of the newest record that the program's published result covers.",
+            "program",
+        )
+
+    def _checkpoint_metrics(self) -> None:
+        self._checkpoints = self._counter("checkpoints", "Checkpoints written.")
+        help = "Checkpoints that could not be written, by the kind of error."
+        self._checkpoint_failures = self._counter("checkpoint_failures", help, "reason", ("OSError",))
+        self._checkpoint_time = self._gauge(
+            "checkpoint_timestamp_seconds", "When the newest checkpoint of this process was written; 0: none yet."
+        )
+        self._checkpoint_seconds = self._gauge("checkpoint_write_seconds", "Time that writing it took.")
+        self._checkpoint_bytes = self._gauge("checkpoint_size_bytes", "Size of the newest checkpoint.")
+
+    def _query_metrics(self) -> None:
+        self._queries = QueryCollector()
+        self.registry.register(self._queries)
+        self._declare(self._queries.latency_name, "histogram", ("method",), self._queries.latency_help)
+        self._declare(
+            f"{self._queries.errors_name}_total", "counter", ("method", "code"), self._queries.errors_help
+        )
+
+    def _process_metrics(self, version: str) -> None:
+        ProcessCollector(registry=self.registry)
+        self._started = self._gauge("start_timestamp_seconds", "When this process began.")
+        self._started.set_to_current_time()
+        self._ready = self._gauge("ready", "1 once the first epoch is published, 0 before and while stopping.")
+        info = self._gauge("build_info", "1; the labels say what runs.", "version", "python")
+        info.labels(version, platform.python_version()).set(1)
+
+    def _declare(self, name: str, kind: str, labels: tuple[str, ...], help: str) -> None:
+        self.declared.append(Declared(name, kind, labels, help))
+
+    def _counter(self, name: str, help: str, label: str = "", values: tuple[str, ...] = ()) -> Counter:
+        labels = (label,) if label else ()
+        self._declare(f"graphtide_{name}_total", "counter", labels, help)
+        counter = Counter(f"graphtide_{name}", help, labels, registry=self.registry)
+        for value in values:  # a rate needs the zero before the first one
+            counter.labels(value)
+        return counter
+
+    def _gauge(self, name: str, help: str, *labels: str) -> Gauge:
+        self._declare(f"graphtide_{name}", "gauge", labels, help)
+        return Gauge(f"graphtide_{name}", help, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, help: str, buckets: Sequence[float], label: str = "", values: tuple[str, ...] = ()
+    ) -> Histogram:
+        labels = (label,) if label else ()
+        self._declare(f"graphtide_{name}", "histogram", labels, help)
+        histogram = Histogram(f"graphtide_{name}", help, labels, buckets=buckets, registry=self.registry)
+        for value in values:
+            histogram.labels(value)
+        return histogram
+
+    # -- the source -------------------------------------------------------------------------------------
+
+    def ingested(
+        self,
+        *,
+        records: int,
+        bytes: int,
+        tombstones: int,
+        inserts: int,
+        deletes: int,
+        self_loops_dropped: int,
+        poll_seconds: float,
+        decode_seconds: float,
+        index_seconds: float,
+    ) -> None:
+        """One poll: what it read, and the time of its stages."""
+        self._records.inc(records)
+        self._record_bytes.inc(bytes)
+        self._tombstones.inc(tombstones)
+        self._updates.labels("insert").inc(inserts)
+        self._updates.labels("delete").inc(deletes)
+        self._loops.inc(self_loops_dropped)
+        self.stage("poll", poll_seconds)
+        self.stage("decode", decode_seconds)
+        self.stage("index", index_seconds)
+
+    def bad_records(self, reason: str, number: int = 1) -> None:
+        """Records (or lines) refused for one reason, a stable code."""
+        self._bad.labels(reason).inc(number)
+
+    def misrouted(self, edges: int) -> None:
+        """Sampled edges found in a partition that is not theirs."""
+        self._misrouted.inc(edges)
+
+    def source_lag(self, *, unit: str, amount: int, seconds: float) -> None:
+        """How far behind its end the source is read; ``unit`` is ``"records"`` or ``"bytes"``."""
+        (self._lag_bytes if unit == "bytes" else self._lag_records).set(amount)
+        self._lag_seconds.set(seconds)
+
+    def source_outages(self, total: int) -> None:
+        """How often the source could not be reached since the start, all in all."""
+        with self._lock:
+            self._outages.inc(max(total - self._outages_seen, 0))
+            self._outages_seen = total
+
+    def applied_up_to(self, timestamp_seconds: float) -> None:
+        """The newest record time that the published epoch covers, in seconds since 1970."""
+        self._source_time.set(timestamp_seconds)
+
+    # -- epochs -----------------------------------------------------------------------------------------
+
+    def epoch(self, *, updates: int, apply_seconds: float, compute_seconds: float, publish_seconds: float) -> None:
+        """One epoch of so many updates, and the time of its stages."""
+        self._epochs.inc()
+        self._epoch_updates.observe(updates)
+        self.stage("apply", apply_seconds)
+        self.stage("compute", compute_seconds)
+        self.stage("publish", publish_seconds)
+
+    def stage(self, name: str, seconds: float) -> None:
+        """The time that one stage (of ``STAGES``) took."""
+        self._stages.labels(name).observe(seconds)
+
+    def published(self, incarnation: int, number: int) -> None:
+        """The epoch that answers now come from."""
+        self._incarnation.set(incarnation)
+        self._number.set(number)
+
+    def queue_depth(self, updates: int) -> None:
+        """Decoded updates that wait."""
+        self._queue.set(updates)
+
+    def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
+        """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""
+        self._freshness.observe(seconds, updates)
+
+    # -- the graph --------------------------------------------------------------------------------------
+
+    def changes(self, *, inserted: int, overwritten: int, deleted: int, absent: int, slots_moved: int) -> None:
+        """What an epoch changed."""
+        counted = {"inserted": inserted, "overwritten": overwritten, "deleted": deleted, "absent": absent}
+        for kind, number in counted.items():
+            self._changes.labels(kind).inc(number)
+        self._slots_moved.inc(slots_moved)
+
+    def graph(self, *, vertices: int, edges: int, density: float, memory_bytes: Mapping[str, int]) -> None:
+        """The graph as it is, and the memory of every structure; structures not named are gone."""
+        self._vertices.set(vertices)
+        self._edges.set(edges)
+        self._density.set(density)
+        _set_all(self._memory, memory_bytes)
+
+    # -- programs ---------------------------------------------------------------------------------------
+
+    def program_run(
+        self,
+        program: str,
+        *,
+        seconds: float,
+        active: int,
+        edges_read: int,
+        iterations: int,
+        started_over: bool,
+        error_bound: float | None = None,
+        applied_up_to_seconds: float | None = None,
+    ) -> None:
+        """One refresh of a program (named by its id)."""
+        self._runs.labels(program).observe(seconds)
+        self._active.labels(program).set(active)
+        self._edges_read.labels(program).inc(edges_read)
+        self._iterations.labels(program).inc(iterations)
+        self._restarts.labels(program).inc(int(started_over))
+        self._bound.labels(program).set(error_bound or 0.0)
+        if applied_up_to_seconds is not None:
+            self._program_time.labels(program).set(applied_up_to_seconds)
+
+    def program_state(self, program: str, state: str) -> None:
+        """The state of a program, one of ``PROGRAM_STATES``."""
+        if state not in PROGRAM_STATES:
+            raise ValueError(f"a program's state is one of {', '.join(PROGRAM_STATES)}, not {state!r}")
+        for name in PROGRAM_STATES:
+            self._state.labels(program, name).set(int(name == state))
+
+    def forget_program(self, program: str) -> None:
+        """The program is no longer kept: show none of its numbers."""
+        for metric in (self._runs, self._active, self._edges_read, self._iterations):
+            _forget(metric, program)
+        for metric in (self._restarts, self._bound, self._program_time):
+            _forget(metric, program)
+        for state in PROGRAM_STATES:
+            _forget(self._state, program, state)
+
+    # -- checkpoints, queries, the process ----------------------------------------------------------------
+
+    def checkpoint(self, *, seconds: float, size_bytes: int) -> None:
+        """A checkpoint is safe on disk."""
+        self._checkpoints.inc()
+        self._checkpoint_time.set_to_current_time()
+        self._checkpoint_seconds.set(seconds)
+        self._checkpoint_bytes.set(size_bytes)
+
+    def checkpoint_failed(self, reason: str) -> None:
+        """A checkpoint could not be written: the name of the error's class (the log says more)."""
+        self._checkpoint_failures.labels(reason).inc()
+
+    def watch_queries(self, read: Callable[[], Mapping[str, QueryCounts]], bounds: Sequence[float]) -> None:
+        """Ask ``read`` for the query server's counts by method whenever metrics are read.
+
+        ``bounds`` are the upper bounds of its latency buckets, in seconds.
+        """
+        self._queries.read, self._queries.bounds = read, bounds
+
+    def watch_server_process(self, pid: Callable[[], int]) -> None:
+        """Also show memory, processor time and descriptors of the query server's process."""
+        ProcessCollector(namespace="graphtide_server", pid=pid, registry=self.registry)
+
+    def ready(self, ready: bool) -> None:
+        """Whether answers are given."""
+        self._ready.set(int(ready))
+
+
+def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
+    for (name,) in {tuple(sample.labels.values()) for metric in gauge.collect() for sample in metric.samples}:
+        if name not in values:
+            gauge.remove(name)
+    for name, value in values.items():
+        gauge.labels(name).set(value)
+
+
+def _forget(metric: Counter | Gauge | Histogram, *labels: str) -> None:
+    with suppress(KeyError):  # it never ran
+        metric.remove(*labels)
+
+
+def catalogue_markdown() -> str:
+    """``docs/metrics.md``: every metric with its type, labels and meaning."""
+    lines = [
+        "# Metrics",
+        "",
+        "<!-- Written by `python -m graphtide.ops.metrics > docs/metrics.md`; a test keeps the two equal. -->",
+        "",
+        "Served for Prometheus at `http://127.0.0.1:9420/metrics` (`[metrics] listen`), with `/live` and `/ready` "
+        "beside it. Units are in the names. Besides these come `process_*` (the engine process) and "
+        "`graphtide_server_process_*` (the query server): memory, processor time, open descriptors.",
+        "",
+        "| metric | type | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for metric in Metrics().declared:
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES}
+    lines += ["", "Values of labels: " + "; ".join(f"`{k}`: {', '.join(v)}" for k, v in values.items()) + "."]
+    lines += [
+        "`reason`: the error codes of dead letters; `program`: the ids of programs; `method`, `code`: those of"
+    ]
+    lines += ["the query protocol.", ""]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(catalogue_markdown(), end="")

@@ -1,0 +1,55 @@
+"""What all tests share: options, the seed, and a real Apache Kafka."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("graphtide")
+    group.addoption("--run-long", action="store_true", help="run sampled tests whole")
+    group.addoption("--kills", type=int, default=10, metavar="N", help="how often the kill test kills (10)")
+    group.addoption("--seed", type=int, metavar="S", help="the seed of random tests (else drawn and printed)")
+
+
+def skip_or_fail(reason: str) -> None:
+    """Skip, but fail in CI (``CI=true``): a test that never runs there proves nothing."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason}; in CI that is a failure", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """A seed; shown with a failure, so that ``--seed`` can repeat it."""
+    given: int | None = request.config.getoption("--seed")
+    drawn = int(np.random.SeedSequence().generate_state(1)[0]) if given is None else given
+    print(f"\nto repeat: --seed {drawn}")
+    return drawn
+
+
+@pytest.fixture
+def run_long(request: pytest.FixtureRequest) -> bool:
+    """Whether sampled tests run whole."""
+    return bool(request.config.getoption("--run-long"))
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[DevKafka]:
+    """A real broker, one for all tests: each makes topics of its own, and leaves it running."""
+    if reason := missing_tools():
+        skip_or_fail(reason)
+    broker = DevKafka()
+    try:
+        broker.start()
+    except KafkaUnavailable as error:
+        broker.close()
+        skip_or_fail(str(error))
+    yield broker
+    broker.close()

@@ -1,0 +1,281 @@
+"""Histories of updates for tests: Hypothesis strategies over tiny graphs, and seeded generators for larger ones.
+
+A history is a list of epochs over dense vertices. It holds what breaks incremental algorithms: deletions
+that disconnect, edges that come back, weights that tie, vanish (zero) or absorb others (1e8), vertices that
+appear late and go isolated, several updates of one pair in one epoch, deletions of absent edges, self-loops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import lzma
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import strategies as st
+
+from graphtide.gpma.edges import EdgeBatch, Op
+
+WEIGHTS = (0.0, 0.5, 1.0, 1.0, 2.0, 1e8)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Updates in order, and the number of vertices after them: uint32, uint32, uint8, float32 columns."""
+
+    src: npt.NDArray[np.uint32]
+    dst: npt.NDArray[np.uint32]
+    ops: npt.NDArray[np.uint8]
+    weights: npt.NDArray[np.float32]
+    n_vertices: int
+
+    def __len__(self) -> int:
+        return int(self.src.size)
+
+    def batch(self, *, weighted: bool = False) -> EdgeBatch:
+        return EdgeBatch.of(self.src, self.dst, self.ops, self.weights if weighted else None)
+
+
+@dataclass(frozen=True)
+class History:
+    """Epochs over one graph."""
+
+    directed: bool
+    epochs: tuple[Epoch, ...]
+
+    @property
+    def n_vertices(self) -> int:
+        return self.epochs[-1].n_vertices if self.epochs else 0
+
+    def rechunked(self, seed: int) -> History:
+        """The same updates in the same order, cut into other epochs."""
+        if not self.epochs:
+            return self
+        whole = _joined(self.epochs)
+        rng = np.random.default_rng(seed)
+        k = int(rng.integers(0, len(self.epochs) + 3))
+        cuts = np.sort(rng.integers(0, len(whole) + 1, k))
+        bounds = [0, *cuts.tolist(), len(whole)]
+        named = np.maximum.accumulate(np.maximum(whole.src, whole.dst)) if len(whole) else np.zeros(0, np.uint32)
+        epochs = []
+        for begin, end in itertools.pairwise(bounds):
+            n = int(named[end - 1]) + 1 if end else 0
+            epochs.append(_slice(whole, begin, end, n))
+        epochs[-1] = replace(epochs[-1], n_vertices=self.n_vertices)
+        return History(self.directed, tuple(epochs))
+
+
+class EdgeSet:
+    """The oracle of storage: a dict of edges. Undirected edges are kept once, smaller vertex first."""
+
+    def __init__(self, *, directed: bool) -> None:
+        self.directed = directed
+        self.n_vertices = 0
+        self.edges: dict[tuple[int, int], float] = {}
+
+    def apply(self, epoch: Epoch) -> None:
+        self.n_vertices = epoch.n_vertices
+        columns = (epoch.src.tolist(), epoch.dst.tolist(), epoch.ops.tolist(), epoch.weights.tolist())
+        for u, v, op, weight in zip(*columns, strict=True):
+            pair = (u, v) if self.directed or u <= v else (v, u)
+            if op == Op.INSERT:
+                self.edges[pair] = weight
+            else:
+                self.edges.pop(pair, None)
+
+    def arcs(self) -> Iterator[tuple[int, int, float]]:
+        """Every edge in each direction in which it can be walked."""
+        for (u, v), weight in self.edges.items():
+            yield u, v, weight
+            if not self.directed and u != v:
+                yield v, u, weight
+
+
+def _joined(epochs: Sequence[Epoch]) -> Epoch:
+    return Epoch(
+        np.concatenate([epoch.src for epoch in epochs]),
+        np.concatenate([epoch.dst for epoch in epochs]),
+        np.concatenate([epoch.ops for epoch in epochs]),
+        np.concatenate([epoch.weights for epoch in epochs]),
+        epochs[-1].n_vertices,
+    )
+
+
+def _slice(epoch: Epoch, begin: int, end: int, n_vertices: int) -> Epoch:
+    part = slice(begin, end)
+    return Epoch(epoch.src[part], epoch.dst[part], epoch.ops[part], epoch.weights[part], n_vertices)
+
+
+def epoch_of(updates: Sequence[tuple[int, int, int, float]], n_vertices: int) -> Epoch:
+    """An epoch from (op, src, dst, weight) tuples."""
+    ops, src, dst, weights = zip(*updates, strict=True) if updates else ((), (), (), ())
+    return Epoch(
+        np.array(src, np.uint32),
+        np.array(dst, np.uint32),
+        np.array(ops, np.uint8),
+        np.array(weights, np.float32),
+        n_vertices,
+    )
+
+
+def inserts(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
+    """An epoch that inserts these edges with weight 1."""
+    return epoch_of([(Op.INSERT, u, v, 1.0) for u, v in pairs], n_vertices)
+
+
+def deletes(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
+    """An epoch that deletes these edges."""
+    return epoch_of([(Op.DELETE, u, v, 1.0) for u, v in pairs], n_vertices)
+
+
+# -- Hypothesis ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def small_histories(
+    draw: st.DrawFn,
+    *,
+    directed: bool | None = None,
+    vertices_max: int = 8,
+    epochs_max: int = 8,
+    updates_max: int = 10,
+) -> History:
+    """Histories over so few vertices that every pair comes up again and again; vertices appear over time."""
+    update = st.tuples(
+        st.sampled_from((Op.INSERT, Op.INSERT, Op.DELETE)),
+        st.integers(0, vertices_max - 1),
+        st.integers(0, vertices_max - 1),
+        st.sampled_from(WEIGHTS),
+    )
+    epochs = []
+    n = 0
+    for updates in draw(st.lists(st.lists(update, max_size=updates_max), min_size=1, max_size=epochs_max)):
+        n = max([n, *(max(u, v) + 1 for _, u, v, _ in updates)])
+        epochs.append(epoch_of(updates, n))
+    return History(draw(st.booleans()) if directed is None else directed, tuple(epochs))
+
+
+# -- seeded --------------------------------------------------------------------------------------------------
+
+
+def random_history(
+    seed: int, *, directed: bool, vertices: int = 40, epochs: int = 40, updates_max: int = 24
+) -> History:
+    """A long history over a middling graph, made of the moves named above."""
+    rng = np.random.default_rng(seed)
+    n = min(3, vertices)
+    present: set[tuple[int, int]] = set()
+    gone: list[tuple[int, int]] = []
+    made = []
+    for _ in range(epochs):
+        if n < vertices and rng.random() < 0.6:
+            n += int(rng.integers(1, 4))
+            n = min(n, vertices)
+        updates: list[tuple[int, int, int, float]] = []
+        while len(updates) < rng.integers(0, updates_max + 1):
+            for op, u, v in _move(rng, n, present, gone):
+                updates.append((op, u, v, float(rng.choice(WEIGHTS))))
+                if op == Op.INSERT:
+                    present.add((u, v))
+                elif (u, v) in present:
+                    present.discard((u, v))
+                    gone.append((u, v))
+        made.append(epoch_of(updates, n))
+    return History(directed, tuple(made))
+
+
+def _move(
+    rng: np.random.Generator, n: int, present: set[tuple[int, int]], gone: list[tuple[int, int]]
+) -> list[tuple[Op, int, int]]:
+    """One move: a few updates that belong together."""
+    u, v = (int(x) for x in rng.integers(0, n, 2))
+    edges = sorted(present)
+    match rng.integers(0, 10):
+        case 0 if edges:  # a vertex loses every edge
+            hub = edges[rng.integers(0, len(edges))][0]
+            return [(Op.DELETE, a, b) for a, b in edges if hub in (a, b)]
+        case 1 if gone:  # an edge comes back
+            return [(Op.INSERT, *gone[rng.integers(0, len(gone))])]
+        case 2 if edges:  # deleted and inserted again, and the other way about
+            a, b = edges[rng.integers(0, len(edges))]
+            ops = [(Op.DELETE, a, b), (Op.INSERT, a, b)]
+            return ops if rng.random() < 0.5 else [*ops, ops[0]]
+        case 3 if edges:  # the mirror image of an edge
+            a, b = edges[rng.integers(0, len(edges))]
+            return [(Op.INSERT, b, a)]
+        case 4:  # a chain, which makes depth
+            length = int(rng.integers(2, 6))
+            walk = rng.integers(0, n, length + 1).tolist()
+            return [(Op.INSERT, a, b) for a, b in itertools.pairwise(walk)]
+        case 5:
+            return [(Op.INSERT, u, u)]
+        case 6 | 7 if edges:
+            return [(Op.DELETE, *edges[rng.integers(0, len(edges))])]
+        case 8:  # most likely absent
+            return [(Op.DELETE, u, v)]
+    return [(Op.INSERT, u, v)]
+
+
+def rmat_edges(seed: int, scale: int, n_edges: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """Edges of an RMAT graph (Chakrabarti, Zhan, Faloutsos, SDM 2004) with Graph500's probabilities."""
+    rng = np.random.default_rng(seed)
+    src = np.zeros(n_edges, np.uint32)
+    dst = np.zeros(n_edges, np.uint32)
+    for _ in range(scale):
+        quadrant = rng.choice(4, n_edges, p=[0.57, 0.19, 0.19, 0.05]).astype(np.uint32)
+        src = (src << np.uint32(1)) | (quadrant >> np.uint32(1))
+        dst = (dst << np.uint32(1)) | (quadrant & np.uint32(1))
+    names = rng.permutation(1 << scale).astype(np.uint32)
+    return names[src], names[dst]
+
+
+def rmat_history(
+    seed: int, *, directed: bool, scale: int = 9, degree: int = 4, epochs: int = 12, updates: int = 60
+) -> History:
+    """A load of an RMAT graph, then epochs of 80 % insertions and 20 % deletions of edges that were loaded."""
+    rng = np.random.default_rng(seed)
+    n = 1 << scale
+    loaded = n * degree
+    src, dst = rmat_edges(seed, scale, loaded + epochs * updates)
+    weights = rng.choice(np.array(WEIGHTS, np.float32), src.size)
+    made = [Epoch(src[:loaded], dst[:loaded], np.ones(loaded, np.uint8), weights[:loaded], n)]
+    for k in range(epochs):
+        part = slice(loaded + k * updates, loaded + (k + 1) * updates)
+        u, v = src[part].copy(), dst[part].copy()
+        delete = rng.random(updates) < 0.2
+        old = rng.integers(0, loaded + k * updates, updates)
+        u[delete], v[delete] = src[old[delete]], dst[old[delete]]
+        made.append(Epoch(u, v, np.where(delete, Op.DELETE, Op.INSERT).astype(np.uint8), weights[part], n))
+    return History(directed, tuple(made))
+
+
+# -- real ----------------------------------------------------------------------------------------------------
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def real_history(name: str, *, directed: bool, updates: int, events_max: int | None = None) -> History:
+    """The public data set ``../shared/data/NAME.events.tsv.xz`` in epochs of so many updates.
+
+    External ids become dense in order of first appearance. Weights are 1. Skips the test where the file is not
+    there.
+    """
+    file = SHARED_DATA / f"{name}.events.tsv.xz"
+    if not file.exists():
+        pytest.skip(f"{file} is not there")
+    with lzma.open(file, "rt") as lines:
+        events = [line.split("\t")[:3] for line in itertools.islice(lines, events_max)]
+    dense: dict[str, int] = {}
+    ends = [(dense.setdefault(u, len(dense)), dense.setdefault(v, len(dense))) for _, u, v in events]
+    ops = [Op.INSERT if op == "I" else Op.DELETE for op, _, _ in events]
+    made = []
+    n = 0
+    for begin in range(0, len(events), updates):
+        part = slice(begin, begin + updates)
+        n = max(n, *(max(pair) + 1 for pair in ends[part]))
+        made.append(epoch_of([(op, u, v, 1.0) for op, (u, v) in zip(ops[part], ends[part], strict=True)], n))
+    return History(directed, tuple(made))

@@ -1,0 +1,372 @@
+"""Breadth-first search: every epoch against a fresh search, an independent oracle, and the audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import networkx as nx
+import numpy as np
+import pytest
+from histories import (
+    EdgeSet,
+    Epoch,
+    History,
+    deletes,
+    inserts,
+    random_history,
+    real_history,
+    rmat_edges,
+    rmat_history,
+    small_histories,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphtide.compute import bfs as module
+from graphtide.compute.bfs import BFS, SOURCE_WORD, UNREACHED, parse_sources
+from graphtide.compute.program import Published, Refresh
+from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.partition.graph import Graph
+
+
+class Run:
+    """A graph and a search on it, moved epoch by epoch."""
+
+    def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
+        self.graph = Graph(directed=directed, weighted=False)
+        self.edges = EdgeSet(directed=directed)
+        self.program = BFS("bfs", sources)
+        self.fresh = BFS("fresh", sources)
+        for program in (self.program, self.fresh):
+            program.bind(self._bound())
+        self.program.start(self.graph)
+
+    def step(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch and check that exactly what changed is reported."""
+        change = self.graph.apply(epoch.batch(), epoch.n_vertices)
+        self.edges.apply(epoch)
+        before = self.words.copy()
+        self.program.bind(self._bound())
+        refresh = self.program.refresh(self.graph, change)
+        if refresh.started_over:
+            assert refresh.changed == {"word": None}
+        else:
+            differs = set(np.flatnonzero(self.words[: before.size] != before).tolist())
+            differs |= set(range(before.size, self.words.size))
+            reported = refresh.changed.get("word")
+            listed = [] if reported is None else reported.tolist()
+            assert sorted(listed) == sorted(differs)
+        return refresh
+
+    @property
+    def words(self) -> np.ndarray:
+        return self.program.state()["word"]
+
+    @property
+    def hops(self) -> list[int]:
+        hops: list[int] = (self.words >> np.uint64(32)).tolist()
+        return hops
+
+    def check(self) -> None:
+        self.fresh.bind(self._bound())
+        self.fresh.start(self.graph)
+        assert self.hops == (self.fresh.state()["word"] >> np.uint64(32)).tolist()
+        assert self.program.audit(self.graph) == []
+        assert self.fresh.audit(self.graph) == []
+
+    def check_against_oracle(self) -> None:
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(self.edges.n_vertices))
+        graph.add_edges_from((u, v) for u, v, _ in self.edges.arcs())
+        known = {s for s in self.program.sources if isinstance(s, int) and s < self.edges.n_vertices}
+        expected = nx.multi_source_dijkstra_path_length(graph, known, weight=lambda *_: 1) if known else {}
+        assert self.hops == [expected.get(v, int(NO_VERTEX)) for v in range(self.edges.n_vertices)]
+
+    def _bound(self) -> Vertices:
+        n = self.graph.n_vertices
+        return np.array(
+            [s if isinstance(s, int) and s < n else NO_VERTEX for s in self.program.sources], np.uint32
+        )
+
+
+def epochs_of(history: History, run: Run) -> Iterator[Refresh]:
+    for epoch in history.epochs:
+        yield run.step(epoch)
+        run.check()
+
+
+@settings(deadline=None, max_examples=150)
+@given(small_histories(), st.sets(st.integers(0, 9), min_size=1, max_size=3))
+def test_any_history(history: History, sources: set[int]) -> None:
+    run = Run(history.directed, tuple(sources))
+    for _ in epochs_of(history, run):
+        run.check_against_oracle()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_long_histories(seed: int, directed: bool) -> None:
+    history = random_history(seed, directed=directed)
+    run = Run(directed)
+    for _ in epochs_of(history, run):
+        pass
+    run.check_against_oracle()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_rmat_histories(seed: int, directed: bool) -> None:
+    history = rmat_history(seed, directed=directed)
+    hub = int(np.bincount(history.epochs[0].src).argmax())
+    run = Run(directed, (hub,))
+    for _ in epochs_of(history, run):
+        pass
+    run.check_against_oracle()
+
+
+@pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
+def test_real_deletions(name: str, updates: int) -> None:
+    run = Run(directed=False)
+    for k, _ in enumerate(epochs_of(real_history(name, directed=False, updates=updates), run)):
+        if k % 16 == 0:
+            run.check_against_oracle()
+
+
+@settings(deadline=None, max_examples=60)
+@given(small_histories(), st.integers(0, 2**32))
+def test_rechunking_changes_nothing(history: History, seed: int) -> None:
+    one, other = Run(history.directed), Run(history.directed)
+    for epoch in history.epochs:
+        one.step(epoch)
+    for epoch in history.rechunked(seed).epochs:
+        other.step(epoch)
+    assert one.hops == other.hops
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_starting_over_when_trimming_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TRIM_FLOOR", 0)
+    started_over = 0
+    for seed in range(6):
+        run = Run(directed)
+        for refresh in epochs_of(random_history(seed, directed=directed), run):
+            started_over += refresh.started_over
+    assert started_over > 5
+
+
+# -- shapes that hurt ---------------------------------------------------------------------------------------
+
+
+def path(n: int) -> list[tuple[int, int]]:
+    return [(v, v + 1) for v in range(n - 1)]
+
+
+def test_the_bridge_of_a_long_path_goes_and_comes_back() -> None:
+    n = 30_000
+    run = Run(directed=True)
+    run.step(inserts(path(n), n))
+    assert run.hops == list(range(n))
+    run.step(deletes([(n // 2, n // 2 + 1)], n))
+    assert run.hops == [*range(n // 2 + 1), *[int(NO_VERTEX)] * (n - n // 2 - 1)]
+    run.step(inserts([(n // 2, n // 2 + 1)], n))
+    assert run.hops == list(range(n))
+    run.step(inserts([(0, n - 1)], n))  # the far end comes near, nothing else does
+    assert run.hops[-2:] == [n - 2, 1]
+    run.check()
+
+
+def test_a_hub_is_deleted() -> None:
+    n = 2_000
+    rng = np.random.default_rng(1)
+    star = [(0, v) for v in range(1, n)]
+    chords = [(int(a), int(b)) for a, b in rng.integers(1, n, (3 * n, 2))]
+    run = Run(directed=False, sources=(1,))
+    run.step(inserts(star + chords, n))
+    run.step(deletes(star, n))
+    run.check()
+    run.check_against_oracle()
+
+
+def test_a_whole_frontier_is_deleted() -> None:
+    """Three layers of a hundred; every edge between the first two goes, but one."""
+    layer = [list(range(100 * k + 1, 100 * k + 101)) for k in range(3)]
+    first = [(0, v) for v in layer[0]]
+    between = [(u, v) for u in layer[0] for v in layer[1][:20]] + [
+        (layer[0][k], layer[1][k]) for k in range(20, 100)
+    ]
+    last = [(u, v) for k, u in enumerate(layer[1]) for v in (layer[2][k], layer[1][(k + 1) % 100])]
+    n = 301
+    run = Run(directed=True)
+    run.step(inserts(first + between + last, n))
+    run.check()
+    run.step(deletes(between[1:], n))
+    run.check()
+    run.check_against_oracle()
+    assert max(run.hops) > 90  # the values climb round the ring of the second layer
+    run.step(deletes(between[:1], n))
+    assert run.hops.count(int(NO_VERTEX)) == 200
+
+
+def test_both_ways_of_searching_reach_the_same() -> None:
+    """Dense enough to pull, with a tail that must be pushed again."""
+    src, dst = rmat_edges(3, 11, 40_000)
+    tail = [(2048 + k, 2049 + k) for k in range(50)]
+    edges = [*zip(src.tolist(), dst.tolist(), strict=True), (int(dst[0]), 2048), *tail]
+    run = Run(directed=True, sources=(int(np.bincount(src).argmax()),))
+    run.step(inserts(edges, 2100))
+    run.program.start(run.graph)
+    run.check()
+    run.check_against_oracle()
+
+
+# -- work -----------------------------------------------------------------------------------------------------
+
+
+def random_graph(n: int = 20_000, degree: int = 8) -> tuple[Run, np.ndarray]:
+    rng = np.random.default_rng(5)
+    pairs = rng.integers(0, n, (n * degree, 2))
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    run = Run(directed=True)
+    run.step(inserts([(int(a), int(b)) for a, b in pairs], n))
+    return run, pairs
+
+
+def test_work_is_in_proportion_to_the_change() -> None:
+    run, pairs = random_graph()
+    n = run.graph.n_vertices
+    parent = run.words.astype(np.uint32)
+    hops = run.words >> np.uint64(32)
+    rng = np.random.default_rng(6)
+    is_tree = parent[pairs[:, 1]] == pairs[:, 0]
+    safe = run.step(deletes([tuple(pair) for pair in pairs[~is_tree][:500].tolist()], n))
+    assert safe.edges_read == 0 and safe.active == 0 and safe.changed == {}
+    level = [(int(a), int(b)) for a, b in rng.integers(0, n, (2_000, 2)) if hops[b] <= hops[a] + 1]
+    assert run.step(inserts(level, n)).edges_read == 0
+    assert run.step(inserts([], n)).edges_read == 0
+    # A tree edge to a leaf: only the rows of the leaf are of interest.
+    leaves = np.setdiff1d(np.flatnonzero(parent != NO_VERTEX), parent)
+    victim = int(leaves[0])
+    one = run.step(deletes([(int(parent[victim]), victim)], n))
+    assert 0 < one.edges_read < 200
+    run.check()
+
+
+# -- sources ------------------------------------------------------------------------------------------------
+
+
+def test_a_source_that_appears_later() -> None:
+    run = Run(directed=True, sources=(3, 0))
+    run.step(inserts([(1, 2)], 3))
+    assert run.hops == [0, int(NO_VERTEX), int(NO_VERTEX)]
+    run.step(inserts([(3, 1)], 4))
+    assert run.hops == [0, 1, 2, 0]
+    run.check()
+
+
+def test_a_source_that_is_one_no_longer() -> None:
+    run = Run(directed=True, sources=(0,))
+    run.step(inserts([(0, 1), (1, 2), (3, 2)], 4))
+    run.program.sources = run.fresh.sources = (3,)
+    refresh = run.step(inserts([], 4))
+    assert refresh.started_over
+    assert run.hops == [int(NO_VERTEX), int(NO_VERTEX), 1, 0]
+
+
+def test_no_vertices_at_all() -> None:
+    run = Run(directed=True)
+    run.step(inserts([], 0))
+    run.check()
+    assert run.hops == []
+
+
+def test_stamps_run_out() -> None:
+    run = Run(directed=True)
+    run.step(inserts(path(6), 6))
+    run.program._run = 2**32 - 2
+    for _ in range(3):
+        run.step(deletes([(2, 3)], 6))
+        run.step(inserts([(2, 3)], 6))
+        run.check()
+    assert run.program._run < 10
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(1, (1,)), ("a", ("a",)), ([3, 1, 3], (3, 1)), (["a", "b"], ("a", "b"))]
+)
+def test_sources_are_parsed(value: object, expected: tuple[object, ...]) -> None:
+    assert parse_sources(value) == expected
+
+
+@pytest.mark.parametrize("value", [[], True, 1.5, None, [1, "a"], [True], 2**63, {"a": 1}])
+def test_bad_sources_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_sources(value)
+
+
+# -- reading, saving, the audit -----------------------------------------------------------------------------
+
+
+def test_reading() -> None:
+    run = Run(directed=True)
+    run.step(inserts([(0, 1), (1, 2)], 4))
+    published = Published(run.program.columns(), run.program.scalars(), 4)
+    asked = np.array([2, 0, 3], np.uint32)
+    answer = BFS.read(published, asked)
+    assert answer.values[:2].tolist() == [2, 0] and answer.null.tolist() == [False, False, True]
+    assert BFS.parents(published, asked).tolist() == [1, NO_VERTEX, NO_VERTEX]
+
+
+def test_a_saved_state_goes_on() -> None:
+    history = random_history(7, directed=True)
+    run = Run(directed=True)
+    for epoch in history.epochs[:20]:
+        run.step(epoch)
+    saved = {name: column.copy() for name, column in run.program.state().items()}
+    run.program = BFS("bfs", (0,))
+    run.program.restore(saved, run.graph)
+    for epoch in history.epochs[20:]:
+        run.step(epoch)
+        run.check()
+    with pytest.raises(ValueError, match="saved words"):
+        run.program.restore({"word": saved["word"][:-1]}, run.graph)
+
+
+def word(hops: int, parent: int) -> np.uint64:
+    return np.uint64(hops << 32 | parent)
+
+
+@pytest.mark.parametrize(
+    ("vertex", "value", "rule"),
+    [
+        (2, UNREACHED, "improvable"),
+        (2, word(3, 1), "improvable"),
+        (2, word(1, 0), "parent-edge"),
+        (2, word(1, 1), "value"),
+        (2, word(2, int(NO_VERTEX)), "no-parent"),
+        (0, word(0, 1), "source"),
+        (0, UNREACHED, "source"),
+        (5, word(0xFFFF_FFFF, 0), "half-reached"),
+        (5, SOURCE_WORD, "no-parent"),
+    ],
+)
+def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str) -> None:
+    run = Run(directed=True)
+    run.step(inserts([*path(4), (4, 5), (5, 4)], 6))
+    assert run.program.audit(run.graph) == []
+    run.words[vertex] = value
+    assert rule in {violation.rule for violation in run.program.audit(run.graph)}
+
+
+def test_the_audit_finds_values_that_support_each_other() -> None:
+    run = Run(directed=True)
+    run.step(inserts([*path(4), (4, 5), (5, 4)], 6))
+    run.words[4], run.words[5] = word(7, 5), word(8, 4)
+    assert "forest" in {violation.rule for violation in run.program.audit(run.graph)}
+
+
+def test_what_a_change_missed_is_found() -> None:
+    """The graph moved on without the program."""
+    run = Run(directed=False)
+    run.step(inserts(path(10), 10))
+    run.graph.apply(deletes([(4, 5)], 10).batch(), 10)
+    assert {violation.rule for violation in run.program.audit(run.graph)} == {"parent-edge"}

@@ -1,0 +1,456 @@
+"""The command line: help that teaches, exact messages, exit codes, a quick start, and the doctor."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from graphtide.daemon import cli, doctor, logs, query, terminal
+from graphtide.daemon.config import Config
+from graphtide.daemon.config_load import from_tables
+from graphtide.daemon.errors import ConfigError, NotSupported, RequestError, SourceError, SourceUnavailable
+from graphtide.daemon.wire import pack_bitmap, pack_column
+
+COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CliRunner:
+    for name in [name for name in os.environ if name.startswith("GRAPHTIDE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return CliRunner()
+
+
+def graphtide(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHTIDE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "graphtide", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**environment, "NO_COLOR": "1"},
+    )
+
+
+# -- help and version ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples_that_name_it(runner: CliRunner, command: str) -> None:
+    done = runner.invoke(cli.app, [command, "--help"])
+    assert done.exit_code == 0
+    assert "Examples" in done.output and f"graphtide {command}" in done.output
+
+
+def test_the_help_page_documents_the_exit_codes(runner: CliRunner) -> None:
+    done = runner.invoke(cli.app, ["--help"])
+    assert done.exit_code == 0
+    assert all(command in done.output for command in COMMANDS)
+    assert "Exit codes" in done.output
+
+
+def test_version_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from graphtide.daemon.cli import app\n"
+        "try: app(['version'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'numpy', 'numba', 'kafka', 'msgpack', 'graphtide.daemon.config'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("graphtide ")
+
+
+def test_version_as_json(runner: CliRunner) -> None:
+    done = runner.invoke(cli.app, ["version", "--json"])
+    assert set(json.loads(done.stdout)) == {"graphtide", "python"}
+
+
+# -- configuration ------------------------------------------------------------------------------------------
+
+
+def test_config_prints_toml_with_origins(runner: CliRunner) -> None:
+    done = runner.invoke(cli.app, ["config", "--set", "epoch.linger_ms=3"], env={"GRAPHTIDE_LOG__LEVEL": "debug"})
+    assert done.exit_code == 0
+    tables = tomllib.loads(done.stdout)
+    assert tables["epoch"]["linger_ms"] == 3.0 and tables["log"]["level"] == "debug"
+    assert "linger_ms = 3.0  # flag --set" in done.stdout
+    assert 'level = "debug"  # environment GRAPHTIDE_LOG__LEVEL' in done.stdout
+
+
+def test_config_file_from_the_environment(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("[epoch]\nlinger_ms = 9\n")
+    done = runner.invoke(cli.app, ["config"], env={"GRAPHTIDE_CONFIG": str(tmp_path / "x.toml")})
+    assert tomllib.loads(done.stdout)["epoch"]["linger_ms"] == 9.0
+
+
+def test_the_schema_describes_every_section(runner: CliRunner) -> None:
+    schema = json.loads(runner.invoke(cli.app, ["config", "--schema"]).stdout)
+    assert set(schema["properties"]) == set(Config.model_fields)
+
+
+def test_a_wrong_setting_is_one_message_and_exit_code_2() -> None:
+    done = graphtide("config", "--set", "epoc.linger_ms=3")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "graphtide: configuration: epoc = a table: unknown section; did you mean epoch? (flag --set)\n"
+    )
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = graphtide("--debug", "config", "--set", "nonsense")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "ConfigError" in done.stderr
+
+
+def test_flags_become_settings_and_set_wins() -> None:
+    flags = cli._flags(
+        ["source.path=/b", "server.insecure=true"],
+        spool="/a",
+        listen=["unix:/x", "tcp://127.0.0.1:1"],
+        metrics="off",
+        checkpoints="/c",
+    )
+    config = cli._load(None, flags).config
+    assert config.source.path == Path("/b") and config.server.insecure
+    assert config.server.listen == ("unix:/x", "tcp://127.0.0.1:1")
+    assert config.metrics.address() is None and config.checkpoint.path == Path("/c")
+    config = cli._load(None, cli._flags(None, kafka="h:1,i:2", topics=["a", "b"])).config
+    assert config.source.kind == "kafka"
+    assert config.source.bootstrap_servers == ("h:1", "i:2") and config.source.topics == ("a", "b")
+
+
+def test_exit_codes_say_whether_trying_again_can_help() -> None:
+    assert cli.exit_code(ConfigError("x")) == 2
+    assert cli.exit_code(SourceUnavailable("x")) == 3
+    assert cli.exit_code(SourceError("x")) == 1
+
+
+def test_produce_needs_one_destination(runner: CliRunner) -> None:
+    for arguments in (["x.csv"], ["--spool", "s", "--kafka", "h:1", "x.csv"], ["--kafka", "h:1", "x.csv"]):
+        assert runner.invoke(cli.app, ["produce", *arguments]).exit_code == 2
+
+
+# -- the doctor ---------------------------------------------------------------------------------------------
+
+
+def findings(config: Config) -> dict[str, doctor.Finding]:
+    return {finding.check: finding for finding in doctor.examine(config)}
+
+
+def test_the_doctor_finds_this_machine_fit(runner: CliRunner) -> None:
+    done = runner.invoke(cli.app, ["doctor", "--json"])
+    report = json.loads(done.stdout)
+    assert {"check", "status", "found", "hint"} == set(report[0])
+    checks = {finding["check"]: finding["status"] for finding in report}
+    for check in ("python", "memfd", "crc32c", "lz4", "zstandard", "threading layer", "checkpoint.path"):
+        assert checks[check] == "ok"
+    assert done.exit_code == int("fail" in checks.values())
+    table = runner.invoke(cli.app, ["doctor"])
+    assert table.exit_code == done.exit_code and "threading layer" in table.stdout
+
+
+def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    empty = tmp_path / "token"
+    empty.write_text("")
+    config = from_tables(
+        {
+            "checkpoint": {"path": str(blocked / "checkpoints")},
+            "server": {"listen": [f"unix:{tmp_path}/s"], "token_file": str(empty)},
+            "device": {"enabled": "on"},
+            "compute": {"threads": 4096},
+            "metrics": {"listen": "off"},
+        }
+    )
+    found = findings(config)
+    assert found["checkpoint.path"].status == "fail" and found["checkpoint.path"].hint
+    assert found["server.token_file"].status == "fail"
+    assert found["cores"].status == "warn"
+    assert found["source.path"].status == "ok"
+    assert "metrics.listen" not in found
+
+
+def test_the_doctor_says_when_secrets_can_be_read_by_others_and_ports_are_taken(tmp_path: Path) -> None:
+    import socket
+
+    secret = tmp_path / "token"
+    secret.write_text("12345678")
+    secret.chmod(0o644)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = from_tables(
+            {
+                "server": {"listen": [f"unix:{tmp_path}/s"], "token_file": str(secret)},
+                "metrics": {"listen": f"127.0.0.1:{taken.getsockname()[1]}"},
+            }
+        )
+        found = findings(config)
+    assert found["server.token_file"].status == "warn"
+    assert found["metrics.listen"].status == "warn"
+    secret.chmod(0o600)
+    assert findings(config)["server.token_file"].status == "ok"
+
+
+def test_the_doctor_reports_a_broker_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "KAFKA_TIMEOUT_MS", 300)
+    config = from_tables({"source": {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:1"], "topics": ["edges"]}})
+    found = {finding.check: finding for finding in doctor._kafka(config)}
+    assert found["kafka"].status == "fail" and "127.0.0.1:1" in found["kafka"].found
+
+
+def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def _memory_of_the_moon(config: Config) -> Iterator[doctor.Finding]:
+        raise OSError("not there")
+
+    monkeypatch.setattr(doctor, "CHECKS", (_memory_of_the_moon,))
+    (finding,) = doctor.examine(Config())
+    assert finding == doctor.Finding("memory of the moon", "fail", "OSError: not there", "the check itself failed")
+
+
+# -- logging and the terminal -------------------------------------------------------------------------------
+
+
+def record(**extra: object) -> logging.LogRecord:
+    made = logging.makeLogRecord({"name": "graphtide.x", "levelno": logging.WARNING, "levelname": "WARNING"})
+    made.msg, made.args, made.created, made.msecs = "lost %d", (3,), 0.0, 5.0
+    vars(made).update(extra)
+    return made
+
+
+def test_plain_lines_and_their_priority_under_systemd() -> None:
+    assert logs.PlainFormatter().format(record()) == "1970-01-01T00:00:00.005Z WARNING graphtide.x: lost 3"
+    assert logs.PlainFormatter(journal=True).format(record(msg="a\nb", args=())).splitlines() == [
+        "<4>1970-01-01T00:00:00.005Z WARNING graphtide.x: a",
+        "<4>b",
+    ]
+
+
+def test_json_lines_carry_extra_fields_and_the_traceback() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        text = logs.JsonFormatter().format(record(exc_info=sys.exc_info(), epoch=(1, 7), path=Path("/x")))
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line["level"] == "warning" and line["message"] == "lost 3" and line["time"].endswith("Z")
+    assert line["epoch"] == [1, 7] and line["path"] == "/x"
+    assert "ValueError: why" in line["error"]
+
+
+def test_logging_goes_to_standard_error_in_the_chosen_format() -> None:
+    code = (
+        "import logging, sys; from graphtide.daemon.logs import configure\n"
+        "configure('info', sys.argv[1])\n"
+        "logging.getLogger('graphtide.x').info('hello %s', 'you'); logging.getLogger('graphtide.x').debug('no')"
+    )
+    for format in ("auto", "plain", "json", "human"):
+        done = subprocess.run([sys.executable, "-c", code, format], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "" and done.stderr.count("\n") == 1
+        assert "hello you" in done.stderr
+        assert done.stderr.startswith("{") == (format == "json")
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (terminal.count(1234567), "1,234,567"),
+        (terminal.size(0), "0 B"),
+        (terminal.size(1536), "1.5 KiB"),
+        (terminal.size(5 << 40), "5.0 TiB"),
+        (terminal.duration(0.0000042), "4 µs"),
+        (terminal.duration(0.0032), "3.2 ms"),
+        (terminal.duration(12.5), "12.5 s"),
+        (terminal.duration(125.4), "2 min 5 s"),
+        (terminal.duration(12_000), "3 h 20 min"),
+        (terminal.duration(180 * 86_400), "180 days"),
+        (terminal.cell_text(None), "-"),
+        (terminal.cell_text(True), "yes"),
+        (terminal.cell_text(0.1 + 0.2), "0.3"),
+    ],
+)
+def test_numbers_are_shown_with_their_units(made: str, text: str) -> None:
+    assert made == text
+
+
+def test_tables_show_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.output().print(terminal.table(("vertex", "value"), [("[red]a[/red]", 1.5), ("b", None)]))
+    shown = capsys.readouterr().out
+    assert "[red]a[/red]" in shown and "1.5" in shown and "-" in shown
+
+
+# -- queries ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "params"),
+    [
+        ([], {}),
+        (["--program", "hops", "--vertices", "1,2,-3"], {"program": "hops", "vertices": [1, 2, -3]}),
+        (["--vertices", "7"], {"vertices": [7]}),
+        (["--vertices", '["7", "a,b"]'], {"vertices": ["7", "a,b"]}),
+        (["--vertices=a,b"], {"vertices": ["a", "b"]}),
+        (["--program", "a", "--program", "b(1,2)"], {"program": ["a", "b(1,2)"]}),
+        (["--vertices", "1", "--vertices", "2,3"], {"vertices": [1, 2, 3]}),
+        (["--vertex", "-5", "--timeout-ms", "100"], {"vertex": -5, "timeout_ms": 100}),
+        (["--parents", "--program", "x"], {"parents": True, "program": "x"}),
+        (["--min-offsets", '{"t": {"0": 5}}'], {"min_offsets": {"t": {"0": 5}}}),
+    ],
+)
+def test_query_parameters_are_json_where_they_can_be(arguments: list[str], params: dict[str, Any]) -> None:
+    assert query.parse_parameters(arguments) == params
+
+
+def test_a_stray_argument_of_a_query_is_refused() -> None:
+    with pytest.raises(RequestError, match="'x' stands alone"):
+        query.parse_parameters(["--program", "hops", "x"])
+
+
+STAMP: dict[str, Any] = {"epoch": [2, 17], "offsets": {"edges": {0: 5}}}
+
+
+def column(values: list[Any], dtype: str) -> dict[str, Any]:
+    return pack_column(np.array(values, dtype))
+
+
+ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
+    "get": (
+        {"program": "hops", "vertices": [1, 2, 9], "parents": True},
+        {
+            "values": column([0, 3, 0], "<u4"),
+            "null": pack_bitmap(np.array([False, True, True])),
+            "parents": {"values": column([0, 1, 0], "<i8"), "null": pack_bitmap(np.array([True, False, True]))},
+            "unknown": column([9], "<i8"),
+            "stale": {"state": "quarantined", "stale_since": [2, 5], "reason": "it broke"},
+        },
+        [
+            ["vertex", "hops", "hops", "parent"],
+            ["1", "0", "-"],
+            ["2", "-", "1"],
+            ["hops", "is", "stale.reason", "it", "broke"],
+            ["unknown:", "9"],
+        ],
+    ),
+    "top": (
+        {"program": "pagerank", "k": 2},
+        {"ids": ["b", "a"], "values": column([0.5, 0.25], "<f8")},
+        [["ids", "values"], ["b", "0.5"], ["a", "0.25"]],
+    ),
+    "path": (
+        {"program": "hops", "target": 3},
+        {"vertices": column([1, 2, 3], "<i8"), "value": 2, "weights": column([0.5, 4.0], "<f4")},
+        [["vertices", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
+    ),
+    "degree": (
+        {"vertices": [1, 9]},
+        {
+            "out": column([3, 0], "<i8"),
+            "in": column([1, 0], "<i8"),
+            "null": pack_bitmap(np.array([False, True])),
+            "unknown": column([9], "<i8"),
+        },
+        [["vertices", "out", "in"], ["1", "3", "1"], ["9", "-", "-"], ["unknown:", "9"]],
+    ),
+    "has_edge": (
+        {"src": [1], "dst": [2]},
+        {"exists": {"dtype": "|b1", "data": b"\x01"}},
+        [["src", "dst", "exists"], ["1", "2", "yes"]],
+    ),
+    "component": (
+        {"vertex": 1},
+        {"label": 1, "size": 5, "members": column([1, 2], "<i8")},
+        [["members"], ["1"], ["2"], ["label", "1"], ["size", "5"]],
+    ),
+    "neighbors": (
+        {"vertex": 1},
+        {"ids": column([], "<i8"), "cursor": None, "weights": column([], "<f4")},
+        [["ids", "weights"], ["cursor", "-"]],
+    ),
+    "programs": (
+        {},
+        {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"name": "bfs", "source": 1}}}},
+        [["program", "kind", "state", "parameters"], ["hops", "bfs", "fresh", "source=1"]],
+    ),
+    "stats": ({}, {"stats": {"vertices": 3, "lag": {"unit": "bytes"}}}, [["stats.lag.unit", "bytes"]]),
+    "wait": ({"min_offsets": {}}, {}, []),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stand in for a daemon: what was asked is listed, and ``ANSWERS`` are given."""
+    seen: list[Any] = []
+
+    class Answering:
+        def __init__(self, address: str, *, token: str | None = None) -> None:
+            if address.startswith("unix:/none"):
+                raise ConnectionRefusedError(f"{address}: nobody listens")
+            seen.append((address, token))
+
+        def __enter__(self) -> Answering:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            seen.append("closed")
+
+        def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+            seen.append((method, params))
+            if method not in ANSWERS:
+                raise NotSupported(f"{method!r} is no method of the protocol")
+            return {**STAMP, **ANSWERS[method][1]}
+
+    monkeypatch.setattr(query, "Client", Answering)
+    return seen
+
+
+@pytest.mark.parametrize("method", ANSWERS)
+def test_answers_are_tables_for_people(method: str, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    params, _, expected = ANSWERS[method]
+    assert query.run_query("unix:/x", method, params, token="t", as_json=False) == 0
+    assert asked == [("unix:/x", "t"), (method, params), "closed"]
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for line in expected:
+        assert line in lines
+    assert lines[-1] == ["epoch", "2.17,", "offsets", '{"edges":', '{"0":', "5}}"]
+
+
+def test_answers_are_json_for_programs(runner: CliRunner, asked: list[Any]) -> None:
+    arguments = ["query", "unix:/x", "get", "--program", "hops", "--vertices", "1,2,9", "--parents", "--json"]
+    done = runner.invoke(cli.app, arguments)
+    assert done.exit_code == 0
+    answer = json.loads(done.stdout)
+    assert answer["values"] == [0, None, None] and answer["unknown"] == [9]
+    assert answer["parents"]["values"] == [None, 1, None]
+    assert (answer["epoch"], answer["offsets"]) == ([2, 17], {"edges": {"0": 5}})
+    assert asked[1] == ("get", {"program": "hops", "vertices": [1, 2, 9], "parents": True})
+
+
+def test_the_token_comes_from_the_environment_or_a_file(
+    runner: CliRunner, asked: list[Any], tmp_path: Path
+) -> None:
+    assert runner.invoke(cli.app, ["query", "unix:/x", "wait"], env={"GRAPHTIDE_TOKEN": "one"}).exit_code == 0
+    (tmp_path / "token").write_text("two\n")
+    assert runner.invoke(cli.app, ["query", "unix:/x", "wait", "--token-file", "token"]).exit_code == 0
+    assert [item[1] for item in asked if isinstance(item, tuple) and item[0] == "unix:/x"] == ["one", "two"]
+
+
+def test_errors_of_queries_are_one_line_and_a_code(runner: CliRunner, asked: list[Any]) -> None:
+    done = runner.invoke(cli.app, ["query", "unix:/x", "gte"])
+    assert (done.exit_code, done.stderr) == (1, "graphtide: 'gte' is no method of the protocol\n")
+    done = runner.invoke(cli.app, ["query", "unix:/none", "get"])
+    assert (done.exit_code, done.stderr) == (3, "graphtide: unix:/none: nobody listens\n")

@@ -1,0 +1,382 @@
+"""Settings: layers, origins, messages, secrets, and the page that documents them."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphtide.daemon import config_show
+from graphtide.daemon.config import (
+    Config,
+    LimitsConfig,
+    Section,
+    default_socket_path,
+    is_loopback,
+    is_secret,
+    parse_tcp,
+)
+from graphtide.daemon.config_load import MASK, dotted, from_tables, load, parse_text
+from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.wire import TcpAddress, UnixAddress
+
+ROOT = Path(__file__).parent.parent
+
+
+def problems(error: ConfigError) -> dict[str, dict[str, str]]:
+    return {problem["key"]: problem for problem in error.detail["problems"]}
+
+
+def refused(tables: dict[str, Any]) -> dict[str, dict[str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        from_tables(tables)
+    return problems(caught.value)
+
+
+# -- defaults and layers ------------------------------------------------------------------------------------
+
+
+def test_no_settings_at_all_is_a_valid_configuration() -> None:
+    config = load(environ={}).config
+    assert (config.source.kind, config.source.path) == ("spool", Path("spool"))
+    assert [program.id for program in config.program] == ["components", "pagerank"]
+    assert config.server.listen[1] == "tcp://127.0.0.1:7420"
+    assert config.metrics.address() == TcpAddress("127.0.0.1", 9420)
+    assert config.graph.weights == "non-negative" and config.graph.directed
+
+
+def test_defaults_built_directly_equal_those_that_are_loaded() -> None:
+    assert Config() == load(environ={}).config
+
+
+def test_environment_overrides_file_and_flags_override_both(tmp_path: Path) -> None:
+    file = tmp_path / "graphtide.toml"
+    file.write_text('[epoch]\nupdates_max = 10\nqueue_updates_max = 20\nlinger_ms = 5\n[log]\nlevel = "error"\n')
+    loaded = load(
+        file,
+        environ={"GRAPHTIDE_EPOCH__QUEUE_UPDATES_MAX": "30", "GRAPHTIDE_EPOCH__LINGER_MS": "6", "HOME": "/"},
+        flags=[("--set", "epoch.linger_ms", "7")],
+    )
+    epoch = loaded.config.epoch
+    assert (epoch.updates_max, epoch.queue_updates_max, epoch.linger_ms) == (10, 30, 7.0)
+    assert loaded.origins["epoch.updates_max"] == f"file {file}"
+    assert loaded.origins["epoch.queue_updates_max"] == "environment GRAPHTIDE_EPOCH__QUEUE_UPDATES_MAX"
+    assert loaded.origins["epoch.linger_ms"] == "flag --set"
+    assert loaded.config.log.level == "error"
+
+
+def test_lists_and_tables_come_as_json_toml_or_with_commas() -> None:
+    loaded = load(
+        environ={
+            "GRAPHTIDE_PROGRAM": '[{"name": "bfs", "source": 1}]',
+            "GRAPHTIDE_SOURCE__KIND": "kafka",
+            "GRAPHTIDE_SOURCE__TOPICS": "a, b",
+            "GRAPHTIDE_SOURCE__BOOTSTRAP_SERVERS": '["one:9092", "two:9092"]',
+        },
+        flags=[("--set", "source.start", "{a = {0 = 5}}")],
+    )
+    source = loaded.config.source
+    assert source.topics == ("a", "b") and source.bootstrap_servers == ("one:9092", "two:9092")
+    assert source.start == {"a": {0: 5}}
+    assert loaded.config.program[0].parameters == {"source": 1}
+
+
+def test_variables_that_orchestrators_set_are_let_be() -> None:
+    environ = {
+        "GRAPHTIDE_SERVICE_HOST": "10.0.0.1",
+        "GRAPHTIDE_PORT": "tcp://10.0.0.1:7420",
+        "GRAPHTIDE_CONFIG": "x",
+    }
+    assert load(environ=environ).config == load(environ={}).config
+
+
+def test_a_given_table_replaces_the_default_programs_only_when_given() -> None:
+    assert from_tables({"program": []}).program == ()
+    assert len(from_tables({}).program) == 2
+
+
+# -- messages -----------------------------------------------------------------------------------------------
+
+
+def test_every_problem_is_reported_with_key_value_allowed_and_origin(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(
+        '[source]\ntopcs = ["a"]\nstart = "yesterday"\n[sever]\nx = 1\n[epoch]\nupdates_max = -5\n'
+        '[server.limits]\nframe_bytes = 3\n[graph]\nvertex_ids = "uuid"\n[[program]]\nid = 3\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={"GRAPHTIDE_LOG__LEVEL": "loud"}, flags=[("--set", "compute.threads", "0")])
+    found = problems(caught.value)
+    assert found["source.topcs"]["allowed"] == "unknown key; did you mean source.topics?"
+    assert "2026-01-31T12:00:00Z" in found["source.start"]["allowed"]
+    assert found["sever"]["allowed"] == "unknown section; did you mean server?"
+    assert found["epoch.updates_max"]["value"] == "-5"
+    assert "did you mean server.limits.frame_bytes_max?" in found["server.limits.frame_bytes"]["allowed"]
+    assert found["graph.vertex_ids"]["allowed"] == "must be 'int' or 'string'"
+    assert found["program[0].name"]["allowed"] == "must be given"
+    assert found["log.level"]["origin"] == "environment GRAPHTIDE_LOG__LEVEL"
+    assert found["compute.threads"]["origin"] == "flag --set"
+    assert found["epoch.updates_max"]["origin"] == f"file {file}"
+    for problem in found.values():
+        assert f"{problem['key']}" in caught.value.message and problem["allowed"] in caught.value.message
+
+
+TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "words"),
+    [
+        ({"source": {"kind": "kafka", "topics": ["a"]}}, "source.bootstrap_servers", "at least one broker"),
+        ({"source": {"kind": "kafka", "bootstrap_servers": ["h:1"]}}, "source.topics", "at least one topic"),
+        ({"source": {"bootstrap_servers": ["host"]}}, "source.bootstrap_servers", "HOST:PORT"),
+        ({"source": {"topics": ["a", "a"]}}, "source.topics", "each topic once"),
+        ({"source": {"csv_columns": ["src", "weight"]}}, "source.csv_columns", "src and dst"),
+        ({"source": {"client": {"group_id": "x"}}}, "source.client.group_id", "unknown key"),
+        ({"source": {"client": {"sasl_mechansm": "x"}}}, "source.client.sasl_mechansm", "sasl_mechanism?"),
+        ({"source": {"client": {"ssl_password": "x", "ssl_password_file": "y"}}}, *TWICE),
+        ({"source": {"start": {"a": {"0": -1}}}}, "source.start", "topic -> partition -> offset"),
+        ({"source": {"start": "2026-01-31"}}, "source.start", "must not be a time"),
+        ({"source": {"start": {"a": {"0": 1}}}}, "source.start", "file -> byte"),
+        ({"source": {"name": "a b"}}, "source.name", "pattern"),
+        ({"server": {"limits": {"timeout_ms_max": 5}}}, "server.limits.timeout_ms_default", "at most"),
+        ({"server": {"limits": {"frame_bytes_max": 1 << 30}}}, "server.limits.memory_bytes_max", "at least"),
+        ({"epoch": {"queue_updates_max": 1}}, "epoch.queue_updates_max", "at least epoch.updates_max"),
+        ({"server": {"listen": []}}, "server.listen", "at least one"),
+        ({"server": {"listen": ["http://x"]}}, "server.listen[0]", "unix:PATH or tcp://HOST:PORT"),
+        ({"server": {"listen": ["tcp://0.0.0.0:7420"]}}, "server.listen", "beyond loopback"),
+        ({"server": {"listen": ["tcp://graph.example:7420"]}}, "server.listen", "server.insecure = true"),
+        ({"server": {"token": "12345678", "token_file": "x"}}, "server.token_file", "together with server.token"),
+        ({"server": {"tls": {"certificate": "c.pem"}}}, "server.tls.key", "belong together"),
+        ({"metrics": {"listen": "9420"}}, "metrics.listen", "HOST:PORT"),
+        ({"metrics": {"listen": "h:70000"}}, "metrics.listen", "HOST:PORT"),
+        ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
+        ({"graph": "directed"}, "graph", "must be a table"),
+        ({"program": {"name": "bfs"}}, "program", "must be a list"),
+        ({"checkpoint": {"interval": float("nan")}}, "checkpoint.interval", "finite"),
+        ({"program": [{"name": "bfs", "id": "x"}, {"name": "pagerank", "id": "x"}]}, "program[1].id", "differ"),
+        ({"program": [{"name": "pagerank"}, {"name": "pagerank"}]}, "program[1].id", "differ"),
+        ({"program": [{"name": "pagrank"}]}, "program[0]", "did you mean 'pagerank'?"),
+        ({"program": [{"name": "bfs"}]}, "program[0]", "needs the parameter 'source'"),
+        ({"program": [{"name": "pagerank", "dampng": 0.5}]}, "program[0]", "did you mean 'damping'?"),
+        ({"program": [{"name": "pagerank", "damping": 2}]}, "program[0]", "damping = 2 is not allowed"),
+    ],
+)
+def test_contradictions_are_refused_at_their_key(tables: dict[str, Any], key: str, words: str) -> None:
+    found = refused(tables)
+    assert words in found[key]["allowed"]
+
+
+def test_dead_letters_never_go_back_into_a_source_topic() -> None:
+    source = {"kind": "kafka", "bootstrap_servers": ["h:1"], "topics": ["a"]}
+    assert (
+        "for ever" in refused({"source": source, "dead_letters": {"topic": "a"}})["dead_letters.topic"]["allowed"]
+    )
+
+
+def test_addresses_beyond_loopback_need_tls_or_consent() -> None:
+    listen = ["tcp://0.0.0.0:7420"]
+    assert from_tables({"server": {"listen": listen, "insecure": True}}).server.listen == tuple(listen)
+    tls = {"certificate": "c.pem", "key": "k.pem"}
+    assert from_tables({"server": {"listen": listen, "tls": tls}}).server.tls.key == Path("k.pem")
+    for loopback in ("tcp://127.0.0.1:0", "tcp://[::1]:7420", "tcp://localhost:7420", "unix:/tmp/x"):
+        assert from_tables({"server": {"listen": [loopback]}}).server.listen == (loopback,)
+
+
+def test_a_file_that_is_missing_or_not_toml_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load(tmp_path / "none.toml", environ={})
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[source\n")
+    with pytest.raises(ConfigError, match=r"is not TOML: .*line 1"):
+        load(broken, environ={})
+
+
+def test_a_setting_below_a_value_is_refused_and_not_a_crash() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(environ={"GRAPHTIDE_SOURCE": "x", "GRAPHTIDE_SOURCE__PATH": "y"})
+    assert "must be a table" in problems(caught.value)["source"]["allowed"]
+
+
+# -- programs, addresses, start -----------------------------------------------------------------------------
+
+
+def test_ids_default_to_the_name_and_to_name_and_parameters_where_ambiguous() -> None:
+    config = from_tables(
+        {
+            "program": [
+                {"name": "bfs", "source": 1},
+                {"name": "bfs", "source": 2},
+                {"name": "bfs", "source": 3, "id": "hops"},
+                {"name": "pagerank", "damping": 0.9},
+            ]
+        }
+    )
+    assert [program.id for program in config.program] == ["bfs(1)", "bfs(2)", "hops", "pagerank"]
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ("earliest", "earliest"),
+        ("latest", "latest"),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        (datetime(2026, 1, 31, 12), datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ({"a.csv": 17}, {"a.csv": 17}),
+        ({"edges": {"0": 5, "1": 7}}, {"edges": {0: 5, 1: 7}}),
+    ],
+)
+def test_start_is_a_word_a_time_or_offsets(given: Any, start: Any) -> None:
+    kafka = {"kind": "kafka", "bootstrap_servers": ["h:1"], "topics": ["edges"]}
+    flat = isinstance(given, dict) and "a.csv" in given
+    source = from_tables({"source": {**({} if flat else kafka), "start": given}}).source
+    assert source.start == start
+    if isinstance(start, datetime):
+        assert source.start_position() == start.timestamp() * 1000
+    else:
+        assert source.start_position() == start
+
+
+def test_the_server_takes_exactly_these_limits() -> None:
+    from graphtide.daemon.server import ServerLimits
+
+    assert LimitsConfig().model_dump() == asdict(ServerLimits())
+
+
+def test_addresses() -> None:
+    assert parse_tcp("[::1]:7420") == TcpAddress("::1", 7420)
+    for wrong in ("", "x", "x:y", ":1", "::1:7420", "h:65536", "tcp://h:1"):
+        with pytest.raises(ValueError, match="must be HOST:PORT"):
+            parse_tcp(wrong)
+    assert is_loopback(TcpAddress("127.9.9.9", 1)) and is_loopback(UnixAddress("/x"))
+    assert not is_loopback(TcpAddress("0.0.0.0", 1)) and not is_loopback(TcpAddress("graph.example", 1))
+
+
+def test_the_socket_lies_where_the_system_says() -> None:
+    assert default_socket_path({"RUNTIME_DIRECTORY": "/run/graphtide"}) == "/run/graphtide/graphtide.sock"
+    assert default_socket_path({"XDG_RUNTIME_DIR": "/run/user/7"}) == "/run/user/7/graphtide.sock"
+    assert default_socket_path({}).endswith(".sock")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.text(max_size=40))
+def test_any_text_of_a_variable_is_a_value_and_never_a_crash(text: str) -> None:
+    value = parse_text(text)
+    assert value == text or isinstance(value, (list, dict))
+    with suppress(ConfigError):
+        load(environ={"GRAPHTIDE_SOURCE__START": text, "GRAPHTIDE_SERVER__LISTEN": text})
+
+
+def test_dotted() -> None:
+    assert dotted(("program", 0, "source")) == "program[0].source"
+
+
+# -- secrets ------------------------------------------------------------------------------------------------
+
+SECRET = "correct-horse"
+
+
+def test_secrets_are_never_printed(tmp_path: Path) -> None:
+    environ = {"GRAPHTIDE_SERVER__TOKEN": SECRET, "GRAPHTIDE_SOURCE__CLIENT__SASL_PLAIN_PASSWORD": SECRET}
+    loaded = load(environ=environ)
+    shown = config_show.effective_toml(loaded)
+    assert SECRET not in shown and MASK in shown
+    assert SECRET not in repr(loaded.config.server)
+    assert loaded.config.server.read_token() == SECRET
+    assert loaded.config.source.client_options() == {"sasl_plain_password": SECRET}
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"server": {"tokn": SECRET}},
+        {"server": {"token": [SECRET]}},
+        {"server": {"admin_token": "short"}},
+        {"source": {"client": {"ssl_passwrd": 1, "sasl_secret": SECRET, "sasl_secret_file": "x"}}},
+    ],
+)
+def test_secrets_are_masked_in_messages(tables: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_tables(tables)
+    assert SECRET not in caught.value.message and SECRET not in str(caught.value.detail)
+    assert '= "short"' not in caught.value.message
+
+
+def test_secrets_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text(f"{SECRET}\n")
+    config = from_tables(
+        {"server": {"admin_token_file": str(file)}, "source": {"client": {"sasl_plain_password_file": str(file)}}}
+    )
+    assert config.server.read_admin_token() == SECRET
+    assert config.server.read_token() is None
+    assert config.source.client_options() == {"sasl_plain_password": SECRET}
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="empty"):
+        config.server.read_admin_token()
+    file.unlink()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.source.client_options()
+
+
+def test_what_counts_as_a_secret() -> None:
+    assert is_secret("server.token") and is_secret("sasl_plain_password") and is_secret("ssl_password")
+    assert not is_secret("server.token_file") and not is_secret("sasl_oauth_token_provider")
+    assert not is_secret("source.path")
+
+
+# -- what is printed ----------------------------------------------------------------------------------------
+
+
+def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Path) -> None:
+    given = {
+        "source": {
+            "kind": "kafka",
+            "bootstrap_servers": ["h:1"],
+            "topics": ['odd "name" \\'],
+            "start": datetime(2026, 1, 31, tzinfo=UTC),
+            "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
+        },
+        "program": [{"name": "bfs", "source": [1, 2]}, {"name": "bfs", "source": "a\tb", "id": "x"}],
+        "checkpoint": {"interval": 1.5},
+        "server": {"limits": {"top_k_max": 3}},
+    }
+    file = tmp_path / "in.toml"
+    config = from_tables(given)
+    loaded = load(environ={})
+    printed = config_show.effective_toml(type(loaded)(config, {"source.topics": "file x"}))
+    assert "# file x" in printed
+    file.write_text(printed)
+    assert load(file, environ={}).config == config
+
+
+def test_every_key_is_printed_with_its_meaning() -> None:
+    printed = config_show.effective_toml(load(environ={}))
+    tables = tomllib.loads(printed)
+    for name, field in Config.model_fields.items():
+        assert name in tables
+        if name != "program":
+            assert isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+            for key, inner in field.annotation.model_fields.items():
+                assert key in printed
+                assert inner.description
+
+
+def test_the_documentation_is_the_model() -> None:
+    page = ROOT / "docs" / "configuration.md"
+    expected = config_show.configuration_markdown()
+    assert page.read_text("utf-8") == expected, "python -m graphtide.daemon.config_show > docs/configuration.md"
+
+
+def test_the_example_in_the_documentation_is_valid() -> None:
+    example = config_show.INTRODUCTION.split("```toml\n")[1].split("```")[0]
+    config = from_tables(tomllib.loads(example))
+    assert config.program[0].id == "hops" and config.source.kind == "kafka"

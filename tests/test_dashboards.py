@@ -1,0 +1,309 @@
+"""Dashboards and alert rules: the committed JSON is what the source writes, and a real Prometheus answers it.
+
+The last tests run Debian's ``prometheus`` against a real endpoint and ask it every query of every panel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphtide.daemon.exposition import Exposition
+from graphtide.daemon.wire import LATENCY_BUCKETS_SECONDS, TcpAddress
+from graphtide.ops import dashboards
+from graphtide.ops.metrics import Metrics
+
+ROOT = Path(__file__).parent.parent
+RULES = ROOT / "ops" / "prometheus" / "alerts.yml"
+SCRAPE = ROOT / "ops" / "prometheus" / "scrape.yml"
+
+pytest.importorskip("grafana_foundation_sdk", reason="the dashboards' source needs grafana-foundation-sdk")
+
+
+def committed() -> dict[str, dict[str, Any]]:
+    return {path.name: json.loads(path.read_text("utf-8")) for path in sorted(dashboards.FOLDER.glob("*.json"))}
+
+
+def panels() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{name}: {panel['title']}", panel)
+        for name, dashboard in committed().items()
+        for panel in dashboard["panels"]
+        if panel["type"] != "row"
+    ]
+
+
+def queries() -> list[tuple[str, str]]:
+    return [(title, target["expr"]) for title, panel in panels() for target in panel["targets"]]
+
+
+# -- what is committed --------------------------------------------------------------------------------------
+
+
+def test_the_committed_dashboards_are_what_their_source_writes() -> None:
+    written = dashboards.render()
+    assert sorted(written) == sorted(committed())
+    for name, text in written.items():
+        assert (dashboards.FOLDER / name).read_text("utf-8") == text, "make dashboards"
+
+
+def test_panels_have_ids_and_places_of_their_own() -> None:
+    for dashboard in committed().values():
+        ids = [panel["id"] for panel in dashboard["panels"]]
+        assert len(set(ids)) == len(ids) and min(ids) > 0
+        taken: set[tuple[int, int]] = set()
+        for panel in dashboard["panels"]:
+            place = panel["gridPos"]
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert place["x"] + place["w"] <= 24
+            assert not cells & taken, panel["title"]
+            taken |= cells
+
+
+def test_every_panel_says_what_it_shows_and_asks_the_chosen_source_and_instance() -> None:
+    for title, panel in panels():
+        assert panel["description"].endswith("."), title
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["targets"], title
+        for target in panel["targets"]:
+            selectors = re.findall(r"(?:graphtide|process)_\w+(\{[^}]*\})?", target["expr"])
+            assert selectors and all('instance=~"$instance"' in selector for selector in selectors), title
+
+
+def test_every_metric_of_the_dashboards_and_rules_is_declared() -> None:
+    declared = {metric.name for metric in Metrics().declared}
+    text = RULES.read_text("utf-8") + " ".join(expression for _, expression in queries())
+    for name in set(re.findall(r"\bgraphtide_\w+", text)):
+        plain = re.sub(r"_(bucket|sum|count)$", "", name)
+        assert name in declared or plain in declared, name
+
+
+def test_every_metric_that_operators_need_is_on_a_dashboard() -> None:
+    shown = " ".join(expression for _, expression in queries())
+    for metric in Metrics().declared:
+        # Identity, readiness and volume are for alerts and ad hoc questions.
+        if metric.name.removeprefix("graphtide_") not in {
+            *("epoch_incarnation", "epoch_number", "start_timestamp_seconds", "ready", "build_info"),
+            *("records_total", "record_bytes_total", "self_loops_dropped_total", "checkpoints_total"),
+        }:
+            assert metric.name in shown, metric.name
+
+
+# -- a real Prometheus --------------------------------------------------------------------------------------
+
+
+def tool(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        message = f"{name} is missing: apt-get install --no-install-recommends prometheus"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
+
+
+def drive(metrics: Metrics, step: int) -> None:
+    """One step of a daemon's life, as its pipeline would report it."""
+    metrics.ready(True)
+    metrics.ingested(
+        records=10,
+        bytes=1000,
+        tombstones=1,
+        inserts=90,
+        deletes=10,
+        self_loops_dropped=1,
+        poll_seconds=0.001,
+        decode_seconds=0.002,
+        index_seconds=0.003,
+    )
+    metrics.bad_records("crc")
+    metrics.misrouted(1)
+    metrics.source_outages(step)
+    metrics.source_lag(unit="records", amount=5, seconds=0.5)
+    metrics.stage("queue", 0.001)
+    metrics.epoch(updates=100, apply_seconds=0.004, compute_seconds=0.005, publish_seconds=0.001)
+    metrics.changes(inserted=80, overwritten=10, deleted=8, absent=2, slots_moved=500)
+    metrics.graph(vertices=50, edges=80 * step, density=0.6, memory_bytes={"graph_keys": 800, "index": 200})
+    metrics.published(1, step)
+    metrics.queue_depth(3)
+    metrics.observe_freshness(np.array([0.004, 0.2]), np.array([90, 10]))
+    metrics.applied_up_to(time.time())
+    for program in ("components", "pagerank"):
+        metrics.program_run(
+            program,
+            seconds=0.002,
+            active=20,
+            edges_read=300,
+            iterations=4,
+            started_over=step % 2 == 0,
+            error_bound=1e-3 if program == "pagerank" else None,
+            applied_up_to_seconds=time.time(),
+        )
+        metrics.program_state(program, "fresh")
+    metrics.checkpoint(seconds=0.1, size_bytes=10_000)
+    metrics.stage("checkpoint", 0.1)
+    answered = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)
+    answered[2] = 10 * step
+    metrics.watch_queries(
+        lambda: {"get": (answered, 0.004 * step, {"unknown-program": step})}, LATENCY_BUCKETS_SECONDS
+    )
+
+
+@pytest.fixture(scope="module")
+def metrics_address() -> Iterator[str]:
+    """HOST:PORT of the endpoint to scrape: a Metrics that is driven as the daemon's pipeline drives it."""
+    metrics = Metrics(version="test", bad_record_reasons=("crc",))
+    stop = threading.Event()
+
+    def live() -> None:
+        step = 0
+        while not stop.wait(0.05):
+            step += 1
+            drive(metrics, step)
+
+    driver = threading.Thread(target=live)
+    with Exposition(TcpAddress("127.0.0.1", 0), metrics.registry, live=lambda: True, ready=lambda: True) as served:
+        driver.start()
+        yield f"{served.address.host}:{served.address.port}"
+        stop.set()
+        driver.join()
+
+
+@pytest.fixture(scope="module")
+def prometheus_url(metrics_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real Prometheus that scrapes the endpoint every 200 ms and has loaded our rules."""
+    binary = tool("prometheus")
+    folder = tmp_path_factory.mktemp("prometheus")
+    shutil.copy(RULES, folder / "alerts.yml")
+    example = SCRAPE.read_text("utf-8")
+    assert "127.0.0.1:9420" in example and "15s" in example
+    text = example.replace("127.0.0.1:9420", metrics_address).replace("15s", "200ms")
+    (folder / "prometheus.yml").write_text(text, "utf-8")
+    log = (folder / "log").open("w")
+    process = subprocess.Popen(
+        [
+            binary,
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--web.listen-address=127.0.0.1:0",
+        ],
+        stdout=log,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        yield _wait_until_ready(process, folder / "log")
+    finally:
+        process.terminate()
+        process.wait(30)
+        log.close()
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        found = re.search(r'"Listening on" address=(127\.0\.0\.1:\d+)', log.read_text("utf-8"))
+        if found:
+            url = f"http://{found[1]}"
+            try:
+                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                    return url
+            except OSError:
+                pass
+        time.sleep(0.1)
+    pytest.fail(f"Prometheus did not start:\n{log.read_text('utf-8')[-3000:]}")
+
+
+def api(url: str, path: str, **parameters: str) -> Any:
+    query = urllib.parse.urlencode(parameters)
+    with urllib.request.urlopen(f"{url}/api/v1/{path}?{query}", timeout=10) as answer:
+        body = json.load(answer)
+    assert body["status"] == "success", body
+    return body["data"]
+
+
+def substituted(expression: str) -> str:
+    """The query as Grafana sends it with every instance chosen."""
+    text = expression.replace("$instance", ".*").replace("$__rate_interval", "5s")
+    assert "$" not in text, text
+    return text
+
+
+def values(url: str, expression: str) -> list[float]:
+    result = api(url, "query", query=substituted(expression))["result"]
+    return [float(series["value"][1]) for series in result]
+
+
+def eventually(url: str, expression: str, seconds: float = 30) -> list[float]:
+    """The values of the query as soon as there are some and none is NaN; else the last ones seen."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = values(url, expression)
+        if (found and not any(np.isnan(found))) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+@pytest.mark.prometheus
+def test_every_query_of_every_panel_returns_data(prometheus_url: str) -> None:
+    silent = []
+    for title, expression in queries():
+        found = eventually(prometheus_url, expression)
+        if not found or any(np.isnan(found)):
+            silent.append(f"{title}: {substituted(expression)} -> {found}")
+    assert not silent, "\n".join(silent)
+
+
+@pytest.mark.prometheus
+def test_the_instances_to_choose_from_are_those_scraped(prometheus_url: str, metrics_address: str) -> None:
+    assert eventually(prometheus_url, "graphtide_build_info") == [1.0]
+    found = api(prometheus_url, "label/instance/values", **{"match[]": "graphtide_build_info"})
+    assert found == [metrics_address]
+
+
+@pytest.mark.prometheus
+def test_the_alert_rules_are_loaded_and_can_be_evaluated(prometheus_url: str) -> None:
+    (group,) = api(prometheus_url, "rules")["groups"]
+    deadline = time.monotonic() + 90
+    while any(rule["health"] == "unknown" for rule in group["rules"]) and time.monotonic() < deadline:
+        time.sleep(0.5)
+        (group,) = api(prometheus_url, "rules")["groups"]
+    assert {rule["name"]: rule["health"] for rule in group["rules"]} == {
+        rule["name"]: "ok" for rule in group["rules"]
+    }
+    assert len(group["rules"]) >= 10
+
+
+@pytest.mark.prometheus
+def test_promtool_accepts_rules_configuration_and_our_metrics(metrics_address: str) -> None:
+    promtool = tool("promtool")
+    for arguments in (["check", "rules", str(RULES)], ["check", "config", str(SCRAPE)]):
+        done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+    with urllib.request.urlopen(f"http://{metrics_address}/metrics", timeout=10) as answer:
+        exposed = answer.read()
+    done = subprocess.run([promtool, "check", "metrics"], input=exposed, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_dashboards_package_needs_no_sdk_to_be_imported() -> None:
+    code = "import sys; sys.modules['grafana_foundation_sdk'] = None; import graphtide.ops.dashboards"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,377 @@
+"""The engine and the registry: many programs, failures kept apart, sources that appear, exact refusals."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from histories import History, deletes, inserts, random_history, small_histories
+from hypothesis import given, settings
+
+from graphtide.compute import registry
+from graphtide.compute.bfs import BFS
+from graphtide.compute.components import Components
+from graphtide.compute.engine import STORAGE, Engine, ProgramRun
+from graphtide.compute.program import (
+    Answer,
+    Column,
+    ExternalId,
+    Program,
+    ProgramError,
+    Published,
+    Refresh,
+    Violation,
+)
+from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.partition.graph import Graph, GraphChange
+
+
+class DenseIds:
+    """External ids that are the dense ones: a stand-in for the vertex index, ahead of the graph by ``known``."""
+
+    def __init__(self, known: int = 1_000) -> None:
+        self.known = known
+        self.asked = 0
+
+    def resolve(self, ids: Sequence[ExternalId]) -> Vertices:
+        self.asked += 1
+        return np.array([id if isinstance(id, int) and id < self.known else NO_VERTEX for id in ids], np.uint32)
+
+    def smallest(self, dense: Vertices) -> int:
+        return int(dense.min())
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        return np.sort(dense)
+
+
+class Probe(Program):
+    """Counts vertices; fails, meets others or lies about time when told to."""
+
+    kind: ClassVar[str] = "probe"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.fail: BaseException | None = None
+        self.meet: threading.Barrier | None = None
+        self.runs: list[str] = []
+        self.n = 0
+
+    def _run(self, what: str, graph: Graph) -> Refresh:
+        self.runs.append(what)
+        if self.meet is not None:
+            self.meet.wait(timeout=20)
+        if self.fail is not None:
+            raise self.fail
+        self.n = graph.n_vertices
+        return Refresh({}, active=self.n)
+
+    def start(self, graph: Graph) -> Refresh:
+        return self._run("start", graph)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        return self._run("refresh", graph)
+
+    def columns(self) -> dict[str, Column]:
+        return {}
+
+    def state(self) -> dict[str, Column]:
+        return {}
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        self.n = graph.n_vertices
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        if self.fail is not None:
+            raise self.fail
+        return [] if self.n == graph.n_vertices else [Violation("count", f"{self.n} vertices")]
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def graph() -> Iterator[Graph]:
+    graph = Graph(weighted=False)
+    yield graph
+    graph.close()
+
+
+def engine_on(graph: Graph, *programs: Program, **options: Any) -> Engine:
+    return Engine(graph, programs, DenseIds().resolve, **options)
+
+
+def add(graph: Graph, *pairs: tuple[int, int]) -> GraphChange:
+    n = max([graph.n_vertices, *(max(pair) + 1 for pair in pairs)])
+    return graph.apply(inserts(pairs, n).batch(), n)
+
+
+def by_id(runs: Sequence[ProgramRun]) -> dict[str, ProgramRun]:
+    return {run.id: run for run in runs}
+
+
+# -- runs -----------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(small_histories())
+def test_all_programs_of_an_engine_stay_true(history: History) -> None:
+    graph = Graph(directed=history.directed, weighted=False)
+    ids = DenseIds()
+    programs = [BFS("hops", (0,)), BFS("far", (5, 7)), Components("parts", ids)]
+    engine = Engine(graph, programs, ids.resolve)
+    try:
+        engine.start()
+        for epoch in history.epochs:
+            runs = engine.refresh(graph.apply(epoch.batch(), epoch.n_vertices))
+            assert [run.id for run in runs] == ["hops", "far", "parts"]
+            assert all(run.error is None for run in runs)
+            assert engine.audit() == {STORAGE: [], "hops": [], "far": [], "parts": []}
+    finally:
+        engine.close()
+        graph.close()
+
+
+def test_programs_run_at_once(graph: Graph) -> None:
+    probes = [Probe("a"), Probe("b"), Probe("c")]
+    meeting = threading.Barrier(2)
+    for probe in probes[:2]:
+        probe.meet = meeting  # neither returns before the other has begun
+    engine = engine_on(graph, *probes)
+    runs = engine.start()
+    assert [(run.id, run.error) for run in runs] == [("a", None), ("b", None), ("c", None)]
+    engine.close()
+
+
+def test_the_longest_runs_first(graph: Graph) -> None:
+    order: list[str] = []
+
+    class Ordered(Probe):
+        def _run(self, what: str, graph: Graph) -> Refresh:
+            order.append(self.id)
+            return super()._run(what, graph)
+
+    # Begin and end of three lone runs that take 1, 5 and 3 seconds; then time stands still.
+    times = itertools.chain([0, 1, 1, 6, 6, 9], itertools.repeat(9))
+    programs = [Ordered("a"), Ordered("b"), Ordered("c")]
+    engine = engine_on(graph, *programs, threads=1, clock=lambda: next(times))
+    for id in ("a", "b", "c"):
+        engine.start([id])
+    assert [state.seconds for state in engine.states().values()] == [1, 5, 3]
+    order.clear()
+    engine.refresh(add(graph, (0, 1)))
+    assert order == ["b", "c", "a"]
+    engine.close()
+
+
+def test_a_failure_is_quarantined_and_harms_nobody(graph: Graph) -> None:
+    sick, well = Probe("sick"), Probe("well")
+    engine = engine_on(graph, sick, well)
+    engine.start()
+    sick.fail = RuntimeError("no more memory")
+    runs = by_id(engine.refresh(add(graph, (0, 1))))
+    assert runs["sick"].refresh is None and runs["sick"].error == "RuntimeError: no more memory"
+    assert runs["well"].error is None and well.n == 2
+    state = engine.states()["sick"]
+    assert (state.state, state.reason) == ("quarantined", "RuntimeError: no more memory")
+    assert list(by_id(engine.refresh(add(graph, (1, 2))))) == ["well"]
+    assert "sick" not in engine.audit() and engine.audit()["well"] == []
+    assert engine.restart("sick").error is not None and engine.states()["sick"].state == "quarantined"
+    sick.fail = None
+    assert engine.restart("sick").error is None
+    assert engine.states()["sick"].state == "fresh" and sick.n == 3
+    assert len(engine.refresh(add(graph, (2, 3)))) == 2
+    assert sick.runs == ["start", "refresh", "start", "start", "refresh"]
+    engine.close()
+
+
+def test_an_interrupt_is_no_failure_of_a_program(graph: Graph) -> None:
+    probe = Probe("a")
+    probe.fail = KeyboardInterrupt()
+    engine = engine_on(graph, probe)
+    with pytest.raises(KeyboardInterrupt):
+        engine.start()
+    engine.close()
+
+
+def test_the_audit_survives_itself_and_names_the_storage(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe, other = Probe("a"), Probe("b")
+    engine = engine_on(graph, probe, other)
+    engine.start()
+    probe.fail = ZeroDivisionError("oops")
+    other.n = 9
+    monkeypatch.setattr(graph, "check", lambda: ["out-rows and in-rows hold different edges"])
+    found = engine.audit()
+    assert found["a"] == [Violation("audit", "the audit itself failed: ZeroDivisionError: oops")]
+    assert found["b"] == [Violation("count", "9 vertices")]
+    assert found[STORAGE] == [Violation("storage", "out-rows and in-rows hold different edges")]
+    engine.close()
+
+
+# -- sources --------------------------------------------------------------------------------------------------
+
+
+def test_sources_are_asked_for_until_they_are_known(graph: Graph) -> None:
+    ids = DenseIds(known=3)
+    program = BFS("hops", (2, 4))
+    engine = Engine(graph, [program], ids.resolve)
+    engine.start()
+    engine.refresh(add(graph, (0, 1)))  # the index knows 2 already, this epoch does not
+    assert program.state()["word"].tolist() == [0xFFFF_FFFF_FFFF_FFFF] * 2
+    engine.refresh(add(graph, (2, 1)))
+    assert program.state()["word"][2] >> np.uint64(32) == 0
+    ids.known = 5
+    engine.refresh(add(graph, (4, 0)))
+    assert (program.state()["word"] >> np.uint64(32)).tolist() == [1, 1, 0, 0xFFFF_FFFF, 0]
+    asked = ids.asked
+    engine.refresh(add(graph, (0, 3)))
+    assert ids.asked == asked == 4
+    engine.close()
+
+
+def test_a_resolver_that_fails_is_the_programs_failure(graph: Graph) -> None:
+    def resolve(ids: Sequence[ExternalId]) -> Vertices:
+        raise TypeError("this graph has string ids")
+
+    engine = Engine(graph, [BFS("hops", (1,)), Probe("a")], resolve)
+    runs = by_id(engine.start())
+    assert runs["hops"].error == "TypeError: this graph has string ids" and runs["a"].error is None
+    engine.close()
+
+
+# -- adding and removing -------------------------------------------------------------------------------------
+
+
+def test_programs_come_and_go(graph: Graph) -> None:
+    engine = engine_on(graph, Probe("a"))
+    engine.start()
+    change = add(graph, (0, 1), (1, 2))
+    engine.refresh(change)
+    engine.add(BFS("hops", (0,)))
+    assert [run.id for run in engine.start(["hops"])] == ["hops"]
+    assert [program.id for program in engine.programs] == ["a", "hops"]
+    with pytest.raises(ProgramError, match="'hops'"):
+        engine.add(Probe("hops"))
+    with pytest.raises(ProgramError, match="'storage'"):
+        engine.add(Probe(STORAGE))
+    assert engine.remove("a").id == "a"
+    assert list(engine.states()) == ["hops"]
+    assert engine.audit() == {STORAGE: [], "hops": []}
+    with pytest.raises(KeyError):
+        engine.remove("a")
+    with pytest.raises(KeyError):
+        engine.restart("a")
+    engine.close()
+
+
+def test_what_the_graph_lacks_is_refused() -> None:
+    graph = Graph(weighted=False, in_edges=False)
+    with pytest.raises(ProgramError, match="bfs needs in-edges"):
+        engine_on(graph, BFS("hops", (0,)))
+
+    class Weighing(Probe):
+        needs_weights = True
+
+    with pytest.raises(ProgramError, match="needs weights"):
+        engine_on(graph, Weighing("a"))
+    graph.close()
+
+
+def test_a_restored_program_goes_on(graph: Graph) -> None:
+    history = random_history(3, directed=True)
+    ids = DenseIds()
+    engine = Engine(graph, [BFS("hops", (0,)), Components("parts", ids)], ids.resolve)
+    engine.start()
+    for epoch in history.epochs[:20]:
+        engine.refresh(graph.apply(epoch.batch(), epoch.n_vertices))
+    saved = {p.id: {name: c.copy() for name, c in p.state().items()} for p in engine.programs}
+    engine.close()
+    programs = [BFS("hops", (0,)), Components("parts", ids)]
+    for program in programs:
+        program.restore(saved[program.id], graph)
+    engine = Engine(graph, programs, ids.resolve)
+    assert engine.start([]) == []
+    for epoch in history.epochs[20:]:
+        engine.refresh(graph.apply(epoch.batch(), epoch.n_vertices))
+        assert not any(engine.audit().values())
+    engine.close()
+
+
+# -- the registry ---------------------------------------------------------------------------------------------
+
+
+def test_programs_are_made_by_name() -> None:
+    hops = registry.make_program("bfs", "hops", {"source": [1, 2]})
+    assert isinstance(hops, BFS) and hops.id == "hops" and hops.sources == (1, 2)
+    assert registry.make_program("bfs", None, {"source": "a"}).id == "bfs"
+    parts = registry.make_program("components", None, {}, DenseIds())
+    assert isinstance(parts, Components)
+    assert registry.make_program("pagerank", None, {}).kind == "pagerank"
+    assert all(cls.kind == kind and cls.summary for kind, cls in registry.KINDS.items())
+
+
+def test_default_ids() -> None:
+    assert registry.default_id("bfs", {"source": 1}) == "bfs"
+    assert registry.default_id("bfs", {"source": 1}, ambiguous=True) == "bfs(1)"
+    assert registry.default_id("bfs", {"source": ["a", "b"]}, ambiguous=True) == "bfs(a+b)"
+    assert registry.default_id("components", {}, ambiguous=True) == "components"
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "message"),
+    [
+        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank; did you mean 'bfs'?"),
+        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank"),
+        ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
+        ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
+        ("components", {"x": 1}, "components has no parameter 'x'; it takes none"),
+        (
+            "bfs",
+            {"source": 1.5},
+            "bfs: source = 1.5 is not allowed; expected a vertex id (an integer or a string), "
+            "or a list of at least one",
+        ),
+        ("components", {}, "components needs an order of vertices by external id"),
+    ],
+)
+def test_refusals_are_exact(kind: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProgramError) as refused:
+        registry.make_program(kind, "id", params)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> None:
+    registry.warm_up(directed=directed, weighted=weighted)
+    before = compiled()
+    graph = Graph(directed=directed, weighted=weighted)
+    ids = DenseIds()
+    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
+    programs = [registry.make_program(kind, None, params.get(kind, {}), ids) for kind in registry.KINDS]
+    engine = Engine(graph, programs, ids.resolve)
+    engine.start()
+    for epoch in random_history(5, directed=directed).epochs:
+        runs = engine.refresh(graph.apply(epoch.batch(weighted=weighted), epoch.n_vertices))
+        assert all(run.error is None for run in runs)
+    engine.refresh(graph.apply(deletes([(0, 1)], graph.n_vertices).batch(), graph.n_vertices))
+    assert not any(engine.audit().values())
+    engine.close()
+    graph.close()
+    assert compiled() == before
+
+
+def compiled() -> dict[str, int]:
+    """The number of compiled signatures of every kernel of the compute layer."""
+    from graphtide.compute import bfs, forest, forest_audit, pagerank_kernels
+
+    return {
+        f"{module.__name__}.{name}": len(kernel.signatures)
+        for module in (bfs, forest, forest_audit, pagerank_kernels)
+        for name, kernel in vars(module).items()
+        if hasattr(kernel, "signatures")
+    }

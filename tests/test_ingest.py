@@ -1,0 +1,185 @@
+"""The queue's bounds, the gate's turns, dense ids, and that chunking never shows in the graph."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphtide.daemon.errors import IdSpaceFull
+from graphtide.daemon.ingest import Prepared, PreparedQueue, concatenate, dense_batch
+from graphtide.daemon.records import Partition, UpdateBlock, offsets_from_wire, offsets_to_wire
+from graphtide.daemon.topology import StorageGate
+from graphtide.gpma.edges import EdgeBatch, destinations, sources
+from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.partition.graph import Graph
+
+
+def prepared(updates: int, offset: int = 0) -> Prepared:
+    keys = np.arange(updates, dtype=np.uint64)
+    return Prepared(
+        batches=[EdgeBatch(keys, np.ones(updates, np.uint8))],
+        updates=updates,
+        unknown_deletes=0,
+        n_vertices=updates,
+        offsets={Partition("t", 0): offset},
+        record_times_ms=np.zeros(1, np.int64),
+        record_updates=np.array([updates]),
+    )
+
+
+def block(updates: list[tuple[int, int, int, float]]) -> UpdateBlock:
+    src, dst, ops, weights = (list(column) for column in zip(*updates, strict=True)) if updates else ([],) * 4
+    return UpdateBlock(
+        np.array(src, np.int64), np.array(dst, np.int64), np.array(ops, np.uint8), np.array(weights, np.float32), 0
+    )
+
+
+class TestQueue:
+    def test_takes_whole_items_up_to_the_bound(self) -> None:
+        queue = PreparedQueue(100)
+        for size in (3, 4, 5):
+            queue.put(prepared(size))
+        assert [item.updates for item in queue.take(7, 0)] == [3, 4]
+        assert queue.updates == 5
+        assert [item.updates for item in queue.take(1, 0)] == [5], "one item is always given"
+        assert queue.take(1, 0) == []
+
+    def test_holds_the_producer_back_and_lets_it_go_on(self) -> None:
+        queue = PreparedQueue(10)
+        queue.put(prepared(8))
+        waiting = threading.Thread(target=queue.put, args=(prepared(5),))
+        waiting.start()
+        waiting.join(0.05)
+        assert waiting.is_alive(), "8 + 5 is past the bound of 10"
+        queue.take(100, 0)
+        waiting.join(5)
+        assert not waiting.is_alive()
+        assert queue.updates == 5
+
+    def test_lets_one_large_item_in_alone(self) -> None:
+        queue = PreparedQueue(10)
+        assert queue.put(prepared(50))
+
+    def test_closing_wakes_everybody_and_keeps_what_waits(self) -> None:
+        queue = PreparedQueue(10)
+        queue.put(prepared(9))
+        answers: list[bool] = []
+        waiting = threading.Thread(target=lambda: answers.append(queue.put(prepared(9))))
+        waiting.start()
+        queue.close()
+        waiting.join(5)
+        assert answers == [False]
+        assert not queue.closed
+        assert len(queue.take(100, 0)) == 1
+        assert queue.closed
+
+    def test_lingers_for_more(self) -> None:
+        queue = PreparedQueue(100)
+        queue.put(prepared(1))
+        later = threading.Timer(0.02, queue.put, [prepared(2)])
+        later.start()
+        assert [item.updates for item in queue.take(3, 1, linger_s=30)] == [1, 2]
+
+
+class TestGate:
+    def test_settled_readers_wait_for_publication_and_then_go_first(self) -> None:
+        gate = StorageGate()
+        order: list[str] = []
+        with gate.apply():
+            pass
+
+        def reader() -> None:
+            with gate.read(settled=True, timeout_s=10):
+                order.append("read")
+
+        reading = threading.Thread(target=reader)
+        reading.start()
+        with gate.read(settled=False, timeout_s=1):
+            pass
+        time.sleep(0.02)
+        assert order == []
+        gate.settle()
+        with gate.apply():
+            order.append("apply")
+        reading.join(5)
+        assert order == ["read", "apply"]
+
+    def test_gives_up_in_time_and_blocks_nobody_after(self) -> None:
+        gate = StorageGate()
+        with gate.apply(), pytest.raises(TimeoutError), gate.read(settled=False, timeout_s=0.01):
+            pass
+        with pytest.raises(TimeoutError), gate.read(settled=True, timeout_s=0.01):
+            pass
+        with gate.apply():
+            pass
+
+
+class TestDenseBatch:
+    def test_deletes_make_no_vertices(self) -> None:
+        index = VertexIndex.create("int")
+        batch, unknown = dense_batch(block([(5, 6, 0, 1), (1, 2, 1, 3), (2, 1, 0, 1), (1, 9, 0, 1)]), index)
+        assert unknown == 2
+        assert index.n_vertices == 2
+        assert sources(batch.keys).tolist() == [0, 1]
+        assert destinations(batch.keys).tolist() == [1, 0]
+        assert batch.ops.tolist() == [1, 0]
+
+    def test_a_full_id_space_is_a_clear_stop(self) -> None:
+        index = VertexIndex.create("int", vertices_max=3)
+        with pytest.raises(IdSpaceFull):
+            dense_batch(block([(1, 2, 1, 1), (3, 4, 1, 1)]), index)
+
+
+def test_offsets_survive_the_wire() -> None:
+    offsets = {Partition("t", 0): 5, Partition("t", 12): 7, Partition("file.msgpack"): 99}
+    assert offsets_from_wire(offsets_to_wire(offsets)) == offsets
+    assert offsets_from_wire({"t": {"0": 5}}) == {Partition("t", 0): 5}
+    with pytest.raises(ValueError, match="negative"):
+        offsets_from_wire({"t": {"0": -1}})
+
+
+update = st.tuples(st.integers(-3, 6), st.integers(-3, 6), st.sampled_from([0, 1, 1]), st.sampled_from([1.0, 2.5]))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    records=st.lists(st.lists(update, max_size=8), max_size=12),
+    cuts=st.lists(st.integers(0, 12), max_size=6),
+    directed=st.booleans(),
+)
+def test_chunking_never_shows_in_the_graph(
+    records: list[list[tuple[int, int, int, float]]], cuts: list[int], directed: bool
+) -> None:
+    def edges(bounds: list[int]) -> tuple[list[int], dict[tuple[int, int], float]]:
+        index = VertexIndex.create("int")
+        graph = Graph(directed=directed)
+        for start, stop in itertools.pairwise(bounds):
+            items = []
+            for record in records[start:stop]:
+                batch, unknown = dense_batch(block(record), index)
+                items.append(prepared(0))
+                items.append(
+                    Prepared([batch], len(batch), unknown, index.n_vertices, {}, np.empty(0), np.empty(0))  # type: ignore[arg-type]
+                )
+            graph.apply(concatenate(items, weighted=True), index.n_vertices)
+            assert graph.check() == []
+        found = graph.export()
+        src, dst = index.external(sources(found.keys)), index.external(destinations(found.keys))
+        graph.close()
+        assert isinstance(src, np.ndarray)
+        assert isinstance(dst, np.ndarray)
+        assert found.weights is not None
+        pairs = zip(src.tolist(), dst.tolist(), strict=True)
+        vertices = index.external(np.arange(index.n_vertices, dtype=np.uint32))
+        assert isinstance(vertices, np.ndarray)
+        return vertices.tolist(), dict(zip(pairs, found.weights.tolist(), strict=True))
+
+    whole = [0, len(records)]
+    pieces = sorted({0, len(records), *(min(cut, len(records)) for cut in cuts)})
+    assert edges(whole) == edges(pieces)

@@ -1,0 +1,367 @@
+"""PageRank: the certified bound against exact solves, over histories of every awkward shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphtide.compute.pagerank import PageRank, parse_damping, parse_tolerance
+from graphtide.compute.program import Published, Refresh
+from graphtide.gpma.edges import EdgeBatch, destinations, sources
+from graphtide.partition.graph import Graph, GraphChange
+
+Edges = list[tuple[int, int]]
+Update = tuple[int, int, int]
+
+
+@pytest.fixture
+def graphs() -> Iterator[list[Graph]]:
+    made: list[Graph] = []
+    yield made
+    for graph in made:
+        graph.close()
+
+
+def new_graph(*, directed: bool = True, edges: Edges = (), n: int = 0) -> Graph:  # type: ignore[assignment]
+    graph = Graph(directed=directed, weighted=False, in_edges=False)
+    if edges or n:
+        src, dst = zip(*edges, strict=True) if edges else ((), ())
+        graph.apply(EdgeBatch.of(src, dst), max(n, 1 + max((*src, *dst), default=-1)))
+    return graph
+
+
+def apply(graph: Graph, updates: list[Update], n: int) -> GraphChange:
+    columns = list(zip(*updates, strict=True)) if updates else [(), (), ()]
+    return graph.apply(EdgeBatch.of(*columns), n)
+
+
+def matrix(graph: Graph) -> sp.csr_array:
+    """P^T of the graph as it is, from its exported edges."""
+    keys = graph.export().keys
+    src, dst = sources(keys).astype(int), destinations(keys).astype(int)
+    n = graph.n_vertices
+    degrees = np.bincount(src, minlength=n)
+    return sp.csr_array((1 / degrees[src], (dst, src)), shape=(n, n))
+
+
+def exact(graph: Graph, damping: float = 0.85) -> np.ndarray:
+    system = sp.csc_array(sp.eye_array(graph.n_vertices) - damping * matrix(graph))
+    y = np.asarray(spla.spsolve(system, np.ones(graph.n_vertices)))
+    return np.asarray(y / y.sum())
+
+
+def results(program: PageRank, graph: Graph) -> np.ndarray:
+    n = graph.n_vertices
+    published = Published(program.columns(), program.scalars(), n)
+    answer = PageRank.read(published, np.arange(n, dtype=np.uint32))
+    assert not answer.null.any()
+    return np.asarray(answer.values)
+
+
+def error(program: PageRank, graph: Graph) -> float:
+    return float(np.abs(results(program, graph) / exact(graph, program.damping) - 1).max())
+
+
+def check(program: PageRank, graph: Graph, report: Refresh) -> None:
+    """Everything that must hold after any run."""
+    assert program.audit(graph) == []
+    assert report.error_bound is not None
+    assert report.error_bound <= program.tolerance
+    assert program.scalars()["error_bound"] == report.error_bound
+    if graph.n_vertices:
+        assert error(program, graph) <= report.error_bound
+        assert results(program, graph).sum() == pytest.approx(1, rel=1e-9)
+
+
+def check_changed(before: np.ndarray, program: PageRank, n: int, report: Refresh) -> None:
+    """Entries that were not reported are bit for bit those of before."""
+    after = program.columns()["estimate"][:n]
+    changed = report.changed.get("estimate", np.empty(0, np.uint32))
+    if changed is None:
+        return
+    assert np.array_equal(np.unique(changed), changed)
+    unreported = np.ones(n, bool)
+    unreported[changed] = False
+    assert not unreported[before.size :].any()
+    kept = np.flatnonzero(unreported)
+    assert np.array_equal(before[kept], after[kept])
+
+
+def residual(program: PageRank, graph: Graph) -> np.ndarray:
+    """beta - M estimate, with the program's beta read off its own statement of the system."""
+    state = program.state()
+    return np.asarray(
+        state["scalars"][0] - state["estimate"] + program.damping * (matrix(graph) @ state["estimate"])
+    )
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[bool, float, float, list[tuple[list[Update], int]]]:
+    """(directed, damping, tolerance, [(updates, n)]): few vertices, so that rows empty, fill and loop."""
+    n = draw(st.integers(0, 12))
+    steps = []
+    for _ in range(draw(st.integers(1, 8))):
+        n += draw(st.integers(0, 3))
+        updates: list[Update] = []
+        if n:
+            vertex = st.integers(0, n - 1)
+            updates = draw(st.lists(st.tuples(vertex, vertex, st.integers(0, 1)), max_size=20))
+        steps.append((updates, n))
+    damping = draw(st.sampled_from([0.85, 0.85, 0.5, 0.99]))
+    return draw(st.booleans()), damping, draw(st.sampled_from([0.1, 1e-2, 1e-3, 1e-5, 1e-8])), steps
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(histories())
+def test_every_epoch_of_any_history_is_within_its_bound(
+    history: tuple[bool, float, float, list[tuple[list[Update], int]]],
+) -> None:
+    directed, damping, tolerance, steps = history
+    graph = new_graph(directed=directed)
+    program = PageRank("p", damping=damping, tolerance=tolerance)
+    check(program, graph, program.start(graph))
+    for updates, n in steps:
+        before = program.columns()["estimate"][: graph.n_vertices].copy()
+        report = program.refresh(graph, apply(graph, updates, n))
+        check(program, graph, report)
+        check_changed(before, program, n, report)
+        fresh = PageRank("q", damping=damping, tolerance=tolerance)
+        fresh.start(graph)
+        if n:
+            ratio = results(program, graph) / results(fresh, graph)
+            assert np.abs(ratio - 1).max() <= 2.1 * tolerance
+    graph.close()
+
+
+def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: list[Graph]) -> None:
+    rng = np.random.default_rng(20)
+    for directed in (True, False):
+        graph = new_graph(directed=directed)
+        graphs.append(graph)
+        program = PageRank("p", tolerance=1e-3)
+        program.start(graph)
+        n = 1
+        for batch in range(2000):
+            n += int(rng.random() < 0.02)
+            size = int(rng.integers(1, 12))
+            # Many updates of few rows: rows come to be, empty, and change a little against their degree.
+            src = rng.integers(0, min(n, 4) if batch % 3 else n, size)
+            updates = list(zip(src, rng.integers(0, n, size), rng.integers(0, 2, size), strict=True))
+            program.refresh(graph, apply(graph, updates, n))
+            kept = program.state()["residual"]
+            assert np.abs(kept - residual(program, graph)).max() < 1e-11
+
+
+def chain_below_a_hub(leaves: int, length: int) -> Edges:
+    spokes = [(leaf, 0) for leaf in range(1, leaves + 1)]
+    first = leaves + 1
+    links = [(v, v + 1) for v in range(first, first + length - 1)]
+    return [*spokes, (0, first), *links]
+
+
+SHAPES: dict[str, Edges] = {
+    "chain below a hub": chain_below_a_hub(400, 60),
+    "chain against the order": [(500 - u, 500 - v) for u, v in chain_below_a_hub(400, 60)],
+    "cycle": [(v, (v + 1) % 100) for v in range(100)],
+    "star inwards": [(v, 0) for v in range(1, 300)],
+    "star outwards": [(0, v) for v in range(1, 300)],
+    "self-loops": [(v, v) for v in range(20)] + [(0, 1), (1, 2)],
+    "two hubs in a loop": [(v, v % 2) for v in range(2, 200)] + [(0, 1), (1, 0)],
+    "dangling": [(0, v) for v in range(1, 5)] + [(5, 6)],
+}
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_awkward_shapes_come_and_go(shape: str, directed: bool, tolerance: float, graphs: list[Graph]) -> None:
+    """Built at once, then half by half, then collapsed: the amplification moves as far as it can."""
+    edges = SHAPES[shape]
+    n = 1 + max(max(edge) for edge in edges) + 3
+    whole = new_graph(directed=directed, edges=edges, n=n)
+    graphs.append(whole)
+    program = PageRank("p", tolerance=tolerance)
+    check(program, whole, program.start(whole))
+
+    grown = new_graph(directed=directed)
+    graphs.append(grown)
+    program = PageRank("p", tolerance=tolerance)
+    program.start(grown)
+    order = np.random.default_rng(1).permutation(len(edges))
+    parts = [[edges[i] for i in half] for half in np.array_split(order, 2)]
+    for op in (1, 0):
+        for part in parts:
+            report = program.refresh(grown, apply(grown, [(u, v, op) for u, v in part], n))
+            check(program, grown, report)
+    assert results(program, grown) == pytest.approx(1 / n, rel=2 * tolerance)
+
+
+def random_edges(rng: np.random.Generator, n: int, m: int) -> Edges:
+    """Skewed both ways: a few hubs, many vertices without out-edges."""
+    src = (n * rng.random(m) ** 3).astype(int)
+    dst = (n * rng.random(m) ** 2).astype(int)
+    return list(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("damping", [0.5, 0.85, 0.95])
+def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
+    edges = sorted(set(random_edges(np.random.default_rng(4), 300, 1500)))
+    graph = new_graph(edges=edges, n=300)
+    graphs.append(graph)
+    program = PageRank("p", damping=damping, tolerance=1e-7)
+    program.start(graph)
+    peer = nx.DiGraph(edges)
+    peer.add_nodes_from(range(300))
+    expected = nx.pagerank(peer, alpha=damping, tol=1e-13, max_iter=2000)
+    assert results(program, graph) == pytest.approx([expected[v] for v in range(300)], rel=2e-7)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_large_batches_on_a_larger_graph(directed: bool, graphs: list[Graph]) -> None:
+    """Dense sweeps, balancing and changes of the whole column."""
+    rng = np.random.default_rng(6)
+    n = 3000
+    graph = new_graph(directed=directed, edges=random_edges(rng, n, 20_000), n=n)
+    graphs.append(graph)
+    program = PageRank("p")
+    check(program, graph, program.start(graph))
+    wholes = 0
+    for size in (1, 10, 200, 4000, 20_000, 3):
+        n += size // 100
+        edges = random_edges(rng, n, size)
+        before = program.columns()["estimate"][: graph.n_vertices].copy()
+        report = program.refresh(graph, apply(graph, [(u, v, int(rng.random() < 0.7)) for u, v in edges], n))
+        check(program, graph, report)
+        check_changed(before, program, n, report)
+        wholes += report.changed.get("estimate", 0) is None
+    assert wholes > 0
+
+
+def test_one_edge_in_a_big_graph_reads_few_edges(graphs: list[Graph]) -> None:
+    rng = np.random.default_rng(8)
+    n, per_vertex = 50_000, 8
+    src = np.repeat(np.arange(n), per_vertex)
+    graph = new_graph(edges=list(zip(src, rng.integers(0, n, src.size), strict=True)), n=n)
+    graphs.append(graph)
+    program = PageRank("p", tolerance=1e-2)
+    program.start(graph)
+    for k in range(5):
+        report = program.refresh(graph, apply(graph, [(100 + k, 7, 1)], n))
+        changed = report.changed["estimate"]
+        assert changed is not None
+        assert 0 < changed.size <= report.active + 1 < n / 20
+        assert report.edges_read < graph.n_arcs / 20
+
+
+def test_overwritten_absent_and_repeated_edges_change_nothing(graphs: list[Graph]) -> None:
+    graph = new_graph(edges=[(0, 1), (1, 2), (2, 0), (2, 1)])
+    graphs.append(graph)
+    program = PageRank("p")
+    program.start(graph)
+    before = program.columns()["estimate"].copy()
+    report = program.refresh(graph, apply(graph, [(0, 1, 1), (1, 0, 0), (0, 2, 1), (0, 2, 0)], 3))
+    assert report.changed == {}
+    assert np.array_equal(program.columns()["estimate"], before)
+
+
+def test_isolated_vertices_are_reported_and_ranked(graphs: list[Graph]) -> None:
+    graph = new_graph(edges=[(0, 1), (1, 0)])
+    graphs.append(graph)
+    program = PageRank("p")
+    program.start(graph)
+    report = program.refresh(graph, apply(graph, [], 300))
+    assert report.changed["estimate"] is None or set(report.changed["estimate"]) == set(range(2, 300))
+    check(program, graph, report)
+
+
+def started(graphs: list[Graph], n: int = 400) -> tuple[PageRank, Graph]:
+    graph = new_graph(edges=random_edges(np.random.default_rng(9), n, 4 * n), n=n)
+    graphs.append(graph)
+    program = PageRank("p")
+    program.start(graph)
+    assert program.audit(graph) == []
+    return program, graph
+
+
+@pytest.mark.parametrize(
+    ("column", "rule"),
+    [
+        ("estimate", "pagerank-residual"),
+        ("residual", "pagerank-residual"),
+        ("majorant", "pagerank-slack"),
+        ("weight", "pagerank-slack"),
+    ],
+)
+@pytest.mark.parametrize("factor", [1.02, 0.5, np.nan])
+def test_the_audit_finds_a_broken_entry(column: str, rule: str, factor: float, graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    state = program.state()
+    broken = state[column]
+    victim = int(np.argmax(np.abs(broken)))
+    if column in ("majorant", "weight"):
+        factor = 8 * factor  # these have slack to spare: what stays within it breaks nothing
+    broken[victim] *= factor
+    found = program.audit(graph)
+    assert rule in {violation.rule for violation in found}
+    assert any(victim in violation.vertices for violation in found)
+
+
+def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    apply(graph, [(0, 399, 1), (1, 398, 1)], 400)
+    assert "pagerank-residual" in {violation.rule for violation in program.audit(graph)}
+
+    for index, rule in ((1, "pagerank-norm"), (3, "pagerank-ratio"), (4, None)):
+        program, graph = started(graphs)
+        state = dict(program.state())
+        state["scalars"][index] *= 0.9
+        program.restore(state, graph)
+        assert ({violation.rule for violation in program.audit(graph)} == {rule}) == (rule is not None)
+
+    program, graph = started(graphs)
+    state = dict(program.state())
+    state["scalars"][2] *= 3
+    program.restore(state, graph)
+    assert {violation.rule for violation in program.audit(graph)} == {"pagerank-tolerance"}
+
+
+def test_goes_on_from_a_saved_state(graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    saved = {name: column.copy() for name, column in program.state().items()}
+    restored = PageRank("p")
+    restored.restore(saved, graph)
+    assert restored.audit(graph) == []
+    assert restored.scalars() == program.scalars()
+    rng = np.random.default_rng(10)
+    for _ in range(3):
+        edges = random_edges(rng, 420, 50)
+        change = apply(graph, [(u, v, 1) for u, v in edges], 420)
+        reports = [each.refresh(graph, change) for each in (program, restored)]
+        assert reports[0].edges_read == reports[1].edges_read
+        assert np.array_equal(program.columns()["estimate"][:420], restored.columns()["estimate"][:420])
+        check(restored, graph, reports[1])
+
+
+def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
+    program, _ = started(graphs)
+    other = new_graph(edges=[(0, 1)])
+    graphs.append(other)
+    with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
+        PageRank("p").restore(program.state(), other)
+    assert [violation.rule for violation in program.audit(other)] == ["pagerank-size"]
+
+
+def test_parameters() -> None:
+    assert parse_damping(0.5) == 0.5
+    assert parse_tolerance(0.1) == 0.1
+    for parse, low, high in ((parse_damping, "0.01", "0.99"), (parse_tolerance, "1e-08", "0.1")):
+        for wrong in (0, 1, -0.5, "0.5", None, True, float("nan"), 1e-9):
+            with pytest.raises(ValueError, match=f"a number from {low} to {high}"):
+                parse(wrong)

@@ -1,0 +1,541 @@
+"""The packed memory array against a plain dictionary, and its own promises: invariants, memory, slots moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numba as nb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from naive import NaiveGraph, NaiveReport
+
+from graphtide.gpma import pma as module
+from graphtide.gpma.edges import (
+    ChangeReport,
+    EdgeBatch,
+    EdgeList,
+    Keys,
+    Weights,
+    destinations,
+    pack,
+    sources,
+)
+from graphtide.gpma.layout import LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
+from graphtide.gpma.pma import REWRITE_SHARE, PackedMemoryArray, warm_up
+from graphtide.gpma.rows import LOW, RowView, first_slot
+
+VERTICES = 40
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    warm_up()
+
+
+# Against the oracle.
+
+
+def as_dict(edges: EdgeList) -> dict[tuple[int, int], float]:
+    weights = np.ones(len(edges), np.float32) if edges.weights is None else edges.weights
+    pairs = zip(sources(edges.keys).tolist(), destinations(edges.keys).tolist(), strict=True)
+    return dict(zip(pairs, weights.tolist(), strict=True))
+
+
+def assert_same_report(report: ChangeReport, expected: NaiveReport, weighted: bool) -> None:
+    for part in (report.inserted, report.overwritten, report.deleted):
+        assert (part.weights is not None) == weighted
+        assert (part.keys[1:] > part.keys[:-1]).all()
+    assert (report.absent[1:] > report.absent[:-1]).all()
+    assert (report.overwritten_old is not None) == weighted
+    new = as_dict(report.overwritten)
+    old = as_dict(EdgeList(report.overwritten.keys, report.overwritten_old))
+    assert as_dict(report.inserted) == expected.inserted
+    assert {edge: (old[edge], new[edge]) for edge in new} == expected.overwritten
+    assert as_dict(report.deleted) == expected.deleted
+    assert set(as_dict(EdgeList(report.absent))) == expected.absent
+
+
+class ArrayMachine(RuleBasedStateMachine):
+    """Batches of every shape that breaks packed arrays, each checked whole."""
+
+    @initialize(weighted=st.booleans())
+    def start(self, weighted: bool) -> None:
+        self.weighted = weighted
+        self.array = PackedMemoryArray(weighted=weighted)
+        self.array.ensure_vertices(VERTICES)
+        self.model = NaiveGraph()
+
+    def apply(self, src: np.ndarray, dst: np.ndarray, ops: np.ndarray, seed: int) -> None:
+        weights = np.random.default_rng(seed).integers(-5, 6, src.size).astype(np.float32)
+        if not self.weighted:
+            weights[:] = 1
+        batch = EdgeBatch.of(src, dst, ops, weights if self.weighted else None)
+        before = batch.keys.copy()
+        report = self.array.apply(batch)
+        assert np.array_equal(batch.keys, before)
+        assert_same_report(report, self.model.apply(src, dst, ops, weights), self.weighted)
+
+    @rule(
+        updates=st.lists(
+            st.tuples(st.integers(0, VERTICES - 1), st.integers(0, 60), st.integers(0, 1)), max_size=80
+        )
+    )
+    def any_updates(self, updates: list[tuple[int, int, int]]) -> None:
+        src, dst, ops = np.array(updates, np.int64).reshape(-1, 3).T
+        self.apply(src, dst, ops.astype(np.uint8), len(updates))
+
+    @rule(
+        seed=st.integers(0, 2**32),
+        n=st.sampled_from([1, 3, 41, 300, 1500]),
+        rows=st.sampled_from([1, 3, VERTICES]),
+        inserts=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
+    )
+    def random_updates(self, seed: int, n: int, rows: int, inserts: float) -> None:
+        rng = np.random.default_rng(seed)
+        first = rng.integers(0, VERTICES - rows + 1)
+        src, dst = rng.integers(first, first + rows, n), rng.integers(0, 200, n)
+        self.apply(src, dst, (rng.random(n) < inserts).astype(np.uint8), seed)
+
+    @rule(
+        row=st.integers(0, VERTICES - 1),
+        begin=st.integers(0, 2**32 - 2000),
+        n=st.integers(1, 700),
+        descending=st.booleans(),
+    )
+    def run_of_keys(self, row: int, begin: int, n: int, descending: bool) -> None:
+        dst = begin + np.arange(n)
+        self.apply(np.full(n, row), dst[::-1] if descending else dst, np.ones(n, np.uint8), n)
+
+    @rule(
+        keep_every=st.sampled_from([2, 10, 1000]), begin=st.floats(0, 1), share=st.sampled_from([0.05, 0.5, 1.0])
+    )
+    def delete_most_of_a_stretch(self, keep_every: int, begin: float, share: float) -> None:
+        keys = self.array.export().keys
+        keys = keys[int(begin * keys.size) :][: int(share * keys.size) + 1]
+        keys = keys[np.arange(keys.size) % keep_every != 0]
+        self.apply(sources(keys), destinations(keys), np.zeros(keys.size, np.uint8), 0)
+
+    @rule()
+    def reload(self) -> None:
+        self.array.load(self.array.export())
+
+    @rule(more=st.integers(0, 100))
+    def add_vertices(self, more: int) -> None:
+        self.array.ensure_vertices(self.array.n_vertices + more)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert self.array.check() == []
+        contents = self.model.contents()
+        assert as_dict(self.array.export()) == contents
+        assert self.array.n_edges == len(contents)
+        vertices = np.arange(self.array.n_vertices, dtype=np.uint32)[::-1]
+        rows = self.array.rows(vertices)
+        assert np.array_equal(np.diff(rows.offsets), self.array.view().degrees[vertices])
+        for x, u in enumerate(vertices.tolist()):
+            span = slice(rows.offsets[x], rows.offsets[x + 1])
+            expected = self.model.out_neighbors(u)
+            assert rows.neighbors[span].tolist() == list(expected)
+            if rows.weights is not None:
+                assert rows.weights[span].tolist() == list(expected.values())
+        asked = [*list(contents)[::7], *[(u, v) for u in (0, VERTICES - 1, 2**32 - 2) for v in (0, 2**32 - 2)]]
+        src, dst = np.array(asked, np.int64).T
+        assert self.array.has_edge(pack(src, dst)).tolist() == [edge in contents for edge in asked]
+        if self.weighted:
+            found = self.array.weights_of(pack(src, dst))
+            assert np.array_equal(found, [contents.get(edge, np.nan) for edge in asked], equal_nan=True)
+
+
+TestArrayMachine = ArrayMachine.TestCase
+TestArrayMachine.settings = settings(max_examples=60, stateful_step_count=14, deadline=None)
+
+
+# Against NumPy, at sizes where windows nest several levels deep.
+
+
+@dataclass
+class Columns:
+    """Sorted columns, changed by NumPy's own sorting and searching."""
+
+    keys: Keys
+    weights: Weights
+
+    def apply(self, keys: Keys, ops: np.ndarray, weights: Weights) -> None:
+        _, last = np.unique(keys[::-1], return_index=True)
+        last = keys.size - 1 - last
+        stay = ~np.isin(self.keys, keys)
+        new = last[ops[last] == 1]
+        all_keys = np.concatenate([self.keys[stay], keys[new]])
+        order = np.argsort(all_keys)
+        self.keys, self.weights = all_keys[order], np.concatenate([self.weights[stay], weights[new]])[order]
+
+
+def stream(rng: np.random.Generator, model: Columns, n_vertices: int, step: int) -> tuple[Keys, np.ndarray]:
+    """A batch of one of the awkward shapes."""
+    n = int(rng.choice([1, 3, 40, 500, 7000, 30000]))
+    shape = rng.choice(["ascend", "hub", "present", "delete most", "random", "one leaf"])
+    ops = rng.integers(0, 2, n).astype(np.uint8)
+    keys = pack(rng.integers(0, n_vertices, n), rng.integers(0, n_vertices, n))
+    if shape == "ascend":
+        return pack(np.full(n, n_vertices - 1), 100_000 * step + np.arange(n)), np.ones(n, np.uint8)
+    if shape == "hub":
+        return pack(np.full(n, n_vertices // 2), rng.integers(0, 50_000, n)), ops
+    if shape == "one leaf":
+        return pack(np.full(n, n_vertices // 3), 2**31 + rng.permutation(n)), np.ones(n, np.uint8)
+    if model.keys.size and shape == "present":
+        return rng.choice(model.keys, n), ops
+    if model.keys.size and shape == "delete most":
+        keys = model.keys[: model.keys.size * 9 // 10 + 1]
+        return keys, np.full(keys.size, 0, np.uint8)
+    return keys, ops
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_long_histories_match_numpy(seed: int, weighted: bool) -> None:
+    rng = np.random.default_rng(seed)
+    n_vertices = int(rng.choice([8, 100, 2000]))
+    array = PackedMemoryArray(weighted=weighted)
+    array.ensure_vertices(n_vertices)
+    model = Columns(np.empty(0, np.uint64), np.empty(0, np.float32))
+    for step in range(40):
+        keys, ops = stream(rng, model, n_vertices, step)
+        weights = rng.integers(1, 256, keys.size).astype(np.float32)
+        before = model.keys
+        report = array.apply(EdgeBatch(keys, ops, weights if weighted else None))
+        model.apply(keys, ops, weights)
+        edges = array.export()
+        assert np.array_equal(edges.keys, model.keys)
+        assert np.array_equal(report.inserted.keys, np.setdiff1d(model.keys, before))
+        assert np.array_equal(report.deleted.keys, np.setdiff1d(before, model.keys))
+        if weighted:
+            assert np.array_equal(edges.weights, model.weights)
+        assert array.check() == [], step
+
+
+def test_wide_keys_sort_right() -> None:
+    rng = np.random.default_rng(5)
+    array = PackedMemoryArray(weighted=True)
+    array.ensure_vertices(1 << 22)
+    src, dst = rng.integers(0, 1 << 22, 20_000), rng.integers(0, 2**32 - 1, 20_000)
+    weights = np.arange(src.size, dtype=np.float32)
+    array.apply(EdgeBatch.of(np.tile(src, 2), np.tile(dst, 2), weights=np.concatenate([weights + 1, weights])))
+    keys, first = np.unique(pack(src, dst), return_index=True)
+    assert np.array_equal(array.export().keys, keys)
+    assert np.array_equal(array.export().weights, weights[first])
+
+
+# Moving little.
+
+
+def loaded(n_edges: int, n_vertices: int, seed: int) -> PackedMemoryArray:
+    """An array of about n_edges random edges; rows are of equal expected length."""
+    rng = np.random.default_rng(seed)
+    keys = np.unique(pack(rng.integers(0, n_vertices, n_edges), rng.integers(0, n_vertices, n_edges)))
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(n_vertices)
+    array.load(EdgeList(keys))
+    return array
+
+
+def n_slots(array: PackedMemoryArray) -> int:
+    return int(array.view().keys.size)
+
+
+@pytest.fixture(scope="module")
+def ten_million() -> PackedMemoryArray:
+    return loaded(10_000_000, 1 << 20, seed=1)
+
+
+def test_ten_edges_into_ten_million_move_at_most_a_hundredth(ten_million: PackedMemoryArray) -> None:
+    array, n_vertices = ten_million, ten_million.n_vertices
+    rng = np.random.default_rng(2)
+    limit = n_slots(array) // 100
+    shapes: list[Callable[[int], Keys]] = [
+        lambda step: pack(rng.integers(0, n_vertices, 10), rng.integers(0, n_vertices, 10)),
+        lambda step: pack(np.full(10, 0), 10 * step + np.arange(10)),
+        lambda step: pack(np.full(10, n_vertices - 1), 2**31 - 10 * step + np.arange(10)),
+        lambda step: pack(np.full(10, n_vertices // 2), 2**30 + 10 * step + np.arange(10)),
+    ]
+    for shape in shapes:
+        for step in range(200):
+            keys = shape(step)
+            assert array.apply(EdgeBatch(keys, np.ones(10, np.uint8))).slots_moved <= limit
+            if step % 3 == 0:
+                assert array.apply(EdgeBatch(keys, np.zeros(10, np.uint8))).slots_moved <= limit
+    # A stretch that a large batch has just filled to its bounds, and again after each of ten more.
+    for step in range(10):
+        row = 1000 + 100 * step
+        array.apply(EdgeBatch.of(np.full(50_000, row), 2**31 + np.arange(50_000)))
+        keys = pack(np.full(10, row), 2**31 - 1 - np.arange(10))
+        assert array.apply(EdgeBatch(keys, np.ones(10, np.uint8))).slots_moved <= limit
+    assert array.check() == []
+
+
+def test_growth_is_rare_and_costs_little_per_edge() -> None:
+    array = loaded(200_000, 1 << 14, seed=3)
+    rng = np.random.default_rng(4)
+    grown, moved, batches = 0, 0, 8_000
+    for _ in range(batches):
+        before = n_slots(array)
+        src, dst = rng.integers(0, 1 << 14, 10), rng.integers(0, 1 << 14, 10)
+        moved += array.apply(EdgeBatch.of(src, dst)).slots_moved
+        grown += n_slots(array) > before
+    assert 1 <= grown <= 3
+    assert moved <= 30 * 10 * batches
+    assert array.check() == []
+
+
+def test_a_row_that_fills_in_order_moves_few_slots_per_edge() -> None:
+    array = loaded(200_000, 1 << 14, seed=5)
+    moved = 0
+    for step in range(3_000):
+        moved += array.apply(EdgeBatch.of(np.full(10, 77), 2**20 + 10 * step + np.arange(10))).slots_moved
+    assert moved <= 300 * 30_000
+
+
+# All or nothing.
+
+
+def failing_allocations(monkeypatch: pytest.MonkeyPatch, at: int) -> list[int]:
+    """Let the at-th allocation of the array module fail; returns a list that grows with each allocation."""
+    calls: list[int] = []
+    real_empty, real_zeros = np.empty, np.zeros
+
+    def counted(make: Callable[..., Any]) -> Callable[..., Any]:
+        def allocate(*arguments: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == at:
+                raise MemoryError
+            return make(*arguments, **options)
+
+        return allocate
+
+    monkeypatch.setattr(module.np, "empty", counted(real_empty))
+    monkeypatch.setattr(module.np, "zeros", counted(real_zeros))
+    return calls
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("op", [0, 1])
+def test_out_of_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch, weighted: bool, op: int) -> None:
+    rng = np.random.default_rng(6)
+    keys = np.unique(pack(rng.integers(0, 50, 900), rng.integers(0, 1000, 900)))
+    weights = rng.random(keys.size).astype(np.float32)
+    batch = EdgeBatch(
+        keys[: keys.size * 9 // 10] if op == 0 else pack(rng.integers(0, 50, 900), rng.integers(0, 1000, 900)),
+        np.full(keys.size * 9 // 10 if op == 0 else 900, op, np.uint8),
+    )
+    failures = 0
+    for at in range(1, 100):
+        array = PackedMemoryArray(weighted=weighted)
+        array.ensure_vertices(50)
+        array.load(EdgeList(keys, weights if weighted else None))
+        degrees = array.view().degrees.copy()
+        with monkeypatch.context() as patch:
+            calls = failing_allocations(patch, at)
+            try:
+                array.apply(batch)
+            except MemoryError:
+                failed = True
+            else:
+                failed = False
+        if not failed:
+            assert len(calls) < at
+            break
+        failures += 1
+        edges = array.export()
+        assert np.array_equal(edges.keys, keys)
+        assert edges.weights is None or np.array_equal(edges.weights, weights)
+        assert np.array_equal(array.view().degrees, degrees)
+        array.apply(batch)
+        assert array.check() == []
+    assert failures > 10
+
+
+def test_a_row_that_does_not_exist_is_refused() -> None:
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(3)
+    array.apply(EdgeBatch.of([0], [1]))
+    for row in (3, 2**32 - 1):
+        with pytest.raises(ValueError, match=f"row {row} of 3"):
+            array.apply(EdgeBatch.of([0, row], [2, 0]))
+    assert as_dict(array.export()) == {(0, 1): 1.0}
+    with pytest.raises(IndexError, match="vertex 3 of 3"):
+        array.rows(np.array([3], np.uint32))
+
+
+def test_load_refuses_what_is_not_an_edge_list() -> None:
+    array = PackedMemoryArray(weighted=True)
+    array.ensure_vertices(3)
+    array.apply(EdgeBatch.of([0], [1], weights=[2.0]))
+    one = np.ones(2, np.float32)
+    for keys, weights in [
+        (pack([1, 0], [0, 0]), one),
+        (pack([1, 1], [0, 0]), one),
+        (pack([1, 3], [0, 0]), one),
+        (pack([1, 2], [0, 0]), None),
+    ]:
+        with pytest.raises(ValueError, match="edge"):
+            array.load(EdgeList(keys, weights))
+    assert as_dict(array.export()) == {(0, 1): 2.0}
+
+
+def test_an_unweighted_array_holds_no_weights() -> None:
+    array = loaded(1000, 100, seed=7)
+    assert array.view().weights.size == 0
+    assert array.rows(np.array([1], np.uint32)).weights is None
+    with pytest.raises(LookupError, match="no weights"):
+        array.weights_of(np.empty(0, np.uint64))
+
+
+def test_missing_weights_mean_one() -> None:
+    array = PackedMemoryArray(weighted=True)
+    array.ensure_vertices(100)
+    src = np.arange(100)
+    array.apply(EdgeBatch.of(src[::-1], src))
+    assert (array.export().weights == 1).all()
+
+
+def test_columns_that_kernels_cannot_take_as_they_are() -> None:
+    keys = np.repeat(pack(np.arange(50), np.arange(50)), 2)[::2]
+    ops = np.ones(50, np.uint8)
+    ops.flags.writeable = False
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(50)
+    array.apply(EdgeBatch(keys, ops))
+    assert array.n_edges == 50
+    assert array.has_edge(np.frombuffer(keys.tobytes(), np.uint64)).all()
+
+
+# Memory.
+
+
+def test_memory_per_edge_is_bounded_and_stated() -> None:
+    array = loaded(500_000, 1 << 12, seed=8)
+    held = array.memory_bytes()
+    assert set(held) == {"slots", "leaves", "rows", "scratch"}
+    assert 8 / ROOT_UPPER <= held["slots"] / array.n_edges <= 8 / 0.7
+    assert held["scratch"] == 0 or held["scratch"] < 100_000
+    keys = array.export().keys
+    array.apply(EdgeBatch(keys[::2], np.zeros(keys[::2].size, np.uint8)))
+    assert array.memory_bytes()["slots"] / array.n_edges <= 8 / ROOT_LOWER
+    array.apply(EdgeBatch(keys, np.zeros(keys.size, np.uint8)))
+    assert array.n_edges == 0
+    assert array.memory_bytes()["slots"] == 8 * LEAF_SLOTS
+
+
+def test_vertices_without_edges_cost_constant_time_each() -> None:
+    array = PackedMemoryArray(weighted=False)
+    moves = 0
+    for n in range(1, 5000):
+        before = array.view().degrees
+        array.ensure_vertices(n)
+        moves += array.view().degrees is not before
+    assert array.n_vertices == 4999
+    assert moves < 40
+
+
+# The geometry.
+
+
+@given(n_edges=st.integers(0, 10**10))
+@settings(deadline=None)
+def test_a_fresh_layout_is_within_its_own_bounds(n_edges: int) -> None:
+    layout = Layout.holding(n_edges)
+    assert layout.edges_min <= n_edges <= layout.edges_max
+    assert layout.resized(n_edges) is layout
+    assert Layout.holding(n_edges + 1).n_leaves >= layout.n_leaves
+
+
+@given(n_leaves=st.integers(1, 10**8), share=st.floats(0, 3))
+@settings(deadline=None)
+def test_a_resized_layout_is_within_its_own_bounds(n_leaves: int, share: float) -> None:
+    layout = Layout(n_leaves)
+    n_edges = int(share * layout.n_slots)
+    resized = layout.resized(n_edges)
+    assert resized.edges_min <= n_edges <= resized.edges_max
+    assert (resized.n_leaves > n_leaves) == (n_edges > layout.edges_max)
+    assert (resized.n_leaves < n_leaves) == (n_edges < layout.edges_min)
+
+
+@given(n_leaves=st.integers(1, 10**8))
+@settings(deadline=None)
+def test_bounds_tighten_from_leaf_to_root(n_leaves: int) -> None:
+    layout = Layout(n_leaves)
+    assert layout.lower.size == layout.upper.size == layout.height + 1
+    assert (np.diff(layout.lower) > 0).all()
+    assert (np.diff(layout.upper) < 0).all()
+    assert 1 << layout.height >= n_leaves
+
+
+def test_too_many_leaves_are_refused() -> None:
+    with pytest.raises(MemoryError, match="at most"):
+        Layout.holding(2**32 * LEAF_SLOTS)
+
+
+def test_a_large_batch_rewrites_the_array_once() -> None:
+    array = loaded(100_000, 1 << 12, seed=9)
+    n = int(array.n_edges * REWRITE_SHARE) + 1000
+    keys = array.export().keys[:n]
+    report = array.apply(EdgeBatch(keys, np.ones(n, np.uint8)))
+    assert report.slots_moved == array.n_edges
+    assert array.check() == []
+
+
+# Walking rows in place.
+
+
+@nb.njit(cache=False)
+def _walk(rows: RowView, u: int, neighbors: np.ndarray) -> int:
+    n = 0
+    remaining = np.int64(rows.degrees[u])
+    if remaining:
+        leaf, slot = first_slot(rows, u)
+        while remaining > 0:
+            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+            for i in range(slot, end):
+                neighbors[n] = rows.keys[i] & LOW
+                n += 1
+            remaining -= end - slot
+            leaf += np.int64(1)
+            slot = leaf << rows.leaf_shift
+    return n
+
+
+def test_kernels_walk_rows_in_place() -> None:
+    array = loaded(20_000, 300, seed=10)
+    rng = np.random.default_rng(11)
+    keys = rng.permutation(array.export().keys)[:15_000]
+    array.apply(EdgeBatch(keys, np.zeros(keys.size, np.uint8)))
+    vertices = np.arange(300, dtype=np.uint32)
+    rows = array.rows(vertices)
+    neighbors = np.empty(300, np.uint32)
+    for u in vertices.tolist():
+        n = _walk(array.view(), u, neighbors)
+        assert neighbors[:n].tolist() == rows.neighbors[rows.offsets[u] : rows.offsets[u + 1]].tolist()
+
+
+# The check itself must be able to fail.
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda rows: rows.keys.__setitem__(slice(0, 2), rows.keys[[1, 0]]), "order"),
+        (lambda rows: rows.counts.__setitem__(1, rows.counts[1] - 1), "add up"),
+        (lambda rows: rows.counts.__setitem__(slice(0, 2), [32, 2 * rows.counts[0] - 32]), ""),
+        (lambda rows: rows.degrees.__setitem__(5, rows.degrees[5] + 1), "degrees"),
+        (lambda rows: rows.row_leaf.__setitem__(5, rows.row_leaf[5] + 1), "row 5"),
+    ],
+)
+def test_check_notices_damage(damage: Callable[[RowView], None], problem: str) -> None:
+    array = loaded(2000, 50, seed=12)
+    assert array.check() == []
+    damage(array.view())
+    assert any(problem in found for found in array.check())

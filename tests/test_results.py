@@ -1,0 +1,322 @@
+"""Publishing in shared memory: every epoch whole, whatever changed, grew, failed or was overtaken."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphtide.daemon import results, shared_memory
+from graphtide.daemon.errors import Unavailable
+from graphtide.daemon.results import ProgramPublication, Publication, ResultsReader, ResultsWriter
+from graphtide.daemon.shared_memory import SharedArray
+
+
+def attach(writer: ResultsWriter) -> ResultsReader:
+    return ResultsReader(results.Layout.from_wire(writer.layout.to_wire()), os.dup(writer.fd))
+
+
+def publication(number: int, n: int, columns: dict, changed: dict, **more) -> Publication:
+    program = ProgramPublication("fake", columns, changed, **more)
+    return Publication((1, number), n, {"file": number}, {"p": program}, {"edges": number})
+
+
+def columns_of(reader: ResultsReader) -> dict[str, list]:
+    def copy(snapshot):
+        published = snapshot.programs["p"].published
+        return {name: column[: published.n_vertices].tolist() for name, column in published.columns.items()}
+
+    return reader.read(copy)
+
+
+# -- shared memory ------------------------------------------------------------------------------------------
+
+
+def test_an_allocated_array_is_zero_and_found_again():
+    array = shared_memory.allocate("test", 1000, np.uint32)
+    assert array.size == 1000 and not array.any() and array.flags.writeable
+    place = SharedArray.of(array[10:20])
+    assert (place.byte_offset, place.n_items, place.dtype) == (40, 10, "<u4")
+    array[10] = 7
+    seen = shared_memory.attach(SharedArray(os.dup(place.fd), 40, 10, "<u4"))
+    assert seen[0] == 7 and not seen.flags.writeable
+
+
+def test_an_empty_array_can_be_allocated():
+    assert shared_memory.allocate("test", 0, np.float64).size == 0
+
+
+def test_memory_lives_as_long_as_a_view_of_it():
+    fd = SharedArray.of(view := shared_memory.allocate("test", 10, np.int64)[3:]).fd
+    view[0] = 5
+    os.fstat(fd)
+    del view
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.parametrize("array", [np.zeros(4), shared_memory.allocate("test", 10, np.int64)[::2]])
+def test_other_arrays_are_refused(array):
+    with pytest.raises(ValueError, match="not a contiguous array in shared memory"):
+        SharedArray.of(array)
+
+
+def test_attaching_more_than_there_is_is_refused():
+    place = SharedArray.of(shared_memory.allocate("test", 10, np.int64))
+    fd = os.memfd_create("small")
+    with pytest.raises(ValueError, match="do not fit"):
+        shared_memory.attach(SharedArray(fd, 0, place.n_items, place.dtype))
+
+
+def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "memfd_create")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    array = shared_memory.allocate("test", 100, np.int64)
+    array[:] = np.arange(100)
+    assert list(tmp_path.iterdir()) == []
+    place = SharedArray.of(array)
+    assert shared_memory.attach(SharedArray(os.dup(place.fd), 0, 100, "<i8")).sum() == 4950
+
+
+def test_descriptors_travel_with_their_message():
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with left, right:
+        array = shared_memory.allocate("test", 4, np.int64)
+        array[:] = 3
+        shared_memory.send_with_fds(left, b"one", [SharedArray.of(array).fd])
+        shared_memory.send_with_fds(left, b"two")
+        message, (fd,) = shared_memory.receive_with_fds(right, 100)
+        assert message == b"one"
+        assert shared_memory.attach(SharedArray(fd, 0, 4, "<i8")).tolist() == [3, 3, 3, 3]
+        assert shared_memory.receive_with_fds(right, 100) == (b"two", [])
+        shared_memory.send_with_fds(left, b"x" * 200)
+        with pytest.raises(ValueError, match="longer than 100 bytes"):
+            shared_memory.receive_with_fds(right, 100)
+        left.close()
+        assert shared_memory.receive_with_fds(right, 100) == (b"", [])
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+@st.composite
+def histories(draw):
+    """Epochs as (new vertices, changed positions per column or None for all)."""
+    change = st.one_of(st.none(), st.lists(st.integers(0, 10_000), max_size=20), st.just("missing"))
+    return draw(st.lists(st.tuples(st.integers(0, 700), change, change), min_size=1, max_size=12))
+
+
+@settings(deadline=None, max_examples=60)
+@given(histories(), st.integers(0, 2**32))
+def test_readers_see_exactly_what_was_published(history, seed):
+    random = np.random.default_rng(seed)
+    writer = ResultsWriter()
+    reader = None
+    live = {"a": np.zeros(0, np.uint64), "b": np.zeros(0, np.float32)}
+    n = 0
+    for number, (more, *changes) in enumerate(history):
+        n += more
+        live = {name: np.concatenate([column, np.zeros(more, column.dtype)]) for name, column in live.items()}
+        changed = {}
+        for name, change in zip(live, changes, strict=True):
+            column = live[name]
+            column[n - more :] = random.integers(0, 1000, more)
+            if change == "missing":
+                continue
+            where = np.arange(n) if change is None else np.unique(np.asarray(change, np.int64) % n if n else [])
+            column[where.astype(np.intp)] = random.integers(0, 1000, where.size)
+            changed[name] = None if change is None else where.astype(np.uint32)
+        writer.publish(publication(number, n, live, changed, scalars={"norm": np.float64(number)}))
+        if reader is None or reader.generation != writer.generation:
+            reader = attach(writer)
+        assert columns_of(reader) == {name: column.tolist() for name, column in live.items()}
+        snapshot = reader.snapshot()
+        assert (snapshot.epoch, snapshot.n_vertices) == ((1, number), n)
+        assert (snapshot.offsets, snapshot.stats) == ({"file": number}, {"edges": number})
+        assert snapshot.programs["p"].published.scalars == {"norm": number}
+
+
+def test_the_old_memory_keeps_its_epoch_when_new_memory_takes_over():
+    writer = ResultsWriter()
+    writer.publish(publication(1, 3, {"a": np.arange(3)}, {"a": None}))
+    old = attach(writer)
+    writer.publish(publication(2, 5000, {"a": np.arange(5000)}, {"a": None}))
+    assert writer.generation == 2 and writer.layout.capacity == 10_000
+    assert old.snapshot().epoch == (1, 1) and columns_of(old) == {"a": [0, 1, 2]}
+    assert attach(writer).snapshot().epoch == (1, 2)
+
+
+def test_long_meta_data_gets_new_memory():
+    writer = ResultsWriter()
+    writer.publish(publication(1, 1, {}, {}))
+    long = {"note": "x" * 200_000}
+    writer.publish(publication(2, 1, {}, {}, state={"state": "fresh", **long}))
+    assert writer.generation == 2
+    assert attach(writer).snapshot().programs["p"].state["note"] == long["note"]
+
+
+def test_other_columns_get_new_memory():
+    writer = ResultsWriter()
+    writer.publish(publication(1, 2, {"a": np.arange(2)}, {"a": None}))
+    writer.publish(publication(2, 2, {"a": np.ones(2, np.float32)}, {}))
+    assert columns_of(attach(writer)) == {"a": [1.0, 1.0]}
+
+
+def test_of_a_quarantined_program_the_last_results_stay():
+    writer = ResultsWriter()
+    column = np.arange(10)
+    for number in (1, 2):
+        column[number] += 100
+        touched = {"a": np.array([number], np.uint32)}
+        writer.publish(publication(number, 10, {"a": column}, touched, scalars={"norm": number}))
+    expected = column.tolist()
+    column[:] = -1  # left behind by the run that failed
+    for number in (3, 4, 5):
+        failed = publication(number, 12 * number**3, {"a": column}, {}, state={"state": "quarantined"})
+        writer.publish(failed)
+        reader = attach(writer)
+        assert columns_of(reader) == {"a": expected}
+        assert reader.snapshot().programs["p"].published.scalars == {"norm": 2}
+        assert reader.snapshot().epoch == (1, number)
+
+
+def test_a_column_that_is_too_short_is_refused_and_nothing_is_lost():
+    writer = ResultsWriter()
+    column = np.arange(10)
+    writer.publish(publication(1, 10, {"a": column}, {"a": None}))
+    with pytest.raises(ValueError, match="column p/a: 10 entries for 11 vertices"):
+        writer.publish(publication(2, 11, {"a": column}, {}))
+    column[:] = 5
+    with pytest.raises(IndexError):
+        writer.publish(publication(2, 10, {"a": column}, {"a": np.array([10**6], np.uint32)}))
+    reader = attach(writer)
+    assert reader.snapshot().epoch == (1, 1) and columns_of(reader) == {"a": list(range(10))}
+    writer.publish(publication(3, 10, {"a": column}, {}))
+    assert columns_of(reader) == {"a": [5] * 10}
+
+
+def test_what_use_raises_is_raised():
+    writer = ResultsWriter()
+    writer.publish(publication(1, 1, {}, {}))
+    with pytest.raises(KeyError):
+        attach(writer).read(lambda snapshot: snapshot.programs["absent"])
+
+
+def test_a_reader_that_is_always_overtaken_gives_up():
+    writer = ResultsWriter()
+    column = np.zeros(1)
+    numbers = iter(range(10_000))
+
+    def overtaken(snapshot):
+        for _ in range(2):
+            writer.publish(publication(next(numbers), 1, {"a": column}, {}))
+
+    overtaken(None)
+    with pytest.raises(Unavailable):
+        attach(writer).read(overtaken)
+
+
+WRITE_AT_FULL_SPEED = """
+import os, sys
+import numpy as np
+from graphtide.daemon import shared_memory
+from graphtide.daemon.results import ProgramPublication, Publication, ResultsWriter
+import msgpack, socket
+
+link = socket.socket(fileno=int(sys.argv[1]))
+n, writer = 4000, ResultsWriter()
+columns = {"a": np.zeros(n, np.uint64), "b": np.zeros(n, np.float64)}
+some = np.arange(0, n, 16, dtype=np.uint32)
+number = 0
+link.setblocking(False)
+while True:
+    number += 1
+    # Every third epoch changes all entries; the others change some, and the sums tell which epoch it is.
+    touched = None if number % 3 == 0 else some
+    for column in columns.values():
+        column[slice(None) if touched is None else touched] = number
+    program = ProgramPublication("fake", columns, {"a": touched, "b": touched}, {"number": number})
+    writer.publish(Publication((1, number), n, {"f": number}, {"p": program}, {"number": number}))
+    if number == 1:
+        shared_memory.send_with_fds(link, msgpack.packb(writer.layout.to_wire()), [writer.fd])
+    if number % 64 == 0:
+        try:
+            if not link.recv(1):
+                break
+        except BlockingIOError:
+            pass
+"""
+
+
+def test_no_epoch_is_ever_torn_under_a_writer_process_at_full_speed():
+    import msgpack
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", WRITE_AT_FULL_SPEED, str(theirs.fileno())]
+    with subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process, ours:
+        theirs.close()
+        ours.settimeout(60)
+        message, (fd,) = shared_memory.receive_with_fds(ours, 1 << 16)
+        reader = ResultsReader(results.Layout.from_wire(msgpack.unpackb(message)), fd)
+
+        def observe(snapshot):
+            published = snapshot.programs["p"].published
+            rows = [column[: published.n_vertices].copy() for column in published.columns.values()]
+            return snapshot, rows, published.scalars["number"]
+
+        seen = set()
+        tries = refused = 0
+        while len(seen) < 200 and tries < 100_000:
+            tries += 1
+            try:
+                snapshot, rows, scalar = reader.read(observe)
+            except Unavailable:
+                refused += 1
+                continue
+            number = snapshot.epoch[1]
+            whole = number - number % 3
+            for row in rows:
+                assert (row[::16] == number).all()
+                assert (np.delete(row, np.s_[::16]) == whole).all()
+            assert scalar == snapshot.stats["number"] == snapshot.offsets["f"] == number
+            seen.add(number)
+        ours.close()
+        assert process.wait(60) == 0
+    assert len(seen) > 20, f"{tries} tries, {refused} refused"
+
+
+def test_a_writer_thread_does_not_tear_epochs_either():
+    writer = ResultsWriter()
+    stop = threading.Event()
+    columns = {"a": np.zeros(1000, np.int64)}
+    writer.publish(publication(0, 1000, columns, {"a": None}))
+    reader = attach(writer)
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            columns["a"][:] = number
+            writer.publish(publication(number, 1000, columns, {"a": None}))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(300):
+            try:
+                number, row = reader.read(
+                    lambda s: (s.epoch[1], s.programs["p"].published.columns["a"][:1000].copy())
+                )
+            except Unavailable:
+                continue
+            assert (row == number).all()
+    finally:
+        stop.set()
+        thread.join()

@@ -1,0 +1,316 @@
+"""The Kafka source against a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.admin import NewPartitions
+
+from graphtide.daemon.errors import SourceError, SourceUnavailable
+from graphtide.daemon.records import Partition, RawRecord
+from graphtide.daemon.source_kafka import Backoff, KafkaSource
+from graphtide.ops.kafka import DevKafka, _free_port
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def topic(kafka: DevKafka) -> str:
+    name = f"edges-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 2)
+    return name
+
+
+@pytest.fixture
+def producer(kafka: DevKafka) -> Iterator[KafkaProducer]:
+    with contextlib.closing(KafkaProducer(bootstrap_servers=kafka.bootstrap)) as made:
+        yield made
+
+
+@pytest.fixture
+def open_source(kafka: DevKafka, topic: str) -> Iterator[Callable[..., KafkaSource]]:
+    opened: list[KafkaSource] = []
+
+    def make(offsets: dict[Partition, int] | None = None, **options: Any) -> KafkaSource:
+        source = KafkaSource(
+            kafka.bootstrap, [topic], **{"name": topic, "discovery_s": 0.2, "client": FAST, **options}
+        )
+        source.open(offsets)
+        opened.append(source)
+        return source
+
+    yield make
+    for source in opened:
+        source.close()
+
+
+FAST = {"reconnect_backoff_max_ms": 500}
+
+
+def read(source: KafkaSource, count: int, timeout_s: float = 30, bytes_max: int = 1 << 20) -> list[RawRecord]:
+    """Poll until so many records came; one more poll shows that no further ones do."""
+    records: list[RawRecord] = []
+    deadline = time.monotonic() + timeout_s
+    while len(records) < count:
+        assert time.monotonic() < deadline, f"only {len(records)} of {count} records came"
+        records += source.poll(bytes_max, timeout_s=0.2)
+    return records + source.poll(bytes_max, timeout_s=0.1)
+
+
+def until(condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        source.poll(1 << 20, timeout_s=0.05)
+
+
+def send(producer: KafkaProducer, topic: str, values: list[bytes], partition: int = 0, **more: Any) -> int:
+    """Send; return the next offset after the last."""
+    futures = [producer.send(topic, value, partition=partition, **more) for value in values]
+    producer.flush()
+    return max(future.get(30).offset for future in futures) + 1
+
+
+def named(records: list[RawRecord]) -> list[tuple[int | None, int, bytes | None]]:
+    return sorted((record.partition.number, record.offset, record.value) for record in records)
+
+
+def test_records_come_with_everything_they_have(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"a"], key=b"k", headers=[("content-type", b"text/csv; x=1")], timestamp_ms=1234)
+    producer.send(topic, None, key=b"gone", partition=1).get(30)
+    source = open_source()
+    records = {record.partition.number: record for record in read(source, 2)}
+    first = records[0]
+    assert (first.value, first.key, first.offset, first.next_offset) == (b"a", b"k", 0, 1)
+    assert first.encoding == "csv" and first.timestamp_ms == 1234
+    assert first.headers == (("content-type", b"text/csv; x=1"),)
+    assert records[1].value is None and records[1].encoding == "msgpack"
+    assert source.position() == {Partition(topic, 0): 1, Partition(topic, 1): 1}
+    assert set(source.lag().amount.values()) == {0} and source.lag().seconds == 0
+
+
+def test_a_restart_goes_on_where_the_checkpoint_says(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    for partition in (0, 1):
+        send(producer, topic, [b"%d-%d" % (partition, i) for i in range(20)], partition)
+    first = open_source()
+    before: list[RawRecord] = []
+    while len(before) < 13:
+        before += first.poll(1, timeout_s=1)  # one byte: one record at a time
+    position = first.position()
+    identity = first.identity()
+    first.close()
+    second = open_source(position, start="latest")
+    after = read(second, 40 - len(before))
+    everything = [(p, i, b"%d-%d" % (p, i)) for p in (0, 1) for i in range(20)]
+    assert named(before + after) == everything
+    assert second.identity() == identity and len(identity["topics"][topic]) > 10 and identity["cluster"]
+
+
+def test_where_reading_starts(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"old"], timestamp_ms=1000)
+    send(producer, topic, [b"new"], timestamp_ms=5000)
+    assert [record.value for record in read(open_source(start="earliest"), 2)] == [b"old", b"new"]
+    assert [record.value for record in read(open_source(start=2000), 1)] == [b"new"]
+    assert [record.value for record in read(open_source(start={topic: {0: 1}}), 1)] == [b"new"]
+    latest = open_source(start="latest")
+    until(lambda: latest.position() == {Partition(topic, 0): 2, Partition(topic, 1): 0}, latest)
+    send(producer, topic, [b"newest"])
+    assert [record.value for record in read(latest, 1)] == [b"newest"]
+
+
+def test_aborted_transactions_are_not_read_and_markers_do_not_stall_the_position(
+    kafka: DevKafka, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    transactional = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=topic)
+    transactional.init_transactions()
+    source = open_source()
+    for value, commit in ((b"kept", True), (b"aborted", False), (b"last", True)):
+        transactional.begin_transaction()
+        transactional.send(topic, value, partition=0).get(30)
+        if commit:
+            transactional.commit_transaction()
+        else:
+            transactional.abort_transaction()
+    transactional.close()
+    assert [record.value for record in read(source, 2)] == [b"kept", b"last"]
+    # Three records and three markers: the position passes the last marker too.
+    until(lambda: source.position()[Partition(topic, 0)] == 6, source)
+    until(lambda: source.lag().amount[Partition(topic, 0)] == 0, source)
+
+
+def test_large_columnar_records_arrive(kafka: DevKafka, open_source: Callable[..., KafkaSource]) -> None:
+    topic = f"large-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1, {"max.message.bytes": str(24 << 20)})
+    with contextlib.closing(
+        KafkaProducer(bootstrap_servers=kafka.bootstrap, max_request_size=24 << 20, compression_type="lz4")
+    ) as producer:
+        values = [bytes([i]) * (5 << 20) for i in range(4)]
+        send(producer, topic, values)
+    source = KafkaSource(kafka.bootstrap, [topic], fetch_bytes_max=1 << 20)
+    with contextlib.closing(source):
+        source.open(None)
+        assert [record.value for record in read(source, 4, bytes_max=1 << 20)] == values
+
+
+def test_new_partitions_are_read_from_their_start(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    source = open_source(start="latest")
+    until(lambda: len(source.position()) == 2, source)
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        admin.create_partitions({topic: NewPartitions(4)})
+    with contextlib.closing(KafkaProducer(bootstrap_servers=kafka.bootstrap)) as fresh:
+        send(fresh, topic, [b"first there"], partition=3)
+    assert named(read(source, 1)) == [(3, 0, b"first there")]
+    assert len(source.position()) == 4
+    restarted = open_source({Partition(topic, 0): 0, Partition(topic, 1): 0}, start="latest")
+    assert named(read(restarted, 1)) == [(3, 0, b"first there")]
+
+
+def test_an_offset_that_retention_passed_is_an_error(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 10)
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 6})
+    for wanted, why in ((3, "retention has passed it"), (11, "the topic ends before it")):
+        source = open_source({Partition(topic, 0): wanted, Partition(topic, 1): 0})
+        with pytest.raises(SourceError) as caught:
+            read(source, 1)
+        assert caught.value.message == (
+            f"offset {wanted} of {topic}/0 is not available: {why}; available are 6 to 10"
+        )
+        assert caught.value.detail["begin"] == 6
+    gone = open_source({Partition(topic, 7): 0})
+    with pytest.raises(SourceError, match="has only 2 partitions"):
+        read(gone, 1)
+
+
+def test_retention_that_passes_a_running_reader_is_an_error(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 10)
+    source = open_source(fetch_bytes_max=1, records_max=1)
+    assert len(source.poll(1, timeout_s=0)) <= 1
+    until(lambda: source.position().get(Partition(topic, 0), 0) >= 1, source)
+    stopped_at = source.position()[Partition(topic, 0)]
+    send(producer, topic, [b"y"] * 500)
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 510})
+    send(producer, topic, [b"z"])
+    if stopped_at < 510:
+        with pytest.raises(SourceError, match=r"not available: retention has passed it; available are 510"):
+            read(source, 1000, bytes_max=1)
+
+
+def test_a_topic_made_anew_is_another_topic(
+    kafka: DevKafka, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    source = open_source()
+    until(lambda: len(source.position()) == 2, source)
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        admin.delete_topics([topic])
+        deadline = time.monotonic() + 30
+        while admin.describe_topics([topic])[0]["error_code"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    kafka.create_topic(topic, 2)
+    with pytest.raises(SourceError, match="was deleted and made again"):
+        until(lambda: False, source)
+
+
+def test_commits_show_up_in_the_group(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 5)
+    source = open_source()
+    read(source, 5)
+    source.checkpointed({Partition(topic, 0): 3})
+    source.checkpointed(source.position())
+    source.close()
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+        group = admin.list_group_offsets({f"graphtide-{topic}": None})[f"graphtide-{topic}"]
+    committed = {partition: entry.offset for partition, entry in group.items()}
+    assert committed == {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 0}
+    assert source.commit_failures == 0
+
+
+def test_a_missing_topic_is_waited_for(kafka: DevKafka, producer: KafkaProducer) -> None:
+    topic = f"later-{uuid.uuid4().hex[:8]}"
+    source = KafkaSource(kafka.bootstrap, [topic], discovery_s=0.2)
+    with contextlib.closing(source):
+        source.open(None)
+        with pytest.raises(SourceUnavailable, match=f"no topic {topic}"):
+            source.identity()
+        assert source.poll(100, timeout_s=0.1) == [] and source.outages == 0
+        kafka.create_topic(topic, 1)
+        send(producer, topic, [b"x"])
+        assert len(read(source, 1)) == 1
+
+
+def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
+    source = KafkaSource(f"127.0.0.1:{_free_port()}", ["edges"], connect_timeout_s=0.5)
+    with contextlib.closing(source):
+        assert source.lag().amount == {} and source.position() == {}
+        source.open({Partition("edges", 0): 7})
+        with pytest.raises(SourceUnavailable, match="cannot be reached"):
+            source.identity()
+        assert source.poll(100, timeout_s=0.05) == []
+        assert source.position() == {Partition("edges", 0): 7}
+
+
+def test_waits_grow_to_a_limit_and_vary() -> None:
+    backoff = Backoff(0.1, 1.0)
+    waits = [backoff.wait_s() for _ in range(50)]
+    assert all(0.05 <= wait <= 0.1 for wait in waits[:1]) and all(0.5 <= wait <= 1.0 for wait in waits[5:])
+    assert len(set(waits[5:])) > 10
+    backoff.reset()
+    assert backoff.wait_s() <= 0.1
+
+
+def test_a_restarted_broker_loses_and_doubles_nothing(
+    kafka: DevKafka, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    source = open_source()
+    count = 60
+    failures: list[BaseException] = []
+
+    def produce() -> None:
+        try:
+            with contextlib.closing(
+                KafkaProducer(bootstrap_servers=kafka.bootstrap, reconnect_backoff_max_ms=500)
+            ) as producer:
+                futures = []
+                for i in range(count):
+                    futures.append(producer.send(topic, b"%d" % i, partition=i % 2))
+                    time.sleep(0.05)
+                for future in futures:
+                    future.get(60)
+        except BaseException as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=produce)
+    writer.start()
+    records = [*source.poll(1 << 20, timeout_s=0.5)]
+    kafka.stop()
+    until(lambda: source.outages > 0, source)
+    kafka.start()
+    records += read(source, count - len(records), timeout_s=60)
+    writer.join()
+    assert not failures
+    expected = [(i % 2, i // 2, b"%d" % i) for i in range(count)]
+    assert named(records) == sorted(expected)
+    assert source.outages >= 1

@@ -1,0 +1,409 @@
+"""The spool: its frames, its writer, and the source that follows it."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphtide.daemon.errors import ConfigError, SourceError
+from graphtide.daemon.records import Partition, RawRecord
+from graphtide.daemon.source_spool import CORRUPT, HEADER, SpoolSource
+from graphtide.daemon.spool import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
+
+COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
+
+
+def opened(path: Path, offsets: dict[Partition, int] | None = None, **options: Any) -> SpoolSource:
+    source = SpoolSource(path, **options)
+    source.open(offsets)
+    return source
+
+
+def drain(source: SpoolSource, bytes_max: int = 1 << 20) -> list[RawRecord]:
+    records: list[RawRecord] = []
+    while fresh := source.poll(bytes_max, timeout_s=0):
+        records += fresh
+    return records
+
+
+def values(records: list[RawRecord]) -> list[bytes]:
+    return [record.value or b"" for record in records]
+
+
+# -- names and frames ---------------------------------------------------------------------------------------
+
+
+def test_a_name_tells_encoding_and_compression() -> None:
+    assert file_kind("a.msgpack") == ("msgpack", None)
+    assert file_kind("a.b.csv.gz") == ("csv", "gz")
+    assert file_kind("edges.el.zst") == ("el", "zst")
+    for name in ("a.txt", "csv", ".csv", "csv.gz", ".hidden.csv", "a.csv.tmp", "a.msgpack.part", "a.csv.bz2"):
+        assert file_kind(name) is None, name
+
+
+@given(payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=8), cut=st.integers(0, 400))
+@settings(deadline=None, max_examples=60)
+def test_whole_frames_come_back_and_an_incomplete_one_waits(payloads: list[bytes], cut: int) -> None:
+    data = b"".join(map(frame, payloads))
+    found = list(frames(data[:cut]))
+    ends = [sum(len(p) + 8 for p in payloads[: i + 1]) for i in range(len(payloads))]
+    assert [item.payload for item in found] == [p for p, end in zip(payloads, ends, strict=True) if end <= cut]
+    assert all(item.good for item in found)
+    assert [item.stop for item in found] == ends[: len(found)]
+
+
+def test_a_broken_checksum_spares_its_neighbours() -> None:
+    data = bytearray(frame(b"one") + frame(b"two") + frame(b"three"))
+    data[len(frame(b"one")) + 9] ^= 1
+    assert [(item.payload, item.good) for item in frames(bytes(data))] == [
+        (b"one", True),
+        (b"two"[:1] + bytes([b"two"[1] ^ 1]) + b"two"[2:], False),
+        (b"three", True),
+    ]
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 40, b"\xff" * 8])
+def test_a_senseless_length_loses_the_framing(tail: bytes) -> None:
+    with pytest.raises(FramingLost) as caught:
+        list(frames(frame(b"one") + tail))
+    assert caught.value.position == len(frame(b"one"))
+
+
+def test_a_length_that_points_into_nowhere_loses_the_framing() -> None:
+    first = bytearray(frame(b"x" * 100))
+    first[0] = 50  # the length is wrong but possible: the checksum fails, and what follows is no header
+    with pytest.raises(FramingLost):
+        list(frames(bytes(first) + frame(b"two"), bytes_max=1000))
+
+
+@pytest.mark.parametrize("size", [0, (64 << 20) + 1])
+def test_records_have_a_size(size: int) -> None:
+    with pytest.raises(ValueError, match="a record must have"):
+        frame(bytes(size))
+
+
+# -- the writer ---------------------------------------------------------------------------------------------
+
+
+def test_writer_and_source_agree_on_offsets(tmp_path: Path) -> None:
+    with SpoolWriter(tmp_path) as writer:
+        ends = [writer.append(payload) for payload in (b"a", b"bb", b"ccc")]
+    records = drain(opened(tmp_path))
+    assert values(records) == [b"a", b"bb", b"ccc"]
+    assert [record.next_offset for record in records] == ends
+    assert {record.encoding for record in records} == {"msgpack"}
+
+
+def test_a_writer_goes_on_after_a_torn_record(tmp_path: Path) -> None:
+    with SpoolWriter(tmp_path, name="a.msgpack") as writer:
+        writer.append(b"whole")
+    with open(tmp_path / "a.msgpack", "ab") as file:
+        file.write(frame(b"torn")[:-1])
+    source = opened(tmp_path)
+    assert values(drain(source)) == [b"whole"]
+    with SpoolWriter(tmp_path, name="a.msgpack") as writer:
+        writer.append(b"next")
+    assert values(drain(source)) == [b"next"]
+
+
+def test_a_file_has_one_writer(tmp_path: Path) -> None:
+    with SpoolWriter(tmp_path, name="a.msgpack"), pytest.raises(BlockingIOError):
+        SpoolWriter(tmp_path, name="a.msgpack")
+
+
+def test_new_files_sort_by_time(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        with SpoolWriter(tmp_path) as writer:
+            names.append(writer.name)
+    assert names == sorted(names) and len(set(names)) == 3
+
+
+def test_reading_frames_larger_than_a_read(tmp_path: Path) -> None:
+    payloads = [b"s", b"l" * (3 << 20), b"t"]
+    with SpoolWriter(tmp_path, name="a.msgpack") as writer:
+        for payload in payloads:
+            writer.append(payload)
+    assert [item.payload for item in read_frames(tmp_path / "a.msgpack")] == payloads
+    assert values(drain(opened(tmp_path))) == payloads
+
+
+# -- following files ----------------------------------------------------------------------------------------
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[tuple[str, bytes]], list[int]]:
+    """Pieces appended to files in turn (cut anywhere), and after which of them the reader restarts."""
+    contents = {
+        "b.el": b"".join(draw(st.lists(st.binary(max_size=12).map(_line), max_size=8))),
+        "a.msgpack": b"".join(map(frame, draw(st.lists(st.binary(min_size=1, max_size=30), max_size=6)))),
+        "c.json": b"".join(draw(st.lists(st.binary(max_size=90).map(_line), max_size=4))),
+    }
+    left = dict(contents)
+    pieces = []
+    while any(left.values()):
+        name = draw(st.sampled_from([name for name, rest in left.items() if rest]))
+        count = draw(st.integers(1, 60))
+        pieces.append((name, left[name][:count]))
+        left[name] = left[name][count:]
+    return pieces, draw(st.lists(st.integers(0, max(len(pieces) - 1, 0)), max_size=4))
+
+
+def _line(body: bytes) -> bytes:
+    return body.replace(b"\n", b" ") + b"\n"
+
+
+@given(history=histories(), block=st.integers(1, 64), bytes_max=st.integers(1, 200))
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_growth_and_any_restart_reads_every_byte_once(
+    tmp_path: Path, history: tuple[list[tuple[str, bytes]], list[int]], block: int, bytes_max: int
+) -> None:
+    pieces, restarts = history
+    spool = tmp_path / "spool"
+    shutil.rmtree(spool, ignore_errors=True)
+    options: dict[str, Any] = {"block_bytes": block, "fingerprints": tmp_path / "fingerprints"}
+    source = opened(spool, **options)
+    read: dict[str, list[RawRecord]] = defaultdict(list)
+    written: dict[str, bytes] = defaultdict(bytes)
+    for step, (name, piece) in enumerate(pieces):
+        with open(spool / name, "ab") as file:
+            file.write(piece)
+        written[name] += piece
+        for record in source.poll(bytes_max, timeout_s=0):
+            read[record.partition.name].append(record)
+        if step in restarts:
+            position = source.position()
+            source.checkpointed(position)
+            source.close()
+            source = opened(spool, position, **options)
+    for record in drain(source, bytes_max):
+        read[record.partition.name].append(record)
+    for name, content in written.items():
+        spans = [(record.offset, record.next_offset) for record in read[name]]
+        assert [a for a, _ in spans] == [0, *[b for _, b in spans]][: len(spans)]
+        taken = values(read[name])
+        if name.endswith(".msgpack"):
+            taken = list(map(frame, taken))
+        assert b"".join(taken) == content
+        assert source.position()[Partition(name)] == len(content)
+    assert source.lag().amount == {Partition(name): 0 for name in written}
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_compressed_files_have_offsets_of_their_content(tmp_path: Path, compression: str) -> None:
+    lines = [b"%d %d\n" % (i, i * i) for i in range(5000)]
+    compress = COMPRESSORS[compression]
+    # Two members one after the other, as `cat a.gz b.gz` makes them; the last line has no end.
+    content = b"".join(lines).rstrip(b"\n")
+    half = len(content) // 2
+    (tmp_path / f"a.el.{compression}").write_bytes(compress(content[:half]) + compress(content[half:]))
+    source = opened(tmp_path, block_bytes=1000)
+    first = source.poll(10_000, timeout_s=0)
+    position = source.position()
+    source.close()
+    second = drain(opened(tmp_path, position, block_bytes=1000))
+    assert b"".join(values(first + second)) == content
+    assert second[-1].next_offset == len(content)
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_a_compressed_file_that_is_still_copied_in_waits(tmp_path: Path, compression: str) -> None:
+    content = os.urandom(40_000).hex().encode() + b"\nlast"
+    data = COMPRESSORS[compression](content)
+    source = opened(tmp_path)
+    read = []
+    for start in range(0, len(data), 7000):
+        with open(tmp_path / f"a.el.{compression}", "ab") as file:
+            file.write(data[start : start + 7000])
+        read += drain(source)
+    assert b"".join(values(read)) == content
+    assert not any(source.lag().amount.values())
+
+
+def test_a_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(b"1 2\n" * 10_000))
+    data[30:40] = b"\xff" * 10
+    (tmp_path / "a.el.gz").write_bytes(data)
+    with pytest.raises(SourceError, match=r"a\.el\.gz: the compressed data is damaged"):
+        drain(opened(tmp_path))
+
+
+def test_earlier_names_come_first_and_growth_anywhere_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    (tmp_path / "a.el").write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    assert values(drain(source)) == [b"1 2\n", b"3 4\n"]
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"5 6\n7")
+    (tmp_path / "0.el").write_bytes(b"9 9\n")
+    assert values(drain(source)) == [b"9 9\n", b"5 6\n"]
+    assert source.lag().amount[Partition("a.el")] == 1
+
+
+def test_csv_blocks_carry_the_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"src,dst\r\n" + b"1,2\n" * 10)
+    records = drain(opened(tmp_path, block_bytes=16))
+    assert records[0].headers == () and (records[0].value or b"").startswith(b"src,dst")
+    assert len(records) > 2
+    assert all(record.headers == ((HEADER, b"src,dst"),) for record in records[1:])
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"dst,src\n" + b"1,2\n" * 10))
+    restarted = opened(tmp_path, {Partition("a.csv"): 49, Partition("b.csv.gz"): 8})
+    assert [record.headers for record in drain(restarted)] == [((HEADER, b"dst,src"),)]
+
+
+def test_a_corrupt_record_is_passed_on_as_such(tmp_path: Path) -> None:
+    data = bytearray(frame(b"one") + frame(b"two") + frame(b"three"))
+    data[-len(frame(b"three")) - 1] ^= 1
+    (tmp_path / "a.msgpack").write_bytes(data)
+    records = drain(opened(tmp_path))
+    assert [record.encoding for record in records] == ["msgpack", CORRUPT, "msgpack"]
+
+
+def test_lost_framing_stops_the_source_after_what_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.msgpack").write_bytes(frame(b"one") + b"\0" * 16)
+    source = opened(tmp_path)
+    assert values(source.poll(1 << 20, timeout_s=0)) == [b"one"]
+    with pytest.raises(SourceError, match=r"a\.msgpack: damaged at byte 11"):
+        source.poll(1 << 20, timeout_s=0)
+
+
+def test_a_line_without_end_is_an_error_not_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"x" * 10_000)
+    with pytest.raises(SourceError, match="longer than 4096 bytes"):
+        drain(opened(tmp_path, block_bytes=1024, record_bytes_max=4096))
+
+
+# -- what may not happen to a spool -------------------------------------------------------------------------
+
+
+def read_one(tmp_path: Path) -> SpoolSource:
+    (tmp_path / "a.el").write_bytes(b"1 2\n3 4\n")
+    source = opened(tmp_path)
+    drain(source)
+    return source
+
+
+def test_truncation_is_an_error(tmp_path: Path) -> None:
+    source = read_one(tmp_path)
+    os.truncate(tmp_path / "a.el", 4)
+    with pytest.raises(SourceError, match="shrank to 4 bytes, but 8 were read"):
+        source.poll(100, timeout_s=0)
+    with pytest.raises(SourceError, match="shrank"):
+        opened(tmp_path, {Partition("a.el"): 8})
+
+
+def test_replacement_is_an_error(tmp_path: Path) -> None:
+    source = read_one(tmp_path)
+    (tmp_path / "new").write_bytes(b"1 2\n3 4\n5 6\n")
+    os.replace(tmp_path / "new", tmp_path / "a.el")
+    with pytest.raises(SourceError, match="was replaced"):
+        source.poll(100, timeout_s=0)
+
+
+def test_changed_first_bytes_are_an_error(tmp_path: Path) -> None:
+    source = read_one(tmp_path)
+    with open(tmp_path / "a.el", "r+b") as file:
+        file.write(b"9 2\n3 4\n5 6\n")
+    with pytest.raises(SourceError, match="first 8 bytes changed"):
+        source.poll(100, timeout_s=0)
+
+
+def test_replacement_between_two_runs_is_an_error(tmp_path: Path) -> None:
+    spool, fingerprints = tmp_path / "spool", tmp_path / "fingerprints"
+    spool.mkdir()
+    (spool / "a.el").write_bytes(b"1 2\n3 4\n")
+    source = opened(spool, fingerprints=fingerprints)
+    drain(source)
+    source.checkpointed(source.position())
+    (spool / "a.el").write_bytes(b"7 8\n3 4\n")
+    with pytest.raises(SourceError, match="first 8 bytes changed"):
+        opened(spool, source.position(), fingerprints=fingerprints)
+
+
+def test_a_file_read_whole_may_be_deleted_and_others_not(tmp_path: Path) -> None:
+    spool, fingerprints = tmp_path / "spool", tmp_path / "fingerprints"
+    spool.mkdir()
+    (spool / "a.el").write_bytes(b"1 2\n")
+    (spool / "b.el").write_bytes(b"1 2\n")
+    source = opened(spool, fingerprints=fingerprints)
+    drain(source)
+    source.checkpointed(source.position())
+    position = source.position()
+    (spool / "a.el").unlink()
+    assert source.poll(100, timeout_s=0) == [] and list(source.position()) == [Partition("b.el")]
+    assert list(opened(spool, position, fingerprints=fingerprints).position()) == [Partition("b.el")]
+    with pytest.raises(SourceError, match="is gone"):
+        opened(spool, position)
+    with open(spool / "b.el", "ab") as file:
+        file.write(b"unfinished")
+    assert source.poll(100, timeout_s=0) == []
+    (spool / "b.el").unlink()
+    with pytest.raises(SourceError, match="deleted with 10 bytes unread"):
+        source.poll(100, timeout_s=0)
+
+
+def test_a_directory_that_is_away_is_an_outage(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    source = read_one(spool)
+    os.rename(spool, tmp_path / "elsewhere")
+    spool.mkdir()  # as an unmounted volume leaves an empty directory
+    assert source.poll(100, timeout_s=0.01) == []
+    assert source.outages == 1 and source.position() == {Partition("a.el"): 8}
+    spool.rmdir()
+    os.rename(tmp_path / "elsewhere", spool)
+    with open(spool / "a.el", "ab") as file:
+        file.write(b"5 6\n")
+    assert values(drain(source)) == [b"5 6\n"]
+
+
+# -- start, lag ---------------------------------------------------------------------------------------------
+
+
+def test_where_reading_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n3 4\n5")
+    assert values(drain(opened(tmp_path, start={"a.el": 4}))) == [b"3 4\n"]
+    source = opened(tmp_path, start="latest")
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b" 6\n")
+    assert values(drain(source)) == [b"5 6\n"]
+    assert values(drain(opened(tmp_path, {Partition("a.el"): 8}, start="latest"))) == [b"5 6\n"]
+    with pytest.raises(ConfigError, match=r"source\.start"):
+        SpoolSource(tmp_path, start=1_700_000_000_000)  # type: ignore[arg-type]
+
+
+def test_lag_counts_bytes_and_seconds(tmp_path: Path) -> None:
+    now = 1000.0
+    source = opened(tmp_path, block_bytes=4, clock=lambda: now)
+    (tmp_path / "a.el").write_bytes(b"1 2\n3 4\n5 6\n")
+    records = source.poll(4, timeout_s=0)
+    assert [record.timestamp_ms for record in records] == [1_000_000]
+    now = 1003.0
+    assert source.lag().amount == {Partition("a.el"): 8} and source.lag().seconds == 3.0
+    drain(source)
+    assert source.lag().amount == {Partition("a.el"): 0} and source.lag().seconds == 0.0
+
+
+def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("notes.txt", ".hidden.el", "half.el.tmp"):
+        (tmp_path / name).write_bytes(b"1 2\n")
+    source = opened(tmp_path)
+    assert drain(source) == [] and source.position() == {}
+    assert [record.message for record in caplog.records if "ignored" in record.message] == [
+        "notes.txt in the spool is ignored: its name does not end in an encoding"
+    ]

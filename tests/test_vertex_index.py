@@ -1,0 +1,305 @@
+"""The vertex index against a dictionary: numbering, look-ups, order, limits, growth, readers, checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
+from graphtide.gpma.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
+from graphtide.gpma.vertex_index import VertexIndex, VertexIndexReader, warm_up
+
+Kind = Literal["int", "string"]
+KINDS: tuple[Kind, ...] = ("int", "string")
+INT64 = np.iinfo(np.int64)
+
+int_ids = st.one_of(
+    st.integers(-5, 5), st.sampled_from([INT64.min, INT64.max, 0, -1]), st.integers(INT64.min, INT64.max)
+)
+string_ids = st.one_of(
+    st.sampled_from(["", "a", "a\0", "b", "ß", "日本", "x" * 256, "x" * 255, "é" * 128, "prefix-1", "prefix-10"]),
+    st.text(max_size=12),
+)
+
+
+def either(values: Callable[[Any], Any]) -> Any:
+    """The same strategy over integers or over strings."""
+    return st.one_of(values(int_ids), values(string_ids))
+
+
+def column(ids: Sequence[Any]) -> IdColumn:
+    if ids and isinstance(ids[0], str):
+        return StringColumn.of(ids)
+    return np.array(ids, np.int64)
+
+
+def listed(ids: IdColumn) -> list[Any]:
+    return ids.to_list() if isinstance(ids, StringColumn) else ids.tolist()
+
+
+def many(kind: Kind, n: int, salt: int = 0) -> list[Any]:
+    numbers = [(i + salt * n) * 7_919 - 12_345 for i in range(n)]
+    return numbers if kind == "int" else [f"vertex/{number:x}" for number in numbers]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    for kind in KINDS:
+        warm_up(kind)
+
+
+@settings(deadline=None, max_examples=80)
+@given(batches=either(lambda ids: st.lists(st.lists(ids, min_size=1), max_size=8)))
+def test_numbers_ids_like_a_dictionary(batches: list[list[Any]]) -> None:
+    kind: Kind = "string" if batches and isinstance(batches[0][0], str) else "int"
+    index = VertexIndex.create(kind)
+    model: dict[int | str, int] = {}
+    for batch in batches:
+        before = index.lookup(column(batch))
+        assert before.tolist() == [model.get(item, int(NO_VERTEX)) for item in batch]
+        dense = index.insert(column(batch))
+        assert dense.dtype == np.uint32
+        assert dense.tolist() == [model.setdefault(item, len(model)) for item in batch]
+        assert index.n_vertices == len(model)
+    if model:
+        everything = np.arange(len(model), dtype=np.uint32)
+        assert listed(index.external(everything)) == list(model)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    edges=either(lambda ids: st.lists(st.tuples(ids, ids), min_size=1, max_size=40)),
+    cut=st.integers(0, 40),
+)
+def test_numbering_does_not_depend_on_how_edges_are_cut(edges: list[tuple[Any, Any]], cut: int) -> None:
+    kind: Kind = "string" if isinstance(edges[0][0], str) else "int"
+    model: dict[int | str, int] = {}
+    for vertex in itertools.chain.from_iterable(edges):
+        model.setdefault(vertex, len(model))
+    for chunks in ([edges], [edges[:cut], edges[cut:]]):
+        index = VertexIndex.create(kind)
+        for chunk in filter(None, chunks):
+            src, dst = index.insert_edges(column([a for a, _ in chunk]), column([b for _, b in chunk]))
+            assert src.tolist() == [model[a] for a, _ in chunk]
+            assert dst.tolist() == [model[b] for _, b in chunk]
+        assert index.n_vertices == len(model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_grows_through_many_inserts(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    generations = {index.generation}
+    ids = many(kind, 30_000)
+    for start in range(0, len(ids), 4_111):
+        dense = index.insert(column(ids[start : start + 4_111]))
+        assert dense.tolist() == list(range(start, min(start + 4_111, len(ids))))
+        generations.add(index.generation)
+    assert len(generations) > 3
+    assert index.insert(column(ids)).tolist() == list(range(len(ids)))
+    assert (index.lookup(column(many(kind, 1_000, salt=99))) == NO_VERTEX).all()
+    assert index.memory_bytes() < 120 * len(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_batch_may_grow_the_table_several_times(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    ids = many(kind, 9_000)
+    src, dst = index.insert_edges(column(ids), column(ids[::-1]))
+    expected: dict[int | str, int] = {}
+    for vertex in itertools.chain.from_iterable(zip(ids, reversed(ids), strict=True)):
+        expected.setdefault(vertex, len(expected))
+    assert src.tolist() == [expected[item] for item in ids]
+    assert dst.tolist() == [expected[item] for item in reversed(ids)]
+
+
+def test_long_strings_grow_the_bytes_alone() -> None:
+    index = VertexIndex.create("string")
+    ids = [f"{i:0256d}" for i in range(500)]
+    index.insert(StringColumn.of(ids))
+    assert index.generation > 1
+    assert listed(index.external(np.arange(500, dtype=np.uint32))) == ids
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_past_the_limit_nothing_changes(kind: Kind) -> None:
+    index = VertexIndex.create(kind, vertices_max=10)
+    ids = many(kind, 12)
+    index.insert(column(ids[:8]))
+    with pytest.raises(OverflowError, match=r"3 new vertices beside 8 .* 10 allowed"):
+        index.insert(column(ids[6:11] + ids[8:11]))
+    assert index.n_vertices == 8
+    assert (index.lookup(column(ids[8:])) == NO_VERTEX).all()
+    assert index.insert(column(ids[4:10] * 3)).tolist() == [*range(4, 10)] * 3
+    with pytest.raises(OverflowError):
+        index.insert_edges(column(ids[:1]), column(ids[10:11]))
+    assert index.n_vertices == 10
+
+
+@pytest.mark.parametrize("limit", [0, MAX_VERTICES + 1])
+def test_refuses_impossible_limits(limit: int) -> None:
+    with pytest.raises(ValueError, match="vertices_max"):
+        VertexIndex.create("int", vertices_max=limit)
+
+
+def test_refuses_ids_of_the_other_kind_and_too_long_ones() -> None:
+    numbers, strings = np.array([1]), StringColumn.of(["1"])
+    with pytest.raises(TypeError, match="integers"):
+        VertexIndex.create("int").insert(strings)
+    with pytest.raises(TypeError, match="strings"):
+        VertexIndex.create("string").lookup(numbers)
+    with pytest.raises(ValueError, match="256"):
+        VertexIndex.create("string").insert(StringColumn.of(["x" * 257]))
+    with pytest.raises(ValueError, match="one length"):
+        VertexIndex.create("int").insert_edges(numbers, np.array([1, 2]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vertex_that_is_none_has_no_external_id(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    index.insert(column(many(kind, 3)))
+    with pytest.raises(IndexError, match="not below 3"):
+        index.external(np.array([0, 3], np.uint32))
+    assert len(index.external(np.empty(0, np.uint32))) == 0
+
+
+@settings(deadline=None, max_examples=80)
+@given(ids=either(lambda ids: st.lists(ids, min_size=1, unique=True)))
+def test_orders_by_external_id(ids: list[Any]) -> None:
+    index = VertexIndex.create("string" if isinstance(ids[0], str) else "int")
+    dense = index.insert(column(ids))[::-1].copy()
+    ordered = sorted(ids, key=lambda item: item.encode() if isinstance(item, str) else item)
+    by_external = index.sort_by_external(dense)
+    assert by_external.dtype == np.uint32
+    assert listed(index.external(by_external)) == ordered
+    assert index.smallest(dense) == by_external[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_bounded_by_an_epoch_does_not_see_later_ids(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    ids = many(kind, 6)
+    index.insert(column(ids))
+    reader = VertexIndexReader(kind, index.arrays())
+    assert reader.generation == index.generation
+    assert reader.lookup(column(ids), 4).tolist() == [0, 1, 2, 3, NO_VERTEX, NO_VERTEX]
+    assert index.lookup(column(ids), 4).tolist() == [0, 1, 2, 3, NO_VERTEX, NO_VERTEX]
+    assert listed(reader.external(np.array([5, 0], np.uint32))) == [ids[5], ids[0]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_old_arrays_stay_right_for_those_who_hold_them(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    first, later = many(kind, 300), many(kind, 5_000, salt=1)
+    index.insert(column(first))
+    old = VertexIndexReader(kind, index.arrays())
+    index.insert(column(later))
+    assert index.generation > old.generation
+    assert old.lookup(column(first), index.n_vertices).tolist() == list(range(300))
+    seen = old.lookup(column(later), index.n_vertices)
+    known = seen != NO_VERTEX
+    assert (seen[known] == 300 + np.flatnonzero(known)).all() and not known.all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_readers_are_never_wrong_while_one_writer_inserts(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    ids = many(kind, 40_000)
+    whole = column(ids)
+    expected = np.arange(len(ids), dtype=np.uint32)
+    done = threading.Event()
+    wrong: list[int] = []
+    looked = itertools.count()
+
+    def read() -> None:
+        rng = np.random.default_rng(5)
+        while not done.is_set():
+            n = index.n_vertices
+            reader = VertexIndexReader(kind, index.arrays())
+            sample = rng.integers(0, len(ids), 500)
+            seen = reader.lookup(whole[sample], n)
+            right = np.where(sample < n, expected[sample], NO_VERTEX)
+            if not np.array_equal(seen, right):
+                wrong.append(n)
+            unbounded = reader.lookup(whole[sample], MAX_VERTICES)
+            if not ((unbounded == NO_VERTEX) | (unbounded == sample)).all():
+                wrong.append(-n)
+            next(looked)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        for start in range(0, len(ids), 97):
+            index.insert(whole[np.arange(start, min(start + 97, len(ids)))])
+    finally:
+        done.set()
+        thread.join()
+    assert not wrong
+    assert next(looked) > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_array_comes_from_the_given_allocator(kind: Kind) -> None:
+    made: list[Any] = []
+
+    def allocate(name: str, size: int, dtype: Any) -> Any:
+        made.append(np.full(size, 0x55, dtype))
+        return made[-1]
+
+    index = VertexIndex.create(kind, allocate)
+    index.insert(column(many(kind, 2_000)))
+    for array in index.arrays().values():
+        assert any(array is mine for mine in made)
+    assert index.lookup(column(many(kind, 2_000))).tolist() == list(range(2_000))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kept", [0, 1, 700, 2_500])
+def test_restores_the_first_vertices_and_goes_on(kind: Kind, kept: int) -> None:
+    index = VertexIndex.create(kind)
+    ids = many(kind, 2_500)
+    index.insert(column(ids))
+    state = {name: array.copy() for name, array in index.state(kept).items()}
+    restored = VertexIndex.create(kind)
+    restored.insert(column(many(kind, 5, salt=7)))
+    generation = restored.generation
+    restored.restore(state)
+    assert restored.n_vertices == kept and restored.generation > generation
+    assert restored.lookup(column(ids)).tolist() == [i if i < kept else int(NO_VERTEX) for i in range(2_500)]
+    assert restored.insert(column(ids)).tolist() == list(range(2_500))
+    for name, array in restored.state().items():
+        np.testing.assert_array_equal(array, index.state()[name])
+
+
+def test_refuses_a_damaged_state() -> None:
+    numbers, strings = VertexIndex.create("int", vertices_max=2), VertexIndex.create("string")
+    with pytest.raises(ValueError, match="twice"):
+        numbers.restore({"ids": np.array([4, 4])})
+    with pytest.raises(OverflowError):
+        numbers.restore({"ids": np.arange(3)})
+    with pytest.raises(ValueError, match="holds"):
+        numbers.restore(strings.state())
+    data = np.frombuffer(b"abc", np.uint8)
+    for offsets in ([], [0, 2], [1, 3], [0, 2, 1, 3]):
+        with pytest.raises(ValueError, match="offsets"):
+            strings.restore({"data": data, "offsets": np.array(offsets, np.int64)})
+    with pytest.raises(IndexError):
+        numbers.state(1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(left=st.lists(string_ids, max_size=20), right=st.lists(string_ids, max_size=20), data=st.data())
+def test_string_columns(left: list[str], right: list[str], data: st.DataObject) -> None:
+    both = concatenate_ids([StringColumn.of(left), StringColumn.of(right)])
+    assert listed(both) == left + right
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(both), max_size=len(both))), bool)
+    assert listed(both[mask]) == list(itertools.compress(left + right, mask))
+    shuffled = data.draw(st.permutations(left))
+    equal = equal_ids(StringColumn.of(left), StringColumn.of(shuffled))
+    assert equal.tolist() == [a == b for a, b in zip(left, shuffled, strict=True)]
