@@ -34,6 +34,7 @@ from rich.progress import Progress
 
 from graphtide import AsyncClient, Client
 from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.generate import Churn, Updates
 from graphtide.daemon.spool import SpoolWriter
 
@@ -401,9 +402,9 @@ def _connect(address: str) -> Client:
     while True:
         try:
             client = Client(address, timeout=60)
-            client.hello()
+            client.stats()
             return client
-        except OSError:
+        except Unavailable:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

@@ -1,6 +1,6 @@
 """Weakly connected components, named by their smallest external id, kept true under changes.
 
-State is a rooted spanning forest (``forest.py``) with a dense handle per tree. A batch is taken in two
+State is a rooted spanning forest (``forest*.py``) with a dense handle per tree. A batch is taken in two
 steps. Insertions first: an edge between two trees hangs the smaller on the larger. Then deletions: deleted
 links of the forest are cut, all at once, and the pieces search for replacements in turn; a piece that is
 exhausted becomes a component of its own, the last one keeps the handle and is never read to the end. The
@@ -22,9 +22,12 @@ from ..gpma.edges import Keys, Vertices, transpose
 from ..gpma.rows import RowView
 from ..partition.graph import Graph, GraphChange
 from . import forest as kernels
+from . import forest_cut as cutting
 from .external_order import ExternalOrder, SortedVertices
-from .forest import Changes, Forest, Pieces, Search
+from .forest import Changes, Forest
 from .forest_audit import vertices_without_root
+from .forest_cut import Pieces, Search
+from .forest_span import span
 from .program import Answer, Column, Program, Published, Refresh, Violation, grown
 
 # A search that reads more than this share of the graph gives way to a fresh start.
@@ -69,7 +72,7 @@ class Components(Program):
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
         held = np.empty((n + 63) // 64, np.uint64)
-        edges = kernels.span(self._forest, n, graph.n_arcs, hub, out, in_, both, self._search.members, held)
+        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, self._search.members, held)
         self._name_all()
         everything = dict.fromkeys(("handle", "representative", "size"))
         return Refresh(everything, iterations=1, edges_read=edges, active=n)
@@ -88,23 +91,23 @@ class Components(Program):
         steps = self._join(inserted) if joining else 0
         links = deleted[found[:n_links]]
         if graph.directed and n_links:
-            links = links[~graph.host.out.has_edge(transpose(links))]  # these have a second support
+            links = links[~graph.has_edge(transpose(links))]  # these have a second support
         counts = self._search.counts
         counts[:] = 0
         if links.size and not self._settle(graph, links):
             fresh = self.start(graph)
-            edges = fresh.edges_read + int(counts[kernels.N_EDGES])
+            edges = fresh.edges_read + int(counts[cutting.N_EDGES])
             return Refresh(fresh.changed, iterations=1, edges_read=edges, active=fresh.active, started_over=True)
         return Refresh(
             self._changed(before),
             iterations=bool(joining) + bool(links.size),
-            edges_read=int(counts[kernels.N_EDGES]),
-            active=steps + int(counts[kernels.N_STEPS]),
+            edges_read=int(counts[cutting.N_EDGES]),
+            active=steps + int(counts[cutting.N_STEPS]),
         )
 
     def _join(self, inserted: Keys) -> int:
         candidates = np.empty(2 * inserted.size, np.uint32)
-        _joins, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates)
+        _, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates)
         self._name(candidates[:n_candidates])
         return int(steps)
 
@@ -112,15 +115,15 @@ class Components(Program):
         forest, search, run = self._forest, self._search, self._run
         out, in_, both = _rows(graph)
         pieces = Pieces(*(np.empty(2 * links.size, np.int64) for _ in Pieces._fields))
-        n_pieces = kernels.cut(forest, search, pieces, links, out, run)
+        n_pieces = cutting.cut(forest, search, pieces, links, out, run)
         ring = np.empty(n_pieces, np.int64)
         work_max = max(_WORK_FLOOR, (graph.n_arcs + self._n) // _WORK_SHARE)
-        settled: bool = kernels.settle(
+        settled: bool = cutting.settle(
             forest, self._changes, search, pieces, n_pieces, ring, out, in_, both, run, work_max
         )
         if settled:
-            self._name(search.members[: search.counts[kernels.N_MEMBERS]])
-            for k in range(search.counts[kernels.N_ORPHANS]):
+            self._name(search.members[: search.counts[cutting.N_MEMBERS]])
+            for k in range(search.counts[cutting.N_ORPHANS]):
                 self._name_orphan(int(pieces.orphans[k]), int(pieces.survivors[k]), int(pieces.leavers[k]))
         return settled
 
@@ -203,8 +206,12 @@ class Components(Program):
         for name in ("parent", "handle", "representative"):
             if state[name].dtype != np.uint32 or state[name].shape != (n,):
                 raise ValueError(f"saved {name}: {state[name].dtype}{state[name].shape}, expected uint32({n},)")
-        if n and (int(state["handle"].max()) >= n or (state["representative"][state["handle"]] >= n).any()):
-            raise ValueError("saved handles point outside the graph")
+        handle, parent = state["handle"], state["parent"]
+        if n and (int(handle.max()) >= n or ((parent >= n) & (parent != kernels.NONE)).any()):
+            raise ValueError("saved handles or parents point outside the graph")
+        named = state["representative"][handle]
+        if (named >= n).any() or not np.array_equal(handle[named], handle):
+            raise ValueError("saved representatives are no members of what they represent")
         self._grow(n)
         self._n = n
         forest = self._forest

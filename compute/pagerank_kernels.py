@@ -47,8 +47,8 @@ BLOCK = 1 << BLOCK_SHIFT
 WORD_VERTICES = 8 * BLOCK  # the vertices behind one 64-bit word of flags
 
 # Slots of the ``work`` counters (int64).
-PUSHES, EDGES, SWEEPS, RESCALED = range(4)
-WORK_SLOTS = 4
+PUSHES, EDGES, SWEEPS, RESCALED, BALANCED, UNDONE = range(6)
+WORK_SLOTS = 6
 # Slots of ``System.scalars``: the level of the right-hand side, and the sum of the values.
 BETA, NORM = range(2)
 
@@ -56,6 +56,8 @@ BETA, NORM = range(2)
 BETA_MIN, BETA_MAX = 0.8, 1.25
 # Residuals are balanced when their sum is at least this share of the sum of their sizes, ...
 BALANCE_SHARE = 0.1
+# ... for good if the next dense sweep then leaves at most this share of their sizes (or next to nothing), ...
+BALANCE_GAIN = 0.5
 # ... and at most so often in one solve, so that termination rests on Gauss-Seidel alone.
 BALANCES_MAX = 16
 
@@ -241,54 +243,82 @@ def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untype
 
 
 @_jit
-def _balance(rows, n, bound, system, work):  # type: ignore[no-untyped-def]
-    """Choose beta anew so that the residuals that are passed on add up to zero; false if not worth it."""
+def _passed_on(rows, n, residual):  # type: ignore[no-untyped-def]
+    """Of the residuals that a push would pass on: (sum, sum of the sizes, number)."""
     total = 0.0
     size = 0.0
-    passing = 0
+    number = 0
     for v in range(n):
         if rows.degrees[v] > 0:
-            total += system.residual[v]
-            size += abs(system.residual[v])
-            passing += 1
-    if passing == 0 or abs(total) <= BALANCE_SHARE * size:
-        return False
-    beta = system.scalars[BETA]
-    shift = min(total / passing, 0.9 * beta)
-    if abs(shift) <= 0.1 * bound:
-        return False
-    beta -= shift
-    scale = 1.0
-    if beta < BETA_MIN or beta > BETA_MAX:
-        scale = 1.0 / beta
-        beta = 1.0
-        for v in range(n):
-            system.value[v] *= scale
-        system.scalars[NORM] *= scale
-        work[RESCALED] += 1
+            total += residual[v]
+            size += abs(residual[v])
+            number += 1
+    return total, size, number
+
+
+@_jit
+def _shift(n, by, system):  # type: ignore[no-untyped-def]
+    """Change beta, and with it every residual, by the same amount."""
     for v in range(n):
-        system.residual[v] = (system.residual[v] - shift) * scale
-    system.scalars[BETA] = beta
-    return True
+        system.residual[v] += by
+    system.scalars[BETA] += by
+    system.flags[:] = np.uint8(1)
+
+
+@_jit
+def _normalise(n, system, work):  # type: ignore[no-untyped-def]
+    """Bring beta back to 1 if it has gone too far; the factor by which everything was scaled."""
+    beta = system.scalars[BETA]
+    if BETA_MIN <= beta <= BETA_MAX:
+        return 1.0
+    for v in range(n):
+        system.value[v] /= beta
+        system.residual[v] /= beta
+    system.scalars[NORM] /= beta
+    system.scalars[BETA] = 1.0
+    system.flags[:] = np.uint8(1)
+    work[RESCALED] += 1
+    return 1.0 / beta
 
 
 @_jit
 def solve(rows, n, bound, level, damping, balanced, system, work):  # type: ignore[no-untyped-def]
     """Sweep until |residual| <= bound * weight everywhere; the threshold falls from ``level`` times the bound.
 
-    With ``balanced``, beta may change after every sweep that read more edges than there are vertices (and the
-    scale of all values with it, counted in ``work[RESCALED]``).
+    With ``balanced``, beta is chosen anew after dense sweeps (those that read more edges than there are
+    vertices), so that the residuals that will be passed on add up to zero. Where a surplus was not the slow
+    part, which shows after the next dense sweep, the choice is undone and none follows
+    (``work[UNDONE]``; ``work[BALANCED]`` counts those that helped).
     """
-    balances = 0
+    tries = 0
+    shift = 0.0
+    size_before = 0.0
     while True:
         edges = work[EDGES]
         if not _sweep(rows, bound, level, damping, system, work):
-            return
+            if not balanced or _normalise(n, system, work) == 1.0:
+                return
+            continue
         level = max(1.0, 0.5 * level)
-        if balanced and balances < BALANCES_MAX and work[EDGES] - edges > n:
-            balances += 1
-            if _balance(rows, n, bound, system, work):
-                system.flags[:] = np.uint8(1)
+        if not balanced or tries == BALANCES_MAX or work[EDGES] - edges <= n:
+            continue
+        total, size, number = _passed_on(rows, n, system.residual)
+        if shift != 0.0:
+            if size > max(BALANCE_GAIN * size_before, 2.0 * bound * number):
+                _shift(n, shift, system)
+                work[UNDONE] += 1
+                tries = BALANCES_MAX
+                continue
+            work[BALANCED] += 1
+            shift = 0.0
+            scale = _normalise(n, system, work)
+            total *= scale
+            size *= scale
+        if abs(total) > BALANCE_SHARE * size and abs(total) > 0.1 * bound * number:
+            tries += 1
+            shift = min(total / number, 0.9 * system.scalars[BETA])
+            size_before = size
+            _shift(n, -shift, system)
 
 
 @_jit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -222,6 +222,15 @@ def produce(
         str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
+    vertex_ids: Annotated[
+        Literal["int", "string"], typer.Option(help="The kind of vertex ids, as in graph.vertex_ids.")
+    ] = "int",
+    undirected: Annotated[
+        bool, typer.Option("--undirected", help="For an undirected graph: the smaller id first.")
+    ] = False,
+    window: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Delete every edge so long after its insert.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Put updates from files into a spool or a topic, each edge into the partition that it belongs to."""
@@ -231,7 +240,17 @@ def produce(
         raise typer.BadParameter("--kafka and --topic belong together")
     from .produce import produce_files
 
-    raise typer.Exit(produce_files(files, spool=spool, kafka=kafka, topic=topic, json=json))
+    status = produce_files(
+        files,
+        spool=spool,
+        kafka=kafka,
+        topic=topic,
+        json=json,
+        vertex_ids=vertex_ids,
+        undirected=undirected,
+        window_seconds=window,
+    )
+    raise typer.Exit(status)
 
 
 @app.command(
@@ -253,14 +272,27 @@ def query(
         str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="A file that holds the token.")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Use TLS.")] = False,
+    tls_ca: Annotated[
+        Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
+    ] = None,
 ) -> None:
     """Ask a running daemon."""
+    import ssl
+
     from .config import read_secret
     from .query import parse_parameters, run_query
+    from .wire import parse_address
 
     if token_file is not None:
         token = read_secret("--token-file", token_file)
-    raise typer.Exit(run_query(address, method, parse_parameters(context.args), token=token, as_json=json))
+    try:
+        parse_address(address)
+        parameters = parse_parameters(context.args)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
 
 
 @app.command(

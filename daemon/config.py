@@ -516,7 +516,9 @@ class DeviceConfig(Section):
     """The GPU."""
 
     enabled: Literal["auto", "on", "off"] = Field(
-        default="auto", description="Use a CUDA device when there is one, insist on it, or never use it."
+        default="auto",
+        description="Whether to use a CUDA device: when there is one, always, never. This version computes on the "
+        "host only, so `auto` means `off` and `on` is refused.",
     )
 
     @model_validator(mode="before")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -210,7 +211,7 @@ def _translate(layers: _Layers, section: str, details: ErrorDetails) -> None:
     # The alternatives of a union show as parts of the location: they mean nothing to the reader.
     while len(path) > 2 and _value_at(layers.tables, path) is None:
         path = path[:-1]
-    message = details["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = re.sub(r"^(Value error, )|^\w+ should ", lambda found: "" if found[1] else "must ", details["msg"])
     if details["type"] in ("model_type", "model_attributes_type", "dict_type"):
         message = "must be a table"
     if details["type"] in ("tuple_type", "list_type"):

@@ -4,9 +4,8 @@ A MessagePack record and a JSON document are good or bad as a whole. In line for
 every line is good or bad by itself: a bad one becomes a ``BadRecord`` of its own, at its own byte offset in a
 spool file, at the offset of the record that held it in Kafka.
 
-What the spool source must know: the header of a CSV file is the file's first line, and the decoder keeps it while
-it reads on. After a restart in the middle of a file the source gives that line along (``decode(record, header)``);
-it is only looked at where it is needed, so it may be given with every block.
+The header of a CSV file is its first line, and the decoder keeps it while it reads on. For a restart in the middle
+of a file the spool source gives that line along with every later block, as the record header ``HEADER``.
 """
 
 from __future__ import annotations
@@ -17,9 +16,13 @@ from typing import Literal
 from . import decode_text
 from .decode_columns import Bad, Reason, Rules, WeightDomain, concatenate, finish
 from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
-from .decode_text import EDGE_LIST, Layout, Lines, csv_layout, numbered_lines, parse_lines, salvage
+from .decode_text import CHUNK_LINES, EDGE_LIST, Layout, Lines, csv_layout, numbered_lines, parse_lines, salvage
 from .encode import CONTENT_TYPE
 from .records import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
+from .source_spool import HEADER
+
+REASONS = tuple(reason.value for reason in Reason)
+"""Every reason code that a ``BadRecord`` may carry."""
 
 ENCODINGS = ("msgpack", "json", "csv", "el")
 
@@ -57,7 +60,7 @@ class Decoder:
         weights: WeightDomain = "non-negative",
         self_loops: Literal["keep", "drop"] = "keep",
         default_encoding: str = "msgpack",
-        csv_columns: Sequence[str] = (),
+        csv_columns: Sequence[str] | None = None,
         csv_delimiter: str = ",",
         updates_max: int = 1 << 24,
         line_bytes_max: int = 1 << 20,
@@ -88,23 +91,20 @@ class Decoder:
         self._layouts.pop(partition, None)
         self._in_preamble.discard(partition)
 
-    def decode(self, record: RawRecord, header: bytes | None = None) -> Decoded:
-        """The good updates and the bad rest. Never raises.
-
-        ``header``: the first line of the spool file, for CSV blocks that do not begin at byte 0.
-        """
+    def decode(self, record: RawRecord) -> Decoded:
+        """The good updates and the bad rest. Never raises."""
         value = record.value
         if value is None:
             return Decoded(record, None)
         try:
-            return self._decode(record, value, header)
+            return self._decode(record, value)
         except Bad as bad:
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), bad),))
         except Exception as error:  # whatever it is, one record must not stop the stream
             why = Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), why),))
 
-    def _decode(self, record: RawRecord, value: bytes, header: bytes | None) -> Decoded:
+    def _decode(self, record: RawRecord, value: bytes) -> Decoded:
         encoding = record.encoding or self._default_encoding
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
@@ -113,7 +113,7 @@ class Decoder:
                 return self._whole(record, decode_json(value, self._rules, record.timestamp_ms))
             return self._lines(record, value, _json_lines(value, self._rules, record.timestamp_ms))
         if encoding == "csv":
-            return self._lines(record, value, self._csv(record, value, header))
+            return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
             return self._lines(
@@ -132,29 +132,32 @@ class Decoder:
         block, dropped = finish(concatenate(lines.blocks), self._rules)
         return Decoded(record, block, bad, dropped)
 
-    def _csv(self, record: RawRecord, value: bytes, header: bytes | None) -> Lines:
+    def _csv(self, record: RawRecord, value: bytes) -> Lines:
         begin = 0
         layout: Layout | Bad | None = self._fixed_layout
-        if layout is None:
-            at_header = record.partition.number is not None or record.offset == 0
-            if at_header:
-                header = value[: value.find(b"\n") + 1] or value
-                begin = len(header)
-                layout = _layout(header, self._delimiter)
-                if isinstance(layout, Bad) and record.partition.number is not None:
-                    raise layout
-            else:
-                layout = self._layouts.get(record.partition)
-                if layout is None and header is not None:
-                    layout = _layout(header, self._delimiter)
-            if layout is None:
-                layout = Bad(Reason.BAD_COLUMN, "the file's header line is not known")
-            elif record.partition.number is None:
+        if layout is None and (record.partition.number is not None or record.offset == 0):
+            begin = value.find(b"\n") + 1 or len(value)
+            layout = _layout(value[:begin], self._delimiter)
+            if record.partition.number is None:
                 self._layouts[record.partition] = layout
+            elif isinstance(layout, Bad):
+                raise layout
+        if layout is None:
+            layout = self._layout_of_file(record)
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
         return parse_lines(value, begin, layout, self._rules, record.timestamp_ms)
+
+    def _layout_of_file(self, record: RawRecord) -> Layout | Bad:
+        """The layout of the file in whose middle this block stands."""
+        known = self._layouts.get(record.partition)
+        if known is None:
+            header = dict(record.headers).get(HEADER)
+            if header is None:
+                return Bad(Reason.BAD_COLUMN, "the file's header line is not known")
+            known = self._layouts[record.partition] = _layout(header, self._delimiter)
+        return known
 
     def _edge_list_begin(self, record: RawRecord, value: bytes) -> int:
         """Where the edges begin: MatrixMarket files have a line of sizes after their comments."""
@@ -212,6 +215,8 @@ def _json_lines(value: bytes, rules: Rules, timestamp_ms: int) -> Lines:
             if is_one_edge(document):
                 spans.append((start, end))
                 rows.append(document)
+                if len(rows) == CHUNK_LINES:
+                    take_rows()
             else:
                 take_rows()
                 lines.blocks.append(decode_document(document, rules, timestamp_ms))

@@ -23,6 +23,9 @@ from .records import UpdateBlock
 
 Item = TypeVar("Item")
 
+CHUNK_LINES = 2048
+"""Lines that are Python objects at once: few enough to stay in cache, and to keep the garbage collector idle."""
+
 OPS_BY_TEXT = {
     "": "insert",
     **dict.fromkeys(("insert", "i", "1", "+"), "insert"),
@@ -156,7 +159,9 @@ def _parse_spans(
         rows = [_fields(value[start:end], layout, rules.line_bytes_max) for start, end in some]
         return _convert_rows(rows, layout, rules, timestamp_ms)
 
-    return salvage(spans, convert)
+    for base in range(0, len(spans), CHUNK_LINES):
+        for first, outcome in salvage(spans[base : base + CHUNK_LINES], convert):
+            yield base + first, outcome
 
 
 def _fields(line: bytes, layout: Layout, line_bytes_max: int) -> list[str]:

@@ -30,7 +30,7 @@ from ..gpma.ids import IntColumn
 from . import terminal
 from .client import Client
 from .encode import encode_msgpack
-from .errors import ConfigError, GraphtideError
+from .errors import ConfigError, GraphtideError, Unavailable
 from .generate import Churn, Updates
 from .produce import read_updates, windowed
 from .spool import SpoolWriter
@@ -114,6 +114,8 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
     else:
         name = data.name
     stop = updates or len(columns)
+    assert isinstance(columns.src, np.ndarray) and isinstance(columns.dst, np.ndarray)
+    assert columns.weights is not None
     part = Updates(columns.src[:stop], columns.dst[:stop], columns.ops[:stop], columns.weights[:stop])
     return Stream(name, part)
 
@@ -165,9 +167,9 @@ def _await_answer(address: str, process: subprocess.Popen[bytes], log: Path, con
                 raise DemoFailed(f"the daemon ended with status {process.returncode}:\n{_tail(log)}")
             try:
                 with Client(address, timeout=10) as client:
-                    client.hello()
+                    client.stats()
                 return
-            except OSError:
+            except Unavailable:
                 time.sleep(0.1)
 
 
@@ -216,7 +218,7 @@ def _show_answers(client: Client, ids: IntColumn, root: int, console: Console) -
     console.print(
         terminal.table(
             ["vertex", "PageRank"],
-            [[str(v), f"{rank:.6f}"] for v, rank in zip(top.ids.tolist(), top.values.tolist(), strict=True)],
+            [[str(v), f"{rank:.6f}"] for v, rank in zip(top.ids, top.values, strict=True)],
             title="Ranked highest",
         )
     )
@@ -233,7 +235,7 @@ def _show_answers(client: Client, ids: IntColumn, root: int, console: Console) -
             title=f"Hops from {root}",
         )
     )
-    console.print(f"the way to {farthest}: {' → '.join(map(str, path.vertices.tolist()))}\n")
+    console.print(f"the way to {farthest}: {' → '.join(map(str, path.vertices))}\n")
     labels, _ = _ask(client, "components", ids)
     names, sizes = np.unique(labels, return_counts=True)
     largest = np.argsort(-sizes, kind="stable")[:5]

@@ -128,12 +128,9 @@ def _limits(config: Config) -> Iterator[Finding]:
     enough = soft == resource.RLIM_INFINITY or soft >= needed
     hint = "" if enough else f"server.limits.connections_max asks for about {needed}: raise it with ulimit -n"
     yield Finding("open files", "ok" if enough else "warn", found, hint)
-    # Nothing is locked on the host; the copies to a GPU are.
+    # Only copies to a GPU are locked, so that no value of this limit is too low for the host.
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    found = f"soft {_limit(soft)}, hard {_limit(hard)} bytes"
-    low = soft != resource.RLIM_INFINITY and config.device.enabled == "on"
-    hint = "pinned buffers for the GPU may fail: LimitMEMLOCK=infinity" if low else ""
-    yield Finding("locked memory", "warn" if low else "ok", found, hint)
+    yield Finding("locked memory", "ok", f"soft {_limit(soft)}, hard {_limit(hard)} bytes")
 
 
 def _limit(value: int) -> str:
@@ -188,29 +185,25 @@ def _numba(config: Config) -> Iterator[Finding]:
 
 
 def _gpu(config: Config) -> Iterator[Finding]:
-    wanted: Status = "fail" if config.device.enabled == "on" else "ok"
-    if config.device.enabled == "off":
-        yield Finding("gpu", "ok", "not used: device.enabled is off")
+    if config.device.enabled == "on":
+        yield Finding("gpu", "fail", "device.enabled is on", "this version has no GPU side: set auto or off")
         return
     if ctypes.util.find_library("cuda") is None:
-        hint = "device.enabled is on: install the NVIDIA driver" if wanted == "fail" else ""
-        yield Finding("gpu", wanted, "no CUDA driver", hint)
-        return
-    if find_spec("cupy") is None:
-        yield Finding("gpu", "fail" if wanted == "fail" else "warn", "CuPy is missing", _cupy_hint())
-        return
+        yield Finding("gpu", "ok", "no CUDA driver; the host computes")
+    elif find_spec("cupy") is None:
+        yield Finding("gpu", "ok", "a CUDA driver without CuPy; the host computes")
+    else:
+        yield Finding("gpu", "ok", f"{_devices()}; not used by this version")
+
+
+def _devices() -> str:
     cupy = importlib.import_module("cupy")
     try:
         number = cupy.cuda.runtime.getDeviceCount()
         names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(number)]
     except Exception as error:  # CuPy raises its own types, which cannot be named without it
-        yield Finding("gpu", "fail" if wanted == "fail" else "warn", str(error), "check the driver: nvidia-smi")
-        return
-    yield Finding("gpu", "ok" if number else wanted, ", ".join(names) or "no CUDA device")
-
-
-def _cupy_hint() -> str:
-    return "pip install 'graphtide[cuda13]' (or cuda12, by the driver)"
+        return f"CuPy finds no device: {error}"
+    return ", ".join(names) or "no device"
 
 
 # -- what the configuration names --------------------------------------------------------------------------

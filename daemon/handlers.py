@@ -399,7 +399,7 @@ async def path(serving: Serving, params: Params) -> Reply:
         snapshot, vertices, value = await serving.in_thread(_follow, serving, id, target)
         answer: dict[str, Any] = {"vertices": wire_ids(serving.external(vertices)), "value": value}
         answer |= _staleness(snapshot.programs[id])
-        if serving.graph["weighted"]:
+        if serving.graph["weighted"] and "stale" not in answer:
             weights = await _weights(serving, snapshot, vertices, deadline)
             if weights is None:
                 if time.monotonic() > deadline:

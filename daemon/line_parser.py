@@ -1,8 +1,9 @@
 """The compiled parser of lines of integers: ``src``, ``dst``, and ``op``, ``weight``, ``ts`` in any order.
 
-It takes what is plain and sets aside what is not (quotes, long numbers, anything wrong) for slower code, so it never has to explain an error. A number is exact when its digits fit into 2^53 and its power of ten is
-at most 22 (then one rounding of a product or quotient of two exact doubles is the right one: Clinger, PLDI 1990);
-other numbers are left to ``float``.
+It takes what is plain and sets aside what is not (quotes, long numbers, anything wrong) for slower code, so it
+never has to explain an error. A number is exact when its digits fit into 2^53 and its power of ten is at most 22
+(then one rounding of a product or quotient of two exact doubles is the right one: Clinger, PLDI 1990); other
+numbers are left to ``float``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,27 +26,13 @@ from .ingest import Prepared, PreparedQueue, concatenate
 from .records import DeadLetters, Partition, Source, offsets_to_wire
 from .results import ProgramPublication, Publication
 from .server_link import ServerLink
-from .topology import StorageGate
+from .topology import Position, StorageGate
 
 log = logging.getLogger(__name__)
 
 
 class AuditFailure(AssertionError):
     """The full audit (a test's setting) found results that contradict the graph."""
-
-
-@dataclass(slots=True)
-class Position:
-    """Where the published state stands."""
-
-    incarnation: int
-    number: int = 0
-    offsets: dict[Partition, int] = field(default_factory=dict)
-    updates: int = 0
-
-    @property
-    def epoch(self) -> tuple[int, int]:
-        return self.incarnation, self.number
 
 
 @dataclass(slots=True)
@@ -159,6 +145,7 @@ class Pipeline:
                 point("epoch.applied")
             else:
                 change = None
+            self.position.number += 1
             self.position.offsets = dict(taken[-1].offsets)
         if change is not None:
             runs = self.engine.refresh(change)
@@ -167,7 +154,6 @@ class Pipeline:
         computed = time.perf_counter()
         self._audit()
         publishing = time.perf_counter()
-        self.position.number += 1
         self._publish(runs)
         point("epoch.published")
         published = time.perf_counter()
@@ -185,12 +171,12 @@ class Pipeline:
         by_id = {run.id: run for run in runs}
         programs = {}
         for program in self.engine.programs:
-            run = by_id.get(program.id)
+            latest = by_id.get(program.id)
             columns = program.columns()
             if whole:
                 changed = dict.fromkeys(columns)
             else:
-                changed = dict(run.refresh.changed) if run is not None and run.refresh is not None else {}
+                changed = dict(latest.refresh.changed) if latest is not None and latest.refresh is not None else {}
             status = self.status[program.id]
             programs[program.id] = ProgramPublication(
                 kind=program.kind,

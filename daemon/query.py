@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 from rich.console import Console
 
 from .client import Client
-from .errors import RequestError
 from .terminal import output, table
 from .wire import unpack_bitmap, unpack_column
 
@@ -22,14 +22,14 @@ def parse_parameters(arguments: Sequence[str]) -> dict[str, Any]:
     """``--name value`` pairs as parameters; a name without a value is true, a repeated one makes a list.
 
     Raises:
-        RequestError: an argument is neither a name nor the value of one.
+        ValueError: an argument is neither a name nor the value of one.
     """
     params: dict[str, Any] = {}
     waiting = list(arguments)
     while waiting:
         name, equals, text = waiting.pop(0).partition("=")
         if not name.startswith("--") or name == "--":
-            raise RequestError(f"{name!r} stands alone; parameters are given as --name value")
+            raise ValueError(f"{name!r} stands alone; parameters are given as --name value")
         key = name.removeprefix("--").replace("-", "_")
         if not equals and (not waiting or waiting[0].startswith("--")):
             value: Any = True
@@ -55,15 +55,25 @@ def parse_value(text: str, *, listed: bool = False) -> Any:
     return [parse_value(part.strip()) for part in parts]
 
 
-def run_query(address: str, method: str, params: Mapping[str, Any], *, token: str | None, as_json: bool) -> int:
+def run_query(
+    address: str,
+    method: str,
+    params: Mapping[str, Any],
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    as_json: bool = False,
+) -> int:
     """Ask, and print the answer.
 
     Raises:
-        GraphtideError: the answer is an error.
-        OSError: the daemon cannot be reached.
+        GraphtideError: the answer is an error, or there is none.
+        ValueError: this is no address.
     """
-    with Client(address, token=token) as client:
-        result = readable(client.call(method, dict(params)))
+    waits_ms = params.get("timeout_ms")
+    with Client(address, token=token, ssl_context=tls) as client:
+        answer = client.call(method, params, timeout_ms=waits_ms if isinstance(waits_ms, int) else 0)
+    result = readable(answer)
     if as_json:
         # An infinite value shows as Infinity, which most parsers read: null means something else.
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
@@ -109,7 +119,7 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
     elif method == "get":
         columns, answer = _values(params, answer, set(unknown))
     else:
-        columns, answer = _parallel(params, answer)
+        columns, answer = _parallel(params, answer.get("stats", answer))
     if columns:
         console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
     if rows := list(_rows(answer)):

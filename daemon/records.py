@@ -133,6 +133,11 @@ class Source(Protocol):
     unit: str
     """What ``Lag.amount`` counts: ``"records"`` or ``"bytes"``."""
 
+    @property
+    def outages(self) -> int:
+        """How often the source could not be reached so far."""
+        ...
+
     def open(self, offsets: Offsets | None) -> None:
         """Begin at these offsets (a checkpoint's), or where the configuration says when None."""
         ...

@@ -351,8 +351,10 @@ def _changed(publication: Publication, *, take_all: bool) -> dict[_ColumnKey, _I
             changed.update(dict.fromkeys((id, name) for name in program.columns))
             continue
         for name, indices in program.changed.items():
-            whole = indices is None or indices.size > limit
-            changed[id, name] = None if whole else indices.astype(np.intp)
+            if indices is None or indices.size > limit:
+                changed[id, name] = None
+            else:
+                changed[id, name] = indices.astype(np.intp)
     return changed
 
 

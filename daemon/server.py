@@ -16,6 +16,7 @@ import contextlib
 import gc
 import inspect
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgpack
 import numpy as np
@@ -64,6 +65,7 @@ CACHED_ANSWERS_MAX = 64
 TURN_SECONDS = 0.001
 """How long one connection's requests are answered before the others get their turn."""
 TICK_SECONDS = 1.0
+HANDSHAKE_SECONDS_MAX = 10.0
 LARGE_OUTPUT_BYTES = 1 << 20
 SWITCH_SECONDS = 0.0005
 """How long a worker thread may hold the interpreter while the event loop waits for it."""
@@ -124,8 +126,7 @@ class EngineCalls(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
 
     def data_received(self, data: bytes) -> None:
         for response in self._core.feed(data):
@@ -409,8 +410,7 @@ class Connection(asyncio.Protocol):
     # -- life ---------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
         limit = self._limits.connections_max
         if len(self._serving.connections) >= limit:
             self._fail(LimitExceeded(f"more than {limit} connections", {"connections_max": limit}))
@@ -597,11 +597,14 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-def _tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext | None:
-    if settings["tls"] is None:
-        return None
+def tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    """The server's side of TLS.
+
+    Raises:
+        OSError: (ssl.SSLError among them) the files cannot be used.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings["tls"]["certificate"], settings["tls"]["key"])
+    context.load_cert_chain(certificate, key)
     return context
 
 
@@ -627,9 +630,8 @@ async def serve(
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
             _load_kernels(serving)
-            context = _tls_context(settings)
-            for listener in listeners:
-                servers.append(await _listen(loop, serving, listener, context))
+            context = None if settings["tls"] is None else tls_context(**settings["tls"])
+            servers.extend([await _listen(loop, serving, listener, context) for listener in listeners])
             gc.freeze()
             control.send(msgpack.packb({"kind": "ready"}))
             await stopped
@@ -649,14 +651,9 @@ async def _listen(
         return Connection(serving)
 
     if listener.family == socket.AF_UNIX:
-        # The engine's process owns the path: Python 3.13 would remove it when the server closes.
-        keep = (
-            {"cleanup_socket": False}
-            if sys.version_info >= (3, 13) and "uvloop" not in type(loop).__module__
-            else {}
-        )
-        return await loop.create_unix_server(connection, sock=listener, **keep)
-    return await loop.create_server(connection, sock=listener, ssl=context)
+        return await loop.create_unix_server(connection, sock=listener)
+    handshake_s = None if context is None else HANDSHAKE_SECONDS_MAX
+    return await loop.create_server(connection, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s)
 
 
 def _load_kernels(serving: Serving) -> None:
@@ -666,7 +663,7 @@ def _load_kernels(serving: Serving) -> None:
 
 
 def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:
-    """Receive the settings and serve, on uvloop where it is present."""
+    """Receive the settings and serve."""
     message, fds = shared_memory.receive_with_fds(control, CONTROL_BYTES_MAX)
     if not message:
         return
@@ -674,13 +671,11 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
     assert settings["kind"] == "configure"
     listeners = [socket.socket(fileno=fd) for fd in fds]
     sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        import uvloop
-    except ImportError:
-        factory = None
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    import uvloop  # only this process needs it
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(control, calls, settings, listeners, kinds))
 
 

@@ -24,19 +24,21 @@ from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph
-from . import decode, produce, results, terminal
+from . import decode, produce, terminal
 from .checkpoint import CheckpointStore, Snapshot, require_same
 from .config import Config
 from .decode import Decoder
 from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
 from .exposition import Exposition
 from .ingest import Ingest, IngestReport, PreparedQueue
-from .pipeline import Pipeline, Position
+from .pipeline import Pipeline
 from .records import Offsets, offsets_from_wire
-from .server_link import ServerLink
+from .server import ServerLimits
+from .server_link import ServerLink, TlsFiles
 from .shared_memory import allocate
 from .sources import make_dead_letters, make_source
-from .topology import StorageGate
+from .topology import EngineTopology, Position, StorageGate
+from .wire import LATENCY_BUCKETS_SECONDS
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,6 @@ def warm_up(config: Config, *, progress: bool) -> None:
         ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
         ("decoders", decode.warm_up),
         ("placement", produce.warm_up),
-        ("results", results.warm_up),
     ]
     started = time.perf_counter()
     with terminal.progress(shown=progress) as bar:
@@ -137,6 +138,7 @@ class Service:
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
         self._serve_metrics()
+        self.link.wait_ready()
         self._start("ingest", self._read_source)
         self._start("engine", self.pipeline.run)
         self.metrics.ready(True)
@@ -212,7 +214,7 @@ class Service:
         config = self.config
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self.dead_letters = make_dead_letters(config)
+        self.dead_letters = make_dead_letters(config, self._stop)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.ingest = Ingest(
@@ -232,10 +234,27 @@ class Service:
         )
 
     def _make_link(self, gate: StorageGate) -> ServerLink:
-        raise NotImplementedError
+        server = self.config.server
+        tls = None
+        if server.tls.certificate is not None and server.tls.key is not None:
+            tls = TlsFiles(str(server.tls.certificate), str(server.tls.key))
+        return ServerLink(
+            listen=server.listen,
+            graph={
+                "directed": self.config.graph.directed,
+                "weighted": self.weighted,
+                "vertex_ids": self.config.graph.vertex_ids,
+            },
+            index=self.index,
+            topology=EngineTopology(self.graph, gate, self.position),
+            limits=ServerLimits(**server.limits.model_dump()),
+            token=server.read_token(),
+            tls=tls,
+            insecure=server.insecure,
+        )
 
     def _serve_metrics(self) -> None:
-        self.metrics.watch_queries(self.link.latency_snapshot)
+        self.metrics.watch_queries(self.link.latency_snapshot, LATENCY_BUCKETS_SECONDS)
         address = self.config.metrics.address()
         if address is None:
             return
@@ -255,6 +274,7 @@ class Service:
         while not self._stop.wait(LAG_INTERVAL_S):
             lag = self.source.lag()
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
+            self.metrics.source_outages(self.source.outages)
 
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""

@@ -30,6 +30,7 @@ from kafka.errors import (
     NoError,
     OffsetOutOfRangeError,
 )
+from kafka.net.compat import KafkaNetClient
 from kafka.structs import OffsetAndMetadata
 
 from .decode import encoding_of
@@ -44,9 +45,28 @@ _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
 
 
-def client_options(kind: Any, client: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    """Options for one of kafka-python's classes: those of ``client`` that it knows, and ours over them."""
-    return {**{key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}, **options}
+def connect(kind: Any, client: Mapping[str, Any], **options: Any) -> Any:
+    """One of kafka-python's clients, with those options of ``client`` that it knows, and ours over them.
+
+    When their constructors fail they leave their network thread running; here it is stopped. Long outages
+    would otherwise gather threads.
+
+    Raises:
+        KafkaError: the cluster cannot be reached, or an option is wrong.
+    """
+    made: list[KafkaNetClient] = []
+
+    def network(**settings: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**settings))
+        return made[-1]
+
+    known = {key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}
+    try:
+        return kind(**{**known, **options, "kafka_client": network})
+    except BaseException:
+        for leftover in made:
+            leftover.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +145,7 @@ class _Overseer(threading.Thread):
         self._admin: KafkaAdminClient | None = None
         self._pending: dict[TopicPartition, OffsetAndMetadata] | None = None
         self._stopping = False
+        self._give_up_at = 0.0
         self._changed = threading.Condition()
 
     def wait_cluster(self, timeout_s: float) -> Cluster | None:
@@ -143,6 +164,7 @@ class _Overseer(threading.Thread):
         """Commit what waits, if that can be done in time, and end."""
         with self._changed:
             self._stopping = True
+            self._give_up_at = time.monotonic() + timeout_s / 2
             self._changed.notify_all()
         self.join(timeout_s)
 
@@ -150,27 +172,26 @@ class _Overseer(threading.Thread):
         backoff = Backoff()
         describe_at = 0.0
         while True:
-            failed = False
+            away = retry = False
             try:
                 if time.monotonic() >= describe_at:
                     self._describe()
                     describe_at = time.monotonic() + self.period_s
-                self._commit()
-                backoff.reset()
+                retry = not self._commit()
             except Exception as error:  # whatever the client raises, this thread goes on trying
-                failed = True
+                away = retry = True
                 self.error = error
                 self.outages.failed(error)
                 self._disconnect()
                 describe_at = 0.0
             with self._changed:
-                if failed:
+                if self._stopping and (away or self._pending is None or time.monotonic() > self._give_up_at):
+                    break
+                if retry:
                     self._changed.wait_for(self._is_stopping, backoff.wait_s())
                 else:
-                    wait_s = max(describe_at - time.monotonic(), 0.0)
-                    self._changed.wait_for(self._has_work, wait_s)
-                if self._stopping and (failed or self._pending is None):
-                    break
+                    backoff.reset()
+                    self._changed.wait_for(self._has_work, max(describe_at - time.monotonic(), 0.0))
         self._disconnect()
 
     def _is_stopping(self) -> bool:
@@ -206,11 +227,13 @@ class _Overseer(threading.Thread):
         for topic in sorted(missing & known):
             log.warning("topic %s does not exist (or may not be described); waiting for it", topic)
 
-    def _commit(self) -> None:
+    def _commit(self) -> bool:
+        """Commit what waits; False when that should be tried again. A failure costs lag tools, nobody else."""
         with self._changed:
             offsets = self._pending
         if offsets is None:
-            return
+            return True
+        done = True
         try:
             errors = set(self._connected().alter_group_offsets(self.group, offsets).values()) - {NoError}
             if errors:
@@ -218,25 +241,25 @@ class _Overseer(threading.Thread):
             self.commits += 1
             self._commit_failing = False
         except KafkaError as error:
-            # Only lag tools miss it; the next checkpoint tries again.
+            done = not error.retriable
             self.commit_failures += 1
             if not self._commit_failing:
                 self._commit_failing = True
-                log.warning("offsets could not be committed to group %s: %s", self.group, _said(error))
+                log.warning("offsets cannot be committed to group %s: %s", self.group, _said(error))
         with self._changed:
-            if self._pending is offsets:
+            if done and self._pending is offsets:
                 self._pending = None
+        return done
 
     def _connected(self) -> KafkaAdminClient:
         if self._admin is None:
-            options = client_options(
+            self._admin = connect(
                 KafkaAdminClient,
                 self.client,
                 bootstrap_servers=self.servers,
                 request_timeout_ms=_REQUEST_TIMEOUT_MS,
                 bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
             )
-            self._admin = KafkaAdminClient(**options)
         return self._admin
 
     def _disconnect(self) -> None:
@@ -295,6 +318,7 @@ class KafkaSource:
         self._outages = self._overseer.outages
         self._consumer: KafkaConsumer | None = None
         self._cluster: Cluster | None = None
+        self._topic_ids: dict[str, str] = {}
         self._given: dict[Partition, int] = {}
         self._next: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
@@ -309,6 +333,11 @@ class KafkaSource:
     def outages(self) -> int:
         """How often the cluster could not be used."""
         return self._outages.count
+
+    @property
+    def commits(self) -> int:
+        """Commits for lag tools that succeeded."""
+        return self._overseer.commits
 
     @property
     def commit_failures(self) -> int:
@@ -492,10 +521,10 @@ class KafkaSource:
 
     def _check_same(self, cluster: Cluster) -> None:
         for name, topic in cluster.topics.items():
-            known = None if self._cluster is None else self._cluster.topics.get(name)
-            if known is not None and known.id != topic.id:
+            known_id = self._topic_ids.setdefault(name, topic.id)
+            if known_id != topic.id:
                 raise SourceError(
-                    f"topic {name} was deleted and made again (id {known.id}, now {topic.id}): its offsets mean "
+                    f"topic {name} was deleted and made again (id {known_id}, now {topic.id}): its offsets mean "
                     f"other records now",
                     {"topic": name},
                 )
@@ -547,7 +576,7 @@ class KafkaSource:
         return SourceError(f"an offset is out of range: {_said(error)}")
 
     def _connect(self) -> KafkaConsumer:
-        options = client_options(
+        return connect(
             KafkaConsumer,
             self.client,
             bootstrap_servers=list(self.servers),
@@ -562,7 +591,6 @@ class KafkaSource:
             bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
             reconnect_backoff_max_ms=5000,
         )
-        return KafkaConsumer(**options)
 
     def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None

@@ -44,10 +44,17 @@ CORRUPT = "none: the checksum does not hold"
 """The encoding of a frame whose checksum failed."""
 
 FINGERPRINT_BYTES = 1024
+"""How much of a file's beginning is compared."""
+
 _PIECE = 16 << 10  # compressed bytes at a time: bounds what a hostile ratio can make of them
 _READ_BYTES = 4 << 20
 
 Start = Literal["earliest", "latest"] | Mapping[str, int]
+
+
+def header_of(record: RawRecord) -> bytes | None:
+    """The first line of the ``.csv`` file that a block comes from; None where the block itself begins the file."""
+    return next((value for name, value in record.headers if name == HEADER), None)
 
 
 class _Plain:

@@ -122,7 +122,7 @@ class SpoolWriter:
         """
         Args:
             directory: the spool; it is made when missing.
-            name: the file's name, ending in ``.msgpack``.
+            name: the file's name, with or without ``.msgpack``.
 
         Raises:
             BlockingIOError: another writer has this file.
@@ -133,9 +133,10 @@ class SpoolWriter:
         if name is None:
             seconds, nanoseconds = divmod(time.time_ns(), 10**9)
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
-            name = f"{stamp}.{nanoseconds:09}-{os.getpid()}.msgpack"
+            name = f"{stamp}.{nanoseconds:09}-{os.getpid()}"
+        name = name.removesuffix(".msgpack") + ".msgpack"
         if file_kind(name) != FileKind("msgpack", None):
-            raise ValueError(f"a spool file of records is named <name>.msgpack, not {name!r}")
+            raise ValueError(f"{name!r} is not the name of a spool file")
         self.name = name
         self.path = folder / name
         self._file = open(self.path, "ab")  # noqa: SIM115  closed by close()
@@ -178,14 +179,14 @@ class SpoolWriter:
         self.close()
 
 
-def read_frames(path: Path) -> Iterator[Frame]:
-    """Every whole frame of a file, by and by; ``start`` and ``stop`` are offsets in the file.
+def read_frames(path: Path, offset: int = 0) -> Iterator[Frame]:
+    """Every whole frame of a file from a frame's offset on; ``start`` and ``stop`` are offsets in the file.
 
     Raises:
         FramingLost: see ``frames``.
     """
     with open(path, "rb") as file:
-        offset, size = 0, 1 << 20
+        size = 1 << 20
         while True:
             file.seek(offset)
             buffer = file.read(size)

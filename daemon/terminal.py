@@ -28,9 +28,10 @@ def _console(stream: TextIO) -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
-    """A table; numbers are right-aligned, None shows as a dash."""
+    """A table; numbers are right-aligned, None shows as a dash; no heading where all columns are nameless."""
     shown = [list(row) for row in rows]
     made = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    made.show_header = any(columns)
     for position, column in enumerate(columns):
         numeric = bool(shown) and all(_is_number(row[position]) for row in shown)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")

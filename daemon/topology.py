@@ -8,8 +8,21 @@ those in after it has published an epoch and before it applies the next batch.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
+
+import numpy as np
+
+from ..gpma.edges import Vertices, Weights, pack
+from ..gpma.rows import RowView
+from ..partition.graph import Graph
+from .records import Partition, offsets_to_wire
+from .server_link import Degrees, EdgesExist, NeighborPage, StorageState
+
+HOLD_S = 0.05
+"""How long the engine waits for a reader that came an epoch too late, so that it is in time for this one."""
 
 
 class StorageGate:
@@ -21,13 +34,15 @@ class StorageGate:
         self._applying = False
         self._settled = True
         self._waiting_for_settled = 0
+        self._held_until = 0.0
 
     @contextmanager
     def apply(self) -> Iterator[None]:
         """The engine changes the storage; from here until ``settle`` storage is ahead of the results."""
         with self._changed:
             # Those that wait for results and storage to agree go first; each reading is short and bounded.
-            self._changed.wait_for(lambda: not self._readers and not self._waiting_for_settled)
+            while self._readers or self._waiting_for_settled or (held := self._held_until - time.monotonic()) > 0:
+                self._changed.wait(None if self._readers or self._waiting_for_settled else held)
             self._applying = True
             self._settled = False
         try:
@@ -43,6 +58,11 @@ class StorageGate:
             self._settled = True
             self._changed.notify_all()
 
+    def hold(self, seconds: float) -> None:
+        """Keep the next change away for so long, or until the next settled reading."""
+        with self._changed:
+            self._held_until = time.monotonic() + seconds
+
     @contextmanager
     def read(self, *, settled: bool, timeout_s: float) -> Iterator[None]:
         """Read the storage; ``settled``: only while published results belong to it.
@@ -53,6 +73,7 @@ class StorageGate:
         with self._changed:
             if settled:
                 self._waiting_for_settled += 1
+                self._held_until = 0.0
             try:
                 free = self._changed.wait_for(
                     lambda: not self._applying and (self._settled or not settled), timeout_s
@@ -70,3 +91,74 @@ class StorageGate:
             with self._changed:
                 self._readers -= 1
                 self._changed.notify_all()
+
+
+class Position:
+    """Where the storage stands; changes only while the gate is held for ``apply``."""
+
+    def __init__(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self.number = 0
+        self.offsets: dict[Partition, int] = {}
+        self.updates = 0
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        return self.incarnation, self.number
+
+
+class EngineTopology:
+    """What ``server_link.Topology`` asks, answered from the graph."""
+
+    def __init__(self, graph: Graph, gate: StorageGate, position: Position) -> None:
+        self._graph = graph
+        self._gate = gate
+        self._position = position
+
+    def current_epoch(self) -> StorageState:
+        return StorageState(self._position.epoch, self._graph.n_vertices, offsets_to_wire(self._position.offsets))
+
+    def neighbors(
+        self, vertex: int, direction: Literal["out", "in"], limit: int, cursor: int | None, timeout_s: float
+    ) -> NeighborPage:
+        first = 0 if cursor is None else cursor
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            state = self.current_epoch()
+            if vertex >= state.n_vertices:
+                nothing = np.empty(0, np.float32) if self._graph.weighted else None
+                return NeighborPage(state, np.empty(0, np.uint32), nothing, None)
+            # One more than asked for tells whether there is a next page, and where it begins.
+            neighbors, weights = self._graph.neighbors(vertex, direction, first, limit + 1)
+        next_cursor = int(neighbors[limit]) if neighbors.size > limit else None
+        return NeighborPage(state, neighbors[:limit], None if weights is None else weights[:limit], next_cursor)
+
+    def degree(self, vertices: Vertices, timeout_s: float) -> Degrees:
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            state = self.current_epoch()
+            out = _degrees(self._graph.out_rows(), vertices, state.n_vertices)
+            try:
+                in_ = _degrees(self._graph.in_rows(), vertices, state.n_vertices)
+            except LookupError:
+                return Degrees(state, out, None)
+        return Degrees(state, out, in_)
+
+    def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            return EdgesExist(self.current_epoch(), self._graph.has_edge(pack(src, dst)))
+
+    def edge_weights(
+        self, epoch: tuple[int, int], src: Vertices, dst: Vertices, timeout_s: float
+    ) -> Weights | None:
+        with self._gate.read(settled=True, timeout_s=timeout_s):
+            if epoch == self._position.epoch:
+                return self._graph.weights_of(pack(src, dst))
+            # Whoever asks reads the results again and comes back at once: let it find this very epoch.
+            self._gate.hold(HOLD_S)
+            return None
+
+
+def _degrees(rows: RowView, vertices: Vertices, n_vertices: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    known = vertices < n_vertices
+    degrees = np.zeros(vertices.size, np.int64)
+    degrees[known] = rows.degrees[vertices[known]]
+    return degrees

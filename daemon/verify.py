@@ -49,6 +49,7 @@ class FinalGraph:
     def hops(self, source: int, *, directed: bool = True) -> npt.NDArray[np.int64]:
         """Fewest edges from the source to each vertex; ``UNREACHED`` where there is no path."""
         start = int(np.searchsorted(self.ids, source))
+        distance: npt.NDArray[np.float64]
         distance = csgraph.dijkstra(self.matrix(), directed=directed, indices=start, unweighted=True)
         return np.where(np.isinf(distance), UNREACHED, distance).astype(np.int64)
 
@@ -57,7 +58,8 @@ class FinalGraph:
         count, label = csgraph.connected_components(self.matrix(), directed=True, connection="weak")
         smallest = np.full(count, np.iinfo(np.int64).max)
         np.minimum.at(smallest, label, self.ids)
-        return smallest[label]
+        labels: IntColumn = smallest[label]
+        return labels
 
     def pagerank(
         self, *, damping: float = 0.85, directed: bool = True, change_max: float = 1e-14
@@ -73,6 +75,7 @@ class FinalGraph:
         rank = np.full(n, 1.0 / n)
         while True:
             dangling = rank[out == 0].sum()
+            new: npt.NDArray[np.float64]
             new = (1 - damping) / n + damping * (transposed @ (rank * share) + dangling / n)
             if np.max(np.abs(new - rank) / new) <= change_max:
                 return new

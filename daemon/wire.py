@@ -1,6 +1,6 @@
 """The query protocol without its sockets: MessagePack-RPC frames, columns, errors, and their limits.
 
-``docs`` of the protocol in one paragraph: a request is ``[0, msgid, method, [params]]``, its response
+A request is ``[0, msgid, method, [params]]``, its response
 ``[1, msgid, error, result]``, a notification ``[2, method, [params]]``; they follow each other on a stream,
 and answers may come in any order. A numeric **column** is a map ``{"dtype": "<f8", "data": bin}``; string ids
 are arrays. The notification ``error`` carries an error that belongs to no request; the connection ends

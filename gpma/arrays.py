@@ -5,12 +5,15 @@ Plain containers: ``pma.py`` owns and allocates them, the kernels read and write
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from .edges import Keys, Vertices, Weights
+from .edges import Keys, Ops, Vertices, Weights
+
+# A scalar inside a kernel: Numba's int64 or uint64, NumPy's or Python's for a type checker.
+Int = Any
 
 # What became of an update; the order of the parts of a ChangeReport.
 INSERTED, OVERWRITTEN, DELETED, ABSENT = 0, 1, 2, 3
@@ -47,11 +50,11 @@ class Updates(NamedTuple):
     """
 
     keys: Keys
-    inserts: npt.NDArray[np.uint8]
+    inserts: Ops
     weights: Weights
-    leaf: npt.NDArray[np.uint32]
-    place: npt.NDArray[np.uint8]
-    status: npt.NDArray[np.uint8]
+    leaf: Vertices
+    place: Ops
+    status: Ops
     old_weights: Weights
 
 

@@ -1,7 +1,7 @@
 """What Numba cannot say by itself: prefetch and memmove, on elements of arrays.
 
 Both are LLVM intrinsics that exist on every target (on a processor without a prefetch instruction the
-prefetch is nothing).
+prefetch is nothing). Arrays are C-contiguous, indices and counts int64 and never negative; nothing is checked.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-_BYTE = ir.IntType(8)
-_BYTES = ir.PointerType(_BYTE)
+_BYTES = ir.PointerType(ir.IntType(8))
 _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
 _BOOL = ir.IntType(1)
@@ -26,15 +25,38 @@ def _address(context: Any, builder: Any, array_type: Any, array: Any, index: Any
 
 def _call(builder: Any, name: str, arguments: list[Any]) -> None:
     kind = ir.FunctionType(ir.VoidType(), [argument.type for argument in arguments])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+    function: Any = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+    builder.call(function, arguments)
 
 
-@intrinsic
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of ``array[index]``, which will be read and probably written. Never faults."""
+def _memmove(
+    context: Any,
+    builder: Any,
+    array_type: Any,
+    target: Any,
+    to: Any,
+    source: Any,
+    from_: Any,
+    count: Any,
+) -> None:
+    target_address = _address(context, builder, array_type, target, to)
+    source_address = _address(context, builder, array_type, source, from_)
+    size = builder.mul(count, _INT64(array_type.dtype.bitwidth // 8))
+    _call(
+        builder,
+        "llvm.memmove.p0.p0.i64",
+        [target_address, source_address, size, _BOOL(0)],
+    )
+
+
+def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """prefetch(array, index): ask for the cache line of ``array[index]``, soon to be read and written.
+
+    Never faults, wherever the index points.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], arguments[0], arguments[1])
+        address = _address(context, builder, signature.args[0], *arguments)
         for_write, keep, data = _INT32(1), _INT32(3), _INT32(1)
         _call(builder, "llvm.prefetch.p0", [address, for_write, keep, data])
         return context.get_dummy_value()
@@ -42,18 +64,48 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), generate
 
 
-@intrinsic
-def move(typing_context: Any, target: Any, target_index: Any, source: Any, source_index: Any, count: Any) -> Any:
-    """``target[target_index:][:count] = source[source_index:][:count]``; the two may overlap.
+def _copy(typing_context: Any, target: Any, to: Any, source: Any, from_: Any, count: Any) -> Any:
+    """copy(target, to, source, from_, count): ``target[to:][:count] = source[from_:][:count]``.
 
-    Both arrays are C-contiguous, of one dtype; nothing is checked.
+    The two stretches may overlap; the arrays are of one dtype.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        to = _address(context, builder, signature.args[0], arguments[0], arguments[1])
-        from_ = _address(context, builder, signature.args[2], arguments[2], arguments[3])
-        size = builder.mul(arguments[4], _INT64(signature.args[0].dtype.bitwidth // 8))
-        _call(builder, "llvm.memmove.p0.p0.i64", [to, from_, size, _BOOL(0)])
+        _memmove(context, builder, signature.args[0], *arguments)
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp, types.intp), generate
+
+
+def _shift(typing_context: Any, keys: Any, weights: Any, to: Any, from_: Any, count: Any) -> Any:
+    """shift(keys, weights, to, from_, count): move entries within both arrays, or within keys if weights is empty.
+
+    An intrinsic and not a function, because passing arrays to a function counts references with atomic
+    instructions: that made merging a leaf twice as slow.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        key_array, weight_array, target, source, n = arguments
+        key_type, weight_type = signature.args[:2]
+        _memmove(context, builder, key_type, key_array, target, key_array, source, n)
+        n_weights = context.make_array(weight_type)(context, builder, weight_array).nitems
+        with builder.if_then(builder.icmp_signed("!=", n_weights, _INT64(0))):
+            _memmove(
+                context,
+                builder,
+                weight_type,
+                weight_array,
+                target,
+                weight_array,
+                source,
+                n,
+            )
+        return context.get_dummy_value()
+
+    return types.void(keys, weights, types.intp, types.intp, types.intp), generate
+
+
+# Type checkers see the typing context as a parameter, which callers do not pass.
+prefetch: Any = intrinsic(_prefetch)
+copy: Any = intrinsic(_copy)
+shift: Any = intrinsic(_shift)

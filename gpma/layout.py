@@ -19,8 +19,12 @@ import numpy.typing as npt
 LEAF_SHIFT = 5
 LEAF_SLOTS = 1 << LEAF_SHIFT
 
-LEAF_LOWER, ROOT_LOWER = 0.125, 0.40
-LEAF_UPPER, ROOT_UPPER = 1.0, 0.85
+# Bounds tighten evenly from leaf to local window, jump, and tighten little from there to the root. The jump is
+# what makes large redistributions rare: after one, a local window has that much room before the next.
+LEAF_LOWER, LOCAL_LOWER, WIDE_LOWER, ROOT_LOWER = 0.125, 0.30, 0.38, 0.40
+LEAF_UPPER, LOCAL_UPPER, WIDE_UPPER, ROOT_UPPER = 1.0, 0.93, 0.86, 0.85
+# A window is local when it is this many levels below the root: less than a hundredth of the array.
+LOCAL_DEPTH = 7
 
 # Density after a load, a shrink, or the growth for a batch that more than fills the array.
 FILL = 0.71
@@ -28,6 +32,8 @@ FILL = 0.71
 # a fifth, and the array is copied once per 17% of new edges or more.
 GROWTH = 1.2
 LEAVES_MAX = 2**32 - 1
+
+Densities = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -46,14 +52,20 @@ class Layout:
         return (self.n_leaves - 1).bit_length()
 
     @cached_property
-    def lower(self) -> npt.NDArray[np.float64]:
+    def lower(self) -> Densities:
         """float64[height + 1]: the least density that a redistributed window of each height may have."""
-        return np.linspace(LEAF_LOWER, ROOT_LOWER, self.height + 1)
+        return self._bounds(LEAF_LOWER, LOCAL_LOWER, WIDE_LOWER, ROOT_LOWER)
 
     @cached_property
-    def upper(self) -> npt.NDArray[np.float64]:
+    def upper(self) -> Densities:
         """float64[height + 1]: the greatest density that a redistributed window of each height may have."""
-        return np.linspace(LEAF_UPPER, ROOT_UPPER, self.height + 1)
+        return self._bounds(LEAF_UPPER, LOCAL_UPPER, WIDE_UPPER, ROOT_UPPER)
+
+    def _bounds(self, leaf: float, local: float, wide: float, root: float) -> Densities:
+        n_local = self.height - LOCAL_DEPTH + 1
+        if n_local < 2:
+            return np.linspace(leaf, root, self.height + 1)
+        return np.concatenate([np.linspace(leaf, local, n_local), np.linspace(wide, root, LOCAL_DEPTH)])
 
     @property
     def edges_max(self) -> int:

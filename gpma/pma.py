@@ -35,8 +35,8 @@ from .windows import Windows
 REWRITE_SHARE = 0.2
 # Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
 ROOM = 1.5
-# Work arrays for more updates than this are given back after the batch.
-KEPT_UPDATES_MAX = 1 << 21
+# Work arrays (about a hundred bytes an update) for more updates than this are given back after the batch.
+KEPT_UPDATES_MAX = 1 << 18
 
 
 class PackedMemoryArray:
@@ -51,7 +51,7 @@ class PackedMemoryArray:
         self._slots.counts[0] = 0
         self._slots.heads[0] = 0
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
-        self._work = _new_work(0, weighted)
+        self._no_work = self._work = _new_work(0, weighted)
 
     @property
     def n_edges(self) -> int:
@@ -88,7 +88,7 @@ class PackedMemoryArray:
         slots = _new_slots(layout, self.weighted)
         self._rows.degrees[:] = 0
         spread.count_degrees(keys, self._rows.degrees)
-        spread.load(keys, weights, slots, layout.n_leaves, self._rows.leaf)
+        spread.load(keys, weights, slots, self._rows.leaf)
         self._layout, self._slots, self._n_edges = layout, slots, keys.size
 
     def apply(self, batch: EdgeBatch) -> ChangeReport:
@@ -96,10 +96,10 @@ class PackedMemoryArray:
 
         1. Put it in order; the last update of each key wins.
         2. Look every update up. The array is only read.
-        3. Where the batch overfills the array: move to a larger one, contents unchanged, and repeat 2.
-        4. Find the windows to redistribute; take all memory that is still needed.
-        5. Write leaves, windows, degrees and row index in place; nothing can fail any more.
-        6. Where the batch left too little: move to a smaller array.
+        3. Take all memory that the report, or an array of another size, will need.
+        4. Where the batch overfills the array: move to the larger one, contents unchanged, and repeat 2.
+        5. Find the windows to redistribute. Write leaves, windows, degrees and row index in place.
+        6. Where the batch left too little: move to the smaller array.
 
         Raises:
             ValueError: the batch names a row that does not exist (``ensure_vertices``).
@@ -123,17 +123,18 @@ class PackedMemoryArray:
         n_groups, *totals = self._look_up(work, m)
         n_edges = self._n_edges + totals[0] - totals[2]
         layout = self._layout.resized(n_edges)
+        columns = _report_columns(totals, self.weighted)
+        resized = None if layout is self._layout else _new_slots(layout, self.weighted)
         slots_moved = 0
-        if layout.n_leaves > self._layout.n_leaves:
+        if resized is not None and layout.n_leaves > self._layout.n_leaves:
             slots_moved += self._n_edges
-            self._move_to(layout, _new_slots(layout, self.weighted))
-            n_groups, *totals = self._look_up(work, m)
-        shrunk = _new_slots(layout, self.weighted) if layout.n_leaves < self._layout.n_leaves else None
-        if shrunk is not None or m > REWRITE_SHARE * self._n_edges:
+            self._move_to(layout, resized)
+            resized = None
+            n_groups, *_ = self._look_up(work, m)
+        if resized is not None or m > REWRITE_SHARE * self._n_edges:
             n_windows = _whole(work.windows, self._layout.n_leaves, n_edges, n_groups)
         else:
             n_windows = self._plan(work, n_groups)
-        columns = _report_columns(totals, self.weighted)
         slots_moved += merge.commit(
             self._slots,
             self._rows,
@@ -143,15 +144,15 @@ class PackedMemoryArray:
             n_groups,
             work.windows,
             n_windows,
-            work.sort.positions,
+            work.sort.positions,  # free by now
         )
         self._n_edges = n_edges
         merge.split_report(updates, m, *columns)
-        if shrunk is not None:
+        if resized is not None:
             slots_moved += n_edges
-            self._move_to(layout, shrunk)
-        if work.updates.keys.size > KEPT_UPDATES_MAX:
-            self._work = _new_work(0, self.weighted)
+            self._move_to(layout, resized)
+        if updates.keys.size > KEPT_UPDATES_MAX:
+            self._work = self._no_work
         return _report(columns, self.weighted, slots_moved)
 
     def view(self) -> RowView:
@@ -163,7 +164,7 @@ class PackedMemoryArray:
         """All edges in ascending key order, copied."""
         keys = np.empty(self._n_edges, np.uint64)
         weights = np.empty(self._n_edges if self.weighted else 0, np.float32)
-        spread.export(self._slots, self._layout.n_leaves, keys, weights)
+        spread.export(self._slots, keys, weights)
         return EdgeList(keys, weights if self.weighted else None)
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
@@ -256,19 +257,30 @@ class PackedMemoryArray:
         return found
 
     def _look_up(self, work: _Work, m: int) -> tuple[int, int, int, int, int]:
-        search.locate(self._slots.heads, self._layout.n_leaves, work.updates.keys, m, work.updates.leaf)
+        search.locate(
+            self._slots.heads,
+            self._layout.n_leaves,
+            work.updates.keys,
+            m,
+            work.updates.leaf,
+        )
         found: tuple[int, int, int, int, int] = search.probe(self._slots, work.updates, work.groups, m)
         return found
 
     def _plan(self, work: _Work, n_groups: int) -> int:
         layout = self._layout
         n_windows: int = windows.plan_windows(
-            self._slots.counts, layout.n_leaves, layout.lower, layout.upper, work.groups, n_groups, work.windows
+            self._slots.counts,
+            layout.lower,
+            layout.upper,
+            work.groups,
+            n_groups,
+            work.windows,
         )
         return n_windows
 
     def _move_to(self, layout: Layout, slots: Slots) -> None:
-        spread.respread(self._slots, self._n_edges, slots, layout.n_leaves, self._rows.leaf)
+        spread.respread(self._slots, self._n_edges, slots, self._rows.leaf)
         self._layout, self._slots = layout, slots
 
     def _reserve(self, n: int) -> _Work:
@@ -306,7 +318,10 @@ def _new_work(n: int, weighted: bool) -> _Work:
     n_weights = n if weighted else 0
     return _Work(
         SortScratch(
-            np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.uint32), np.empty(n, np.uint32)
+            np.empty(n, np.uint64),
+            np.empty(n, np.uint64),
+            np.empty(n, np.uint32),
+            np.empty(n, np.uint32),
         ),
         Updates(
             keys=np.empty(n, np.uint64),
@@ -322,7 +337,7 @@ def _new_work(n: int, weighted: bool) -> _Work:
     )
 
 
-def _column(array: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+def _column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
     """The array as kernels take it: C-contiguous, aligned and writable, so that each compiles only once."""
     if array.dtype == dtype and array.flags.carray:
         return array
@@ -352,7 +367,16 @@ def _report_columns(totals: list[int], weighted: bool) -> tuple[npt.NDArray[Any]
 
 
 def _report(columns: tuple[npt.NDArray[Any], ...], weighted: bool, slots_moved: int) -> ChangeReport:
-    inserted, inserted_weights, overwritten, new_weights, old_weights, deleted, deleted_weights, absent = columns
+    (
+        inserted,
+        inserted_weights,
+        overwritten,
+        new_weights,
+        old_weights,
+        deleted,
+        deleted_weights,
+        absent,
+    ) = columns
     return ChangeReport(
         inserted=EdgeList(inserted, inserted_weights if weighted else None),
         overwritten=EdgeList(overwritten, new_weights if weighted else None),

@@ -55,8 +55,39 @@ def first_slot(rows: RowView, u: int) -> tuple[np.int64, np.int64]:
     while True:
         slot = leaf << rows.leaf_shift
         end = slot + np.int64(rows.counts[leaf])
-        if slot < end and rows.keys[end - 1] >= first_key:
-            while rows.keys[slot] < first_key:
-                slot += np.int64(1)
+        span = end - slot
+        # Halving without branches: rows begin anywhere in a leaf, so that a guess is wrong half the time.
+        while span > 1:
+            half = span >> 1
+            slot += half if rows.keys[slot + half - 1] < first_key else 0
+            span -= half
+        if slot < end and rows.keys[slot] >= first_key:
             return leaf, slot
         leaf += np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def copy_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: Weights) -> int:
+    """Copy the neighbours of u from vertex ``first`` on until ``neighbors`` is full; returns how many.
+
+    ``weights`` has the same length, or none when the array is unweighted.
+    """
+    remaining = np.int64(rows.degrees[u])
+    copied = 0
+    if remaining == 0:
+        return copied
+    first_key = (np.uint64(u) << np.uint64(32)) | np.uint64(first)
+    leaf, slot = first_slot(rows, u)
+    while remaining > 0 and copied < neighbors.size:
+        end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+        if end > slot and rows.keys[end - 1] >= first_key:
+            for i in range(slot, end):
+                if rows.keys[i] >= first_key and copied < neighbors.size:
+                    neighbors[copied] = rows.keys[i] & LOW
+                    if weights.size:
+                        weights[copied] = rows.weights[i]
+                    copied += 1
+        remaining -= end - slot
+        leaf += np.int64(1)
+        slot = leaf << rows.leaf_shift
+    return copied

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 
-from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
+from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Groups, Int, Slots, Updates
+from .edges import Keys, Vertices, Weights
 from .intrinsics import prefetch
 from .layout import LEAF_SHIFT
-from .rows import LOW, first_slot
+from .rows import LOW, RowView, first_slot
+
+Offsets = npt.NDArray[np.int64]
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -19,7 +23,7 @@ LINE = 8
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def find_leaf(heads, n_leaves, key):  # type: ignore[no-untyped-def]
+def find_leaf(heads: Keys, n_leaves: Int, key: Int) -> Int:
     """The last leaf whose head is not above the key."""
     leaf = np.int64(0)
     span = np.int64(n_leaves)
@@ -31,7 +35,7 @@ def find_leaf(heads, n_leaves, key):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def find_place(keys, begin, end, key):  # type: ignore[no-untyped-def]
+def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     """How many of keys[begin:end] (ascending, at most a leaf) are smaller than the key."""
     place = np.int64(begin)
     span = np.int64(end) - place
@@ -46,7 +50,7 @@ def find_place(keys, begin, end, key):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def locate(heads, n_leaves, keys, m, leaf):  # type: ignore[no-untyped-def]
+def locate(heads: Keys, n_leaves: Int, keys: Keys, m: Int, leaf: Vertices) -> None:
     """leaf[i] = the leaf of keys[i], for m ascending keys.
 
     LANES keys at a time share one binary search over the leaves from the one before them on; the stretch to
@@ -55,7 +59,7 @@ def locate(heads, n_leaves, keys, m, leaf):  # type: ignore[no-untyped-def]
     lanes = np.empty(LANES, np.int64)
     previous = np.int64(0)
     for begin in range(0, m, LANES):
-        width = min(LANES, m - begin)
+        width = np.int64(min(LANES, m - begin))
         last = keys[begin + width - 1]
         step = np.int64(LANES)
         while previous + step < n_leaves and heads[previous + step] <= last:
@@ -76,15 +80,15 @@ def locate(heads, n_leaves, keys, m, leaf):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def probe(slots, updates, groups, m):  # type: ignore[no-untyped-def]
+def probe(slots: Slots, updates: Updates, groups: Groups, m: Int) -> tuple[Int, Int, Int, Int, Int]:
     """Look each update up: fills ``place``, ``status`` and the groups; nothing of the array is written.
 
     Returns (groups, inserted, overwritten, deleted, absent).
     """
-    keys = slots.keys
-    counts = slots.counts
-    update_keys = updates.keys
-    leaf = updates.leaf
+    keys, counts = slots.keys, slots.counts
+    update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
+    places, states = updates.place, updates.status
+    begins, leaves, deltas = groups.begin, groups.leaf, groups.delta
     totals = np.zeros(4, np.int64)
     n_groups = np.int64(0)
     i = np.int64(0)
@@ -92,8 +96,8 @@ def probe(slots, updates, groups, m):  # type: ignore[no-untyped-def]
         at = np.int64(leaf[np.uintp(i)])
         base = at << LEAF_SHIFT
         count = np.int64(counts[np.uintp(at)])
-        groups.begin[np.uintp(n_groups)] = i
-        groups.leaf[np.uintp(n_groups)] = at
+        begins[np.uintp(n_groups)] = i
+        leaves[np.uintp(n_groups)] = at
         place = np.int64(0)
         delta = np.int64(0)
         while i < m and np.int64(leaf[np.uintp(i)]) == at:
@@ -104,47 +108,62 @@ def probe(slots, updates, groups, m):  # type: ignore[no-untyped-def]
             key = update_keys[np.uintp(i)]
             place += find_place(keys, base + place, base + count, key)
             there = place < count and keys[np.uintp(base + place)] == key
-            if updates.inserts[np.uintp(i)] != 0:
+            if inserts[np.uintp(i)] != 0:
                 status = OVERWRITTEN if there else INSERTED
                 delta += 0 if there else 1
             else:
                 status = DELETED if there else ABSENT
                 delta -= 1 if there else 0
-            updates.place[np.uintp(i)] = np.uint8(place)
-            updates.status[np.uintp(i)] = np.uint8(status)
+            places[np.uintp(i)] = np.uint8(place)
+            states[np.uintp(i)] = np.uint8(status)
             totals[np.uintp(status)] += 1
             i += 1
-        groups.delta[np.uintp(n_groups)] = delta
+        deltas[np.uintp(n_groups)] = delta
         n_groups += 1
-    groups.begin[n_groups] = m
-    return n_groups, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+    begins[n_groups] = m
+    return (
+        n_groups,
+        totals[INSERTED],
+        totals[OVERWRITTEN],
+        totals[DELETED],
+        totals[ABSENT],
+    )
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def find_slots(slots, n_leaves, wanted, found):  # type: ignore[no-untyped-def]
+def find_slots(slots: Slots, n_leaves: Int, wanted: Keys, found: Offsets) -> None:
     """found[i] = the slot of wanted[i], or -1; keys in any order."""
-    keys = slots.keys
+    keys, counts, heads = slots.keys, slots.counts, slots.heads
     for i in range(wanted.size):
         key = wanted[i]
-        leaf = find_leaf(slots.heads, n_leaves, key)
+        leaf = find_leaf(heads, n_leaves, key)
         base = leaf << LEAF_SHIFT
-        end = base + np.int64(slots.counts[leaf])
+        end = base + np.int64(counts[leaf])
         slot = base + find_place(keys, base, end, key)
         found[i] = slot if slot < end and keys[slot] == key else np.int64(-1)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def gather_rows(rows, vertices, offsets, neighbors, weights):  # type: ignore[no-untyped-def]
+def gather_rows(
+    rows: RowView,
+    vertices: Vertices,
+    offsets: Offsets,
+    neighbors: Vertices,
+    weights: Weights,
+) -> None:
     """Copy the rows of the vertices behind each other; ``offsets`` says where each begins."""
     for x in range(vertices.size):
-        u = np.int64(vertices[x])
         out = offsets[x]
         remaining = offsets[x + 1] - out
         if remaining == 0:
             continue
+        u: Int = np.int64(vertices[x])
         leaf, slot = first_slot(rows, u)
         while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+            end = min(
+                (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]),
+                slot + remaining,
+            )
             for i in range(slot, end):
                 neighbors[out + i - slot] = np.uint32(rows.keys[i] & LOW)
             if weights.size:

@@ -13,6 +13,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import Int
 from .edges import Keys, Ops, Weights
 
 # Up to here insertion beats counting.
@@ -21,6 +22,8 @@ INSERTION_MAX = 40
 WIDE_DIGITS_MIN = 6000
 NARROW_DIGIT_BITS = 8
 WIDE_DIGIT_BITS = 11
+
+Positions = npt.NDArray[np.uint32]
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -33,21 +36,22 @@ class SortScratch(NamedTuple):
 
     words: Keys
     other_words: Keys
-    positions: npt.NDArray[np.uint32]
-    other_positions: npt.NDArray[np.uint32]
+    positions: Positions
+    other_positions: Positions
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def bit_length(value: np.uint64) -> np.int64:
-    length = 0
+def bit_length(value: Int) -> Int:
+    """The number of bits up to the highest one of a uint64."""
+    length = np.int64(0)
     while value != _ZERO:
         value >>= _ONE
         length += 1
-    return np.int64(length)
+    return length
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _insertion_sort(words, positions, n):  # type: ignore[no-untyped-def]
+def _insertion_sort(words: Keys, positions: Positions, n: Int) -> None:
     for i in range(1, n):
         word = words[i]
         position = positions[i]
@@ -61,8 +65,16 @@ def _insertion_sort(words, positions, n):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _radix_pass(words, positions, to_words, to_positions, offsets, shift, mask, n):  # type: ignore[no-untyped-def]
-    for i in range(n):
+def _radix_pass(
+    words: Keys,
+    positions: Positions,
+    to_words: Keys,
+    to_positions: Positions,
+    offsets: Positions,
+    shift: Int,
+    mask: Int,
+) -> None:
+    for i in range(words.size):
         word = words[np.uintp(i)]
         digit = np.uintp((word >> shift) & mask)
         to = np.uintp(offsets[digit])
@@ -72,14 +84,15 @@ def _radix_pass(words, positions, to_words, to_positions, offsets, shift, mask, 
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _radix_sort(scratch, n, n_bits):  # type: ignore[no-untyped-def]
+def _radix_sort(scratch: SortScratch, n: Int, n_bits: Int) -> bool:
     """Sort scratch.words (with positions) by their low n_bits; True if the result is in the other arrays."""
     digit_max = WIDE_DIGIT_BITS if n >= WIDE_DIGITS_MIN else NARROW_DIGIT_BITS
     passes = (n_bits + digit_max - 1) // digit_max
     digit_bits = (n_bits + passes - 1) // passes
     radix = 1 << digit_bits
     mask = np.uint64(radix - 1)
-    words = scratch.words
+    words, positions = scratch.words[:n], scratch.positions[:n]
+    to_words, to_positions = scratch.other_words[:n], scratch.other_positions[:n]
     # All digits are counted in one reading.
     offsets = np.zeros((passes, radix), np.uint32)
     for i in range(n):
@@ -87,9 +100,6 @@ def _radix_sort(scratch, n, n_bits):  # type: ignore[no-untyped-def]
         for digit in range(passes):
             offsets[np.uintp(digit), np.uintp(word & mask)] += np.uint32(1)
             word >>= np.uint64(digit_bits)
-    positions = scratch.positions
-    to_words = scratch.other_words
-    to_positions = scratch.other_positions
     for digit in range(passes):
         before = np.uint32(0)
         for value in range(radix):
@@ -97,14 +107,21 @@ def _radix_sort(scratch, n, n_bits):  # type: ignore[no-untyped-def]
             offsets[digit, value] = before
             before += count
         shift = np.uint64(digit * digit_bits)
-        _radix_pass(words, positions, to_words, to_positions, offsets[digit], shift, mask, n)
+        _radix_pass(words, positions, to_words, to_positions, offsets[digit], shift, mask)
         words, to_words = to_words, words
         positions, to_positions = to_positions, positions
-    return passes % 2 == 1
+    return bool(passes % 2 == 1)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _compact_ordered(keys, ops, weights, out_keys, out_inserts, out_weights):  # type: ignore[no-untyped-def]
+def _compact_ordered(
+    keys: Keys,
+    ops: Ops,
+    weights: Weights,
+    out_keys: Keys,
+    out_inserts: Ops,
+    out_weights: Weights,
+) -> Int:
     """Last writer wins, for a batch that came in ascending order."""
     n = keys.size
     kept = 0
@@ -120,7 +137,15 @@ def _compact_ordered(keys, ops, weights, out_keys, out_inserts, out_weights):  #
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def order_batch(keys, ops, weights, scratch, out_keys, out_inserts, out_weights):  # type: ignore[no-untyped-def]
+def order_batch(
+    keys: Keys,
+    ops: Ops,
+    weights: Weights,
+    scratch: SortScratch,
+    out_keys: Keys,
+    out_inserts: Ops,
+    out_weights: Weights,
+) -> Int:
     """Sort a batch by key and keep the last update of each key; returns how many are left.
 
     ``weights``: float32[n], or float32[0] for inserts that all mean 1.0. ``out_*``: arrays of at least n

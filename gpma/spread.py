@@ -5,15 +5,16 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from .edges import EMPTY_KEY
-from .intrinsics import move
+from .arrays import Int, Slots
+from .edges import EMPTY_KEY, Keys, Vertices, Weights
+from .intrinsics import copy
 from .layout import LEAF_SHIFT
 
 _HALF = np.uint64(32)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _finish_leaf(slots, leaf, count, row, row_leaf):  # type: ignore[no-untyped-def]
+def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertices) -> Int:
     """Set the count, the head and the index of a written leaf; ``row`` is the row before it; returns its last."""
     base = leaf << LEAF_SHIFT
     slots.counts[leaf] = np.int32(count)
@@ -27,7 +28,7 @@ def _finish_leaf(slots, leaf, count, row, row_leaf):  # type: ignore[no-untyped-
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def first_bad_key(keys, n_vertices):  # type: ignore[no-untyped-def]
+def first_bad_key(keys: Keys, n_vertices: Int) -> Int:
     """The position of the first key that is not above the one before it or names a row too many; -1: none."""
     for i in range(keys.size):
         if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> _HALF >= np.uint64(n_vertices):
@@ -36,7 +37,7 @@ def first_bad_key(keys, n_vertices):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def count_degrees(keys, degrees):  # type: ignore[no-untyped-def]
+def count_degrees(keys: Keys, degrees: Vertices) -> None:
     """Add the length of each row to ``degrees``; keys ascending."""
     begin = np.int64(0)
     n = keys.size
@@ -47,24 +48,26 @@ def count_degrees(keys, degrees):  # type: ignore[no-untyped-def]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def load(keys, weights, slots, n_leaves, row_leaf):  # type: ignore[no-untyped-def]
+def load(keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices) -> None:
     """Spread ascending keys evenly over the leaves."""
+    n_leaves = np.int64(slots.counts.size)
     share, extra = keys.size // n_leaves, keys.size % n_leaves
     row = np.uint64(EMPTY_KEY)
     read = np.int64(0)
     for leaf in range(n_leaves):
         count = share + (1 if leaf < extra else 0)
-        move(slots.keys, leaf << LEAF_SHIFT, keys, read, count)
+        copy(slots.keys, leaf << LEAF_SHIFT, keys, read, count)
         if weights.size:
-            move(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
+            copy(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
         read += count
         row = _finish_leaf(slots, leaf, count, row, row_leaf)
     slots.heads[0] = np.uint64(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def respread(old, edges, slots, n_leaves, row_leaf):  # type: ignore[no-untyped-def]
+def respread(old: Slots, edges: Int, slots: Slots, row_leaf: Vertices) -> None:
     """Copy all ``edges`` edges of ``old`` evenly into other leaves."""
+    n_leaves = np.int64(slots.counts.size)
     share, extra = edges // n_leaves, edges % n_leaves
     row = np.uint64(EMPTY_KEY)
     old_leaf = np.int64(0)
@@ -81,9 +84,9 @@ def respread(old, edges, slots, n_leaves, row_leaf):  # type: ignore[no-untyped-
                 continue
             run = min(there, wanted)
             from_ = (old_leaf << LEAF_SHIFT) + taken
-            move(slots.keys, to, old.keys, from_, run)
+            copy(slots.keys, to, old.keys, from_, run)
             if slots.weights.size:
-                move(slots.weights, to, old.weights, from_, run)
+                copy(slots.weights, to, old.weights, from_, run)
             to += run
             taken += run
             wanted -= run
@@ -92,12 +95,12 @@ def respread(old, edges, slots, n_leaves, row_leaf):  # type: ignore[no-untyped-
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def export(slots, n_leaves, keys, weights):  # type: ignore[no-untyped-def]
+def export(slots: Slots, keys: Keys, weights: Weights) -> None:
     """Copy all edges out, without gaps."""
     to = np.int64(0)
-    for leaf in range(n_leaves):
+    for leaf in range(slots.counts.size):
         count = np.int64(slots.counts[leaf])
-        move(keys, to, slots.keys, leaf << LEAF_SHIFT, count)
+        copy(keys, to, slots.keys, leaf << LEAF_SHIFT, count)
         if weights.size:
-            move(weights, to, slots.weights, leaf << LEAF_SHIFT, count)
+            copy(weights, to, slots.weights, leaf << LEAF_SHIFT, count)
         to += count

@@ -13,7 +13,11 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import Groups, Int
 from .layout import LEAF_SLOTS
+
+Counts = npt.NDArray[np.int32]
+Bounds = npt.NDArray[np.float64]
 
 
 class Windows(NamedTuple):
@@ -28,11 +32,19 @@ class Windows(NamedTuple):
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _climb(counts, n_leaves, lower, upper, groups, n_groups, group, found):  # type: ignore[no-untyped-def]
+def _climb(
+    counts: Counts,
+    lower: Bounds,
+    upper: Bounds,
+    groups: Groups,
+    n_groups: Int,
+    group: Int,
+) -> tuple[Int, Int, Int, Int, Int]:
     """The smallest window around a group's leaf whose density after the batch is within its bounds."""
-    leaf = groups.leaf[group]
+    n_leaves: Int = np.int64(counts.size)
+    leaf: Int = groups.leaf[group]
     begin, end = leaf, leaf + 1
-    group_begin, group_end = group, group + 1
+    group_begin, group_end = np.int64(group), np.int64(group + 1)
     edges = np.int64(counts[leaf]) + groups.delta[group]
     height = 0
     while begin > 0 or end < n_leaves:
@@ -53,14 +65,20 @@ def _climb(counts, n_leaves, lower, upper, groups, n_groups, group, found):  # t
         n_slots = np.float64((end - begin) * LEAF_SLOTS)
         if lower[height] * n_slots <= edges <= upper[height] * n_slots:
             break
-    found[0], found[1], found[2], found[3], found[4] = begin, end, edges, group_begin, group_end
+    return begin, end, edges, group_begin, group_end
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_windows(counts, n_leaves, lower, upper, groups, n_groups, windows):  # type: ignore[no-untyped-def]
+def plan_windows(
+    counts: Counts,
+    lower: Bounds,
+    upper: Bounds,
+    groups: Groups,
+    n_groups: Int,
+    windows: Windows,
+) -> Int:
     """Fill ``windows`` (room for n_groups); returns how many there are. The root must be within its bounds."""
     leaf_min = np.int64(np.ceil(lower[0] * LEAF_SLOTS))
-    found = np.empty(5, np.int64)
     n_windows = np.int64(0)
     covered = np.int64(0)
     for group in range(n_groups):
@@ -71,14 +89,14 @@ def plan_windows(counts, n_leaves, lower, upper, groups, n_groups, windows):  # 
         after = np.int64(counts[leaf]) + delta
         if after <= LEAF_SLOTS and (after >= leaf_min or delta >= 0):
             continue
-        _climb(counts, n_leaves, lower, upper, groups, n_groups, group, found)
-        while n_windows > 0 and windows.begin[n_windows - 1] >= found[0]:
+        begin, end, edges, group_begin, group_end = _climb(counts, lower, upper, groups, n_groups, group)
+        while n_windows > 0 and windows.begin[n_windows - 1] >= begin:
             n_windows -= 1
-        windows.begin[n_windows] = found[0]
-        windows.end[n_windows] = found[1]
-        windows.edges[n_windows] = found[2]
-        windows.group_begin[n_windows] = found[3]
-        windows.group_end[n_windows] = found[4]
+        windows.begin[n_windows] = begin
+        windows.end[n_windows] = end
+        windows.edges[n_windows] = edges
+        windows.group_begin[n_windows] = group_begin
+        windows.group_end[n_windows] = group_end
         n_windows += 1
-        covered = found[1]
+        covered = end
     return n_windows

@@ -129,6 +129,8 @@ class Metrics:
         self.declared: list[Declared] = []
         self._lock = threading.Lock()
         self._outages_seen = 0
+        self._structures: set[str] = set()
+        self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
         self._epoch_metrics()
         self._graph_metrics()
@@ -358,7 +360,12 @@ class Metrics:
         self._vertices.set(vertices)
         self._edges.set(edges)
         self._density.set(density)
-        _set_all(self._memory, memory_bytes)
+        with self._lock:
+            for gone in self._structures - memory_bytes.keys():
+                _forget(self._memory, gone)
+            self._structures = set(memory_bytes)
+        for name, size in memory_bytes.items():
+            self._memory.labels(name).set(size)
 
     # -- programs ---------------------------------------------------------------------------------------
 
@@ -388,6 +395,10 @@ class Metrics:
         """The state of a program, one of ``PROGRAM_STATES``."""
         if state not in PROGRAM_STATES:
             raise ValueError(f"a program's state is one of {', '.join(PROGRAM_STATES)}, not {state!r}")
+        with self._lock:
+            if self._states.get(program) == state:
+                return
+            self._states[program] = state
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
 
@@ -397,6 +408,8 @@ class Metrics:
             _forget(metric, program)
         for metric in (self._restarts, self._bound, self._program_time):
             _forget(metric, program)
+        with self._lock:
+            self._states.pop(program, None)
         for state in PROGRAM_STATES:
             _forget(self._state, program, state)
 
@@ -427,14 +440,6 @@ class Metrics:
     def ready(self, ready: bool) -> None:
         """Whether answers are given."""
         self._ready.set(int(ready))
-
-
-def _set_all(gauge: Gauge, values: Mapping[str, int]) -> None:
-    for (name,) in {tuple(sample.labels.values()) for metric in gauge.collect() for sample in metric.samples}:
-        if name not in values:
-            gauge.remove(name)
-    for name, value in values.items():
-        gauge.labels(name).set(value)
 
 
 def _forget(metric: Counter | Gauge | Histogram, *labels: str) -> None:

@@ -8,12 +8,24 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from ..gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, Weights, destinations, sources, transpose
+from ..gpma.edges import (
+    ChangeReport,
+    EdgeBatch,
+    EdgeList,
+    Keys,
+    Vertices,
+    Weights,
+    destinations,
+    sources,
+    transpose,
+)
 from ..gpma.pma import PackedMemoryArray
-from ..gpma.rows import RowView
+from ..gpma.rows import RowView, copy_row
 from .placement import Placement, route
 
 
@@ -95,6 +107,31 @@ class Graph:
         if self.host.in_ is None:
             raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
         return self.host.in_.view()
+
+    def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """bool[n]: which of these arcs are there."""
+        return self.host.out.has_edge(keys)
+
+    def weights_of(self, keys: Keys) -> Weights:
+        """float32[n] weights of these arcs, NaN where there is none; 1.0 throughout when unweighted."""
+        if self.weighted:
+            return self.host.out.weights_of(keys)
+        return np.where(self.has_edge(keys), np.float32(1), np.float32(np.nan))
+
+    def neighbors(
+        self, vertex: int, direction: Literal["out", "in"], first: int, limit: int
+    ) -> tuple[Vertices, Weights | None]:
+        """At most ``limit`` neighbours of a vertex from vertex ``first`` on, ascending, and their weights.
+
+        Raises:
+            LookupError: in-neighbours, and the graph keeps no in-rows.
+        """
+        rows = self.out_rows() if direction == "out" else self.in_rows()
+        size = min(limit, int(rows.degrees[vertex]))
+        neighbors = np.empty(size, np.uint32)
+        weights = np.empty(size if self.weighted else 0, np.float32)
+        copied = copy_row(rows, vertex, first, neighbors, weights)
+        return neighbors[:copied], weights[:copied] if self.weighted else None
 
     def apply(self, batch: EdgeBatch, n_vertices: int) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins."""

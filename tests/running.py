@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphtide import Client
+from graphtide.daemon.errors import Unavailable
 
 
 def toml(settings: Mapping[str, Any]) -> str:
@@ -96,9 +97,9 @@ class Daemon:
                 raise AssertionError(f"the daemon ended before it was ready:\n{self.log_tail()}")
             try:
                 with self.client() as client:
-                    client.hello()
+                    client.stats()
                 return
-            except OSError:
+            except Unavailable:
                 if time.monotonic() > deadline:
                     raise AssertionError(f"the daemon was not ready in time:\n{self.log_tail()}") from None
                 time.sleep(0.05)

@@ -23,7 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphtide.compute import bfs as module
-from graphtide.compute.bfs import BFS, SOURCE_WORD, UNREACHED, parse_sources
+from graphtide.compute.bfs import BFS, parse_sources
+from graphtide.compute.bfs_kernels import SOURCE_WORD, UNREACHED
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Vertices
 from graphtide.partition.graph import Graph

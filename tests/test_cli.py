@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from graphtide.daemon import cli, doctor, logs, query, terminal
 from graphtide.daemon.config import Config
 from graphtide.daemon.config_load import from_tables
-from graphtide.daemon.errors import ConfigError, NotSupported, RequestError, SourceError, SourceUnavailable
+from graphtide.daemon.errors import ConfigError, NotSupported, SourceError, SourceUnavailable
 from graphtide.daemon.wire import pack_bitmap, pack_column
 
 COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")
@@ -145,6 +145,20 @@ def test_produce_needs_one_destination(runner: CliRunner) -> None:
         assert runner.invoke(cli.app, ["produce", *arguments]).exit_code == 2
 
 
+def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("src,dst\n1,2\n2,3\n")
+    (tmp_path / "b.el").write_text("3 4\n")
+    done = runner.invoke(cli.app, ["produce", "--spool", "spool", "--json", "--undirected", "a.csv", "b.el"])
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.stdout)
+    (name,) = [path.name for path in (tmp_path / "spool").iterdir()]
+    assert printed == {"updates": 3, "offsets": {name: (tmp_path / "spool" / name).stat().st_size}}
+    (tmp_path / "bad.csv").write_text("src,dst\n1,x\n")
+    done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("graphtide: bad.csv") and done.stderr.count("\n") == 1
+
+
 # -- the doctor ---------------------------------------------------------------------------------------------
 
 
@@ -182,6 +196,7 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     assert found["checkpoint.path"].status == "fail" and found["checkpoint.path"].hint
     assert found["server.token_file"].status == "fail"
     assert found["cores"].status == "warn"
+    assert found["gpu"].status == "fail"
     assert found["source.path"].status == "ok"
     assert "metrics.listen" not in found
 
@@ -308,6 +323,7 @@ def test_tables_show_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["--program", "a", "--program", "b(1,2)"], {"program": ["a", "b(1,2)"]}),
         (["--vertices", "1", "--vertices", "2,3"], {"vertices": [1, 2, 3]}),
         (["--vertex", "-5", "--timeout-ms", "100"], {"vertex": -5, "timeout_ms": 100}),
+        (["--program", "a", "--parents"], {"program": "a", "parents": True}),
         (["--parents", "--program", "x"], {"parents": True, "program": "x"}),
         (["--min-offsets", '{"t": {"0": 5}}'], {"min_offsets": {"t": {"0": 5}}}),
     ],
@@ -317,7 +333,7 @@ def test_query_parameters_are_json_where_they_can_be(arguments: list[str], param
 
 
 def test_a_stray_argument_of_a_query_is_refused() -> None:
-    with pytest.raises(RequestError, match="'x' stands alone"):
+    with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])
 
 
@@ -386,8 +402,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         {"programs": {"hops": {"kind": "bfs", "state": "fresh", "parameters": {"name": "bfs", "source": 1}}}},
         [["program", "kind", "state", "parameters"], ["hops", "bfs", "fresh", "source=1"]],
     ),
-    "stats": ({}, {"stats": {"vertices": 3, "lag": {"unit": "bytes"}}}, [["stats.lag.unit", "bytes"]]),
-    "wait": ({"min_offsets": {}}, {}, []),
+    "stats": (
+        {},
+        {"stats": {"vertices": 3, "lag": {"unit": "bytes"}}},
+        [["vertices", "3"], ["lag.unit", "bytes"]],
+    ),
+    "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),
 }
 
 
@@ -397,9 +417,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     seen: list[Any] = []
 
     class Answering:
-        def __init__(self, address: str, *, token: str | None = None) -> None:
-            if address.startswith("unix:/none"):
-                raise ConnectionRefusedError(f"{address}: nobody listens")
+        def __init__(self, address: str, *, token: str | None, ssl_context: object) -> None:
             seen.append((address, token))
 
         def __enter__(self) -> Answering:
@@ -408,8 +426,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         def __exit__(self, *_: object) -> None:
             seen.append("closed")
 
-        def call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        def call(self, method: str, params: dict[str, Any], *, timeout_ms: int) -> dict[str, Any]:
             seen.append((method, params))
+            assert timeout_ms == params.get("timeout_ms", 0)
             if method not in ANSWERS:
                 raise NotSupported(f"{method!r} is no method of the protocol")
             return {**STAMP, **ANSWERS[method][1]}
@@ -452,5 +471,14 @@ def test_the_token_comes_from_the_environment_or_a_file(
 def test_errors_of_queries_are_one_line_and_a_code(runner: CliRunner, asked: list[Any]) -> None:
     done = runner.invoke(cli.app, ["query", "unix:/x", "gte"])
     assert (done.exit_code, done.stderr) == (1, "graphtide: 'gte' is no method of the protocol\n")
-    done = runner.invoke(cli.app, ["query", "unix:/none", "get"])
-    assert (done.exit_code, done.stderr) == (3, "graphtide: unix:/none: nobody listens\n")
+
+
+def test_a_daemon_that_is_not_there_is_one_line_and_worth_trying_again(runner: CliRunner) -> None:
+    done = runner.invoke(cli.app, ["query", "unix:./none", "stats"])
+    assert done.exit_code == 3
+    assert done.stderr.startswith("graphtide: cannot connect to unix:./none: ") and done.stderr.count("\n") == 1
+
+
+def test_wrong_usage_of_a_query_exits_with_2(runner: CliRunner) -> None:
+    for arguments in (["http://x", "get"], ["unix:/x", "get", "--program", "a", "stray"]):
+        assert runner.invoke(cli.app, ["query", *arguments]).exit_code == 2

@@ -24,9 +24,12 @@ from graphtide.compute import components as module
 from graphtide.compute import external_order
 from graphtide.compute.components import Components
 from graphtide.compute.external_order import SortedVertices
-from graphtide.compute.forest import NONE, TURN_EDGES
+from graphtide.compute.forest import NONE
+from graphtide.compute.forest_cut import TURN_EDGES
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import Vertices
+from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.gpma.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
 
 
@@ -336,6 +339,27 @@ def test_the_order_sorts_its_tail_in(monkeypatch: pytest.MonkeyPatch) -> None:
     assert order.position(200) == 0
 
 
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_labels_by_a_vertex_index(kind: Kind) -> None:
+    """Integers are compared by value, strings by their bytes."""
+    names = [-5, 10, 9, 2**40, -(2**63), 7]
+    columns: IdColumn = np.array(names)
+    if kind == "string":
+        columns = StringColumn.of(["b", "ab", "é", "B", "a", ""])
+    index = VertexIndex.create(kind)
+    dense = index.insert(columns)
+    graph = Graph(weighted=False)
+    program = Components("parts", index)
+    program.start(graph)
+    joined = [(0, 1), (1, 2), (3, 4), (4, 5)]
+    program.refresh(graph, graph.apply(inserts([(int(dense[a]), int(dense[b])) for a, b in joined], 6).batch(), 6))
+    published = Published(program.columns(), program.scalars(), 6)
+    expected = [0, 0, 0, 4, 4, 4] if kind == "int" else [1, 1, 1, 5, 5, 5]
+    assert Components.read(published, dense).values.tolist() == dense[expected].tolist()
+    assert program.audit(graph) == []
+    graph.close()
+
+
 # -- saving, the audit --------------------------------------------------------------------------------------
 
 
@@ -356,6 +380,8 @@ def test_a_saved_state_goes_on() -> None:
         run.program.restore(dict(saved, parent=saved["parent"][:-1]), run.graph)
     with pytest.raises(ValueError, match="outside"):
         run.program.restore(dict(saved, handle=saved["handle"] + np.uint32(1000)), run.graph)
+    with pytest.raises(ValueError, match="no members"):
+        run.program.restore(dict(saved, representative=saved["representative"][::-1].copy()), run.graph)
 
 
 def test_stamps_run_out() -> None:

@@ -367,11 +367,11 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
 
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
-    from graphtide.compute import bfs, forest, forest_audit, pagerank_kernels
+    from graphtide.compute import bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels
 
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (bfs, forest, forest_audit, pagerank_kernels)
+        for module in (bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels)
         for name, kernel in vars(module).items()
         if hasattr(kernel, "signatures")
     }

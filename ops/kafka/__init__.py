@@ -93,9 +93,9 @@ class DevKafka:
             port: where clients connect, on 127.0.0.1; None picks a free one.
             start_timeout_s: how long ``start`` waits for the node to be ready.
         """
-        self.port = port if port is not None else _free_port()
+        self.port = port if port is not None else free_port()
         self.start_timeout_s = start_timeout_s
-        self._controller_port = _free_port()
+        self._controller_port = free_port()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._jars: Path | None = None
@@ -251,7 +251,8 @@ class DevKafka:
             return log.read().decode(errors="replace")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody has just now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,0 +1,385 @@
+"""The clients against a server that does as the test says, and the wire format that both sides share."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from graphtide.daemon import errors, wire
+from graphtide.daemon.client import AsyncClient, Client
+
+CLOSE = object()
+
+
+class Scripted:
+    """Answers hello; hands every other request to ``answer``, which gives back messages, bytes or ``CLOSE``."""
+
+    def __init__(self, answer, hello_error=None) -> None:
+        self.answer = answer
+        self.hello_error = hello_error
+        self.hellos: list[dict] = []
+        self.requests: list[tuple] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._connections: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self.hang_up()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def hang_up(self) -> None:
+        for connection in self._connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.append(connection)
+            self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+            self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        unpacker = msgpack.Unpacker(strict_map_key=False)
+        with connection:
+            while data := connection.recv(1 << 16):
+                unpacker.feed(data)
+                for _, msgid, method, params in unpacker:
+                    if method == "hello":
+                        self.hellos.append(params[0])
+                        connection.sendall(msgpack.packb([1, msgid, self.hello_error, stamped({})]))
+                        continue
+                    self.requests.append((msgid, method, params[0]))
+                    for message in self.answer(msgid, method, params[0]):
+                        if message is CLOSE:
+                            return
+                        connection.sendall(message if isinstance(message, bytes) else msgpack.packb(message))
+
+
+def stamped(result: dict) -> dict:
+    return {"epoch": [3, 7], "offsets": {"t": {0: 5}}, **result}
+
+
+def values_of(values) -> dict:
+    column = np.asarray(values, np.float64)
+    return {"values": wire.pack_column(column), "null": None, "unknown": wire.pack_column(np.zeros(0, np.int64))}
+
+
+def ok(msgid, method, params):
+    yield [1, msgid, None, stamped(values_of([len(params.get("vertices", b"")) // 8]))]
+
+
+# -- the blocking client ------------------------------------------------------------------------------------
+
+
+def test_a_result_carries_its_epoch_and_offsets():
+    with Scripted(ok) as server, Client(server.address, token="secret") as client:
+        result = client.get("p", [1, 2, 3])
+        assert result.epoch == (3, 7) and result.offsets == {"t": {0: 5}}
+        assert isinstance(result.values, np.ma.MaskedArray) and result.values.tolist() == [3]
+        assert server.hellos == [{"versions": [1], "token": "secret"}]
+        assert server.requests[0][1:] == ("get", {"program": "p", "vertices": np.arange(1, 4).tobytes()})
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([1, -2], np.array([1, -2]).tobytes()),
+        (np.array([7, 8], np.uint32), np.array([7, 8]).tobytes()),
+        ([np.int64(5)], [5]),
+        (["a", "b"], ["a", "b"]),
+        (np.array(["a"]), ["a"]),
+        (("x",), ["x"]),
+        ([], b""),
+    ],
+)
+def test_vertices_travel_as_columns_or_strings(given, sent):
+    with Scripted(ok) as server, Client(server.address) as client:
+        client.get("p", given)
+        assert server.requests[0][2]["vertices"] == sent
+
+
+def test_an_id_out_of_range_never_leaves():
+    with Scripted(ok) as server, Client(server.address) as client:
+        with pytest.raises(errors.RequestError, match="64-bit"):
+            client.get("p", [2**63])
+        assert server.requests == []
+
+
+@pytest.mark.parametrize("code", sorted(wire._ERRORS))
+def test_errors_come_back_as_their_classes(code):
+    def refuse(msgid, method, params):
+        yield [1, msgid, {"code": code, "message": "why", "detail": {"k": 1}}, None]
+
+    with Scripted(refuse) as server, Client(server.address) as client:
+        with pytest.raises(wire._ERRORS[code]) as caught:
+            client.stats()
+        assert type(caught.value) is wire._ERRORS[code]
+        assert (caught.value.message, caught.value.detail) == ("why", {"k": 1})
+        assert len(server.hellos) == 1  # the connection is still good
+
+
+@pytest.mark.parametrize("wrong", [{"code": "from-the-future", "message": "why"}, "text", {"code": 5}])
+def test_unknown_errors_are_errors_too(wrong):
+    with Scripted(lambda msgid, *_: [[1, msgid, wrong, None]]) as server, Client(server.address) as client:
+        with pytest.raises(errors.GraphtideError) as caught:
+            client.stats()
+        assert type(caught.value) is errors.GraphtideError
+
+
+def test_a_refused_hello_is_raised_and_tried_again_by_the_next_call():
+    with Scripted(ok, {"code": "unauthorized", "message": "no"}) as server, Client(server.address) as client:
+        for _ in range(2):
+            with pytest.raises(errors.Unauthorized):
+                client.get("p", [1])
+        server.hello_error = None
+        assert client.get("p", [1]).values.tolist() == [1]
+        assert len(server.hellos) == 3
+
+
+def test_a_connection_that_died_while_idle_is_opened_again():
+    with Scripted(ok) as server, Client(server.address) as client:
+        client.get("p", [1])
+        server.hang_up()
+        assert client.get("p", [1, 2]).values.tolist() == [2]
+        assert len(server.hellos) == 2
+
+
+def test_a_connection_that_breaks_under_a_request_is_an_error_and_the_next_call_opens_another():
+    calls = iter(range(100))
+
+    def break_twice(msgid, method, params):
+        if next(calls) < 2:
+            yield b"\x94\x01"  # the beginning of a response
+            yield CLOSE
+        yield from ok(msgid, method, params)
+
+    with Scripted(break_twice) as server, Client(server.address) as client:
+        for _ in range(2):
+            with pytest.raises(errors.Unavailable, match="broke"):
+                client.get("p", [1])
+        assert client.get("p", [1]).values.tolist() == [1]
+
+
+def test_nobody_there_is_unavailable(tmp_path):
+    with Client(f"unix:{tmp_path}/none") as client, pytest.raises(errors.Unavailable, match="cannot connect"):
+        client.stats()
+
+
+def test_no_answer_in_time_is_a_timeout_and_late_answers_never_mix_up():
+    slow = threading.Event()
+
+    def late(msgid, method, params):
+        if method == "programs":
+            slow.wait(10)
+        yield [1, msgid, None, stamped({"method": method})]
+
+    with Scripted(late) as server, Client(server.address, timeout=0.2) as client:
+        with pytest.raises(errors.TimedOut):
+            client.programs()
+        assert client.call("stats")["method"] == "stats"
+        slow.set()
+        assert client.call("stats")["method"] == "stats"
+
+
+@pytest.mark.parametrize("sent", [b"\xc1\xc1", msgpack.packb("hello?"), msgpack.packb([0, 1, 2])])
+def test_a_server_that_talks_nonsense_is_unavailable(sent):
+    with Scripted(lambda *_: [sent]) as server:  # noqa: SIM117 - the client must be closed first
+        with Client(server.address) as client, pytest.raises(errors.Unavailable):
+            client.stats()
+
+
+def test_an_error_of_the_connection_is_raised():
+    def full(*_):
+        yield [2, "error", [{"code": "limit-exceeded", "message": "too many", "detail": {}}]]
+        yield CLOSE
+
+    with Scripted(full) as server, Client(server.address) as client:
+        with pytest.raises(errors.LimitExceeded, match="too many"):
+            client.stats()
+        server.answer = ok
+        assert client.get("p", [1]).values.tolist() == [1]
+
+
+def test_notifications_of_newer_servers_are_passed_over():
+    def chatty(msgid, method, params):
+        yield [2, "news", [{"x": 1}]]
+        yield from ok(msgid, method, params)
+
+    with Scripted(chatty) as server, Client(server.address) as client:
+        assert client.get("p", [1]).values.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "address", ["", "localhost:1", "tcp://", "tcp://host", "tcp://h:99999", "unix:", "http://x:1"]
+)
+def test_wrong_addresses_are_refused(address):
+    with pytest.raises(ValueError, match="expected unix:PATH or tcp://HOST:PORT"):
+        Client(address)
+
+
+def test_addresses_are_read_and_shown():
+    for text in ("unix:/run/x.sock", "tcp://127.0.0.1:7420", "tcp://[::1]:80", "tcp://host.example:1"):
+        assert str(wire.parse_address(text)) == text
+
+
+def test_importing_the_client_imports_no_compiler():
+    code = (
+        "import sys; from graphtide import AsyncClient, Client; "
+        "heavy = {'numba', 'pydantic', 'kafka', 'uvloop', 'graphtide.gpma'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- the asynchronous client --------------------------------------------------------------------------------
+
+
+def test_requests_are_pipelined_and_answers_may_come_in_any_order():
+    waiting: list = []
+
+    def reversed_in_fives(msgid, method, params):
+        waiting.append((msgid, method, params))
+        if len(waiting) == 5:
+            for request in reversed(waiting):
+                yield from ok(*request)
+            waiting.clear()
+
+    async def go(address):
+        async with AsyncClient(address) as client:
+            results = await asyncio.gather(*(client.get("p", range(n)) for n in range(10)))
+            return [result.values.tolist() for result in results]
+
+    with Scripted(reversed_in_fives) as server:
+        assert asyncio.run(go(server.address)) == [[n] for n in range(10)]
+        assert len(server.hellos) == 1
+
+
+def test_the_asynchronous_client_opens_a_broken_connection_again():
+    async def go(server):
+        async with AsyncClient(server.address) as client:
+            await client.get("p", [1])
+            server.answer = lambda *_: [CLOSE]
+            results = await asyncio.gather(client.stats(), client.stats(), return_exceptions=True)
+            assert all(isinstance(result, errors.Unavailable) for result in results)
+            server.answer = ok
+            assert (await client.get("p", [1, 2])).values.tolist() == [2]
+
+    with Scripted(ok) as server:
+        asyncio.run(go(server))
+
+
+def test_the_asynchronous_client_raises_the_same_errors():
+    def refuse(msgid, method, params):
+        yield [1, msgid, {"code": "unknown-program", "message": "why"}, None]
+
+    async def go(server):
+        async with AsyncClient(server.address, timeout=0.3) as client:
+            with pytest.raises(errors.UnknownProgram):
+                await client.top("p")
+            server.answer = lambda *_: []
+            with pytest.raises(errors.TimedOut):
+                await client.stats()
+            server.answer = lambda *_: [[2, "error", [{"code": "limit-exceeded", "message": "no"}]], CLOSE]
+            with pytest.raises(errors.LimitExceeded):
+                await client.stats()
+
+    with Scripted(refuse) as server:
+        asyncio.run(go(server))
+
+
+# -- the wire -----------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from([np.int64, np.uint32, np.float32, np.float64, np.bool_, np.dtype(">i8")]).flatmap(
+        lambda dtype: npst.arrays(dtype, st.integers(0, 50))
+    )
+)
+def test_columns_survive_the_wire(column):
+    back = wire.unpack_column(msgpack.unpackb(msgpack.packb(wire.pack_column(column))))
+    np.testing.assert_array_equal(back, column)
+
+
+@settings(deadline=None, max_examples=60)
+@given(npst.arrays(np.bool_, st.integers(0, 70)))
+def test_bitmaps_survive_the_wire(flags):
+    packed = wire.pack_bitmap(flags)
+    assert (packed is None) == (not flags.any())
+    np.testing.assert_array_equal(wire.unpack_bitmap(packed, flags.size), flags)
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(), st.binary()),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)),
+    max_leaves=10,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.dictionaries(st.text(), values, max_size=3), max_size=5), st.data())
+def test_requests_are_read_alike_however_they_are_cut(params, data):
+    stream = b"".join(wire.encode_request(i, "m", given) for i, given in enumerate(params))
+    reader = wire.FrameReader(1 << 20)
+    seen = []
+    while stream:
+        cut = data.draw(st.integers(1, len(stream)))
+        reader.feed(stream[:cut])
+        stream = stream[cut:]
+        while (frame := reader.next_frame()) is not None:
+            seen.append(wire.decode_request(frame, 1000))
+    expected = [wire.Request(i, "m", given) for i, given in enumerate(params)]
+    assert repr(seen) == repr(expected)  # repr: a NaN is not equal to itself
+    assert reader.buffered_bytes == 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=200))
+def test_garbage_is_refused_or_waited_for_but_nothing_else(garbage):
+    reader = wire.FrameReader(100)
+    try:
+        reader.feed(garbage)
+        while (frame := reader.next_frame()) is not None:
+            wire.decode_request(frame, 50)
+    except errors.RequestError:
+        return
+    assert reader.buffered_bytes <= 100
+
+
+def test_long_requests_are_decoded_in_pieces_like_short_ones():
+    params = {"vertices": list(range(100_000)), "text": "x" * 200_000}
+    frame = wire.encode_request(1, "m", params)
+    assert len(frame) > 3 * wire.PIECE_BYTES
+    assert wire.decode_request(frame, 100_000).params == params
+    with pytest.raises(errors.RequestError):
+        wire.decode_request(frame, 99_000)
+
+
+def test_a_result_begins_with_its_stamp():
+    stamp = wire.encode_stamp((1, 2), {"t": {0: 5}})
+    message = msgpack.unpackb(wire.encode_result(9, stamp, {"value": np.float64(0.5)}), strict_map_key=False)
+    assert message == [1, 9, None, {"epoch": [1, 2], "offsets": {"t": {0: 5}}, "value": 0.5}]

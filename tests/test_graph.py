@@ -1,0 +1,204 @@
+"""The graph over its arrays: orientations agree, edges are counted once, batches are split by owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive import NaiveGraph
+
+from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
+from graphtide.gpma.pma import warm_up
+from graphtide.gpma.rows import RowView
+from graphtide.partition.graph import Graph
+from graphtide.partition.placement import HOST, Placement, route
+
+VERTICES = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    warm_up()
+
+
+@contextmanager
+def opened(**options: bool) -> Iterator[Graph]:
+    graph = Graph(**options)
+    try:
+        yield graph
+    finally:
+        graph.close()
+
+
+def arcs_of(edges: EdgeList) -> dict[tuple[int, int], float]:
+    weights = np.ones(len(edges), np.float32) if edges.weights is None else edges.weights
+    pairs = zip(sources(edges.keys).tolist(), destinations(edges.keys).tolist(), strict=True)
+    return dict(zip(pairs, weights.tolist(), strict=True))
+
+
+def rows_of(rows: RowView) -> dict[tuple[int, int], float]:
+    """The arcs of a view, read leaf by leaf."""
+    leaf_slots = 1 << rows.leaf_shift
+    live = np.arange(rows.keys.size) % leaf_slots < np.repeat(rows.counts, leaf_slots)
+    return arcs_of(EdgeList(rows.keys[live], rows.weights[live] if rows.weights.size else None))
+
+
+def flipped(arcs: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    return {(v, u): weight for (u, v), weight in arcs.items()}
+
+
+update = st.tuples(
+    st.integers(0, VERTICES - 1), st.integers(0, VERTICES - 1), st.integers(0, 1), st.integers(1, 9)
+)
+
+
+@given(
+    directed=st.booleans(),
+    weighted=st.booleans(),
+    in_edges=st.booleans(),
+    batches=st.lists(st.lists(update, max_size=60), min_size=1, max_size=6),
+)
+@settings(deadline=None, max_examples=120)
+def test_histories_match_the_oracle(
+    directed: bool, weighted: bool, in_edges: bool, batches: list[list[tuple[int, int, int, int]]]
+) -> None:
+    model = NaiveGraph(directed)
+    with opened(directed=directed, weighted=weighted, in_edges=in_edges) as graph:
+        for updates in batches:
+            src, dst, ops, weights = np.array(updates, np.int64).reshape(-1, 4).T
+            if not weighted:
+                weights = np.ones_like(weights)
+            batch = EdgeBatch.of(src, dst, ops, weights if weighted else None)
+            change = graph.apply(batch, VERTICES)
+            expected = model.apply(src, dst, ops, weights)
+            assert change.inserted == len(expected.inserted)
+            assert change.overwritten == len(expected.overwritten)
+            assert change.deleted == len(expected.deleted)
+            assert change.absent == len(expected.absent)
+            assert change.updates == len(
+                {tuple(sorted(p)) if not directed else p for p in zip(src, dst, strict=True)}
+            )
+            inserted = arcs_of(change.arcs.inserted)
+            assert inserted == (expected.inserted | ({} if directed else flipped(expected.inserted)))
+            assert graph.check() == []
+            assert arcs_of(graph.export()) == model.contents()
+            assert rows_of(graph.out_rows()) == model.contents()
+            assert graph.n_edges == len(model.edges())
+            assert graph.n_arcs == len(model.contents())
+            if not directed or in_edges:
+                assert rows_of(graph.in_rows()) == flipped(model.contents())
+        if directed and not in_edges:
+            with pytest.raises(LookupError, match="keeps no in-rows"):
+                graph.in_rows()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_what_is_exported_can_be_loaded(directed: bool) -> None:
+    rng = np.random.default_rng(1)
+    with opened(directed=directed) as graph, opened(directed=directed) as copy:
+        batch = EdgeBatch.of(rng.integers(0, 50, 400), rng.integers(0, 50, 400), weights=rng.random(400))
+        graph.apply(batch, 50)
+        copy.load(graph.export(), 50)
+        assert copy.check() == []
+        assert arcs_of(copy.export()) == arcs_of(graph.export())
+        assert rows_of(copy.in_rows()) == rows_of(graph.in_rows())
+        assert (copy.n_edges, copy.self_loops, copy.n_vertices) == (graph.n_edges, graph.self_loops, 50)
+        assert copy.memory_bytes()["slots"] > 0
+        # A loop that goes is counted as one edge gone, in either kind of graph.
+        loops = sources(graph.export().keys) == destinations(graph.export().keys)
+        loop = sources(graph.export().keys[loops][:1])
+        assert copy.apply(EdgeBatch.of(loop, loop, [0]), 50).deleted == 1
+        assert copy.n_edges == graph.n_edges - 1
+
+
+def test_in_an_undirected_graph_the_last_update_wins_whichever_way_it_is_written() -> None:
+    with opened(directed=False) as graph:
+        change = graph.apply(EdgeBatch.of([1, 2, 1], [2, 1, 1], weights=[5.0, 7.0, 3.0]), 3)
+        assert arcs_of(graph.export()) == {(1, 1): 3.0, (1, 2): 7.0, (2, 1): 7.0}
+        assert (change.inserted, graph.n_edges, graph.self_loops) == (2, 2, 1)
+        change = graph.apply(EdgeBatch.of([1, 2], [2, 1], [1, 0]), 3)
+        assert (change.deleted, change.inserted, graph.n_edges) == (1, 0, 1)
+
+
+def test_vertices_are_added_and_never_taken_away() -> None:
+    with opened() as graph:
+        change = graph.apply(EdgeBatch.of([0], [1]), 2)
+        assert (change.n_vertices_before, change.n_vertices) == (0, 2)
+        change = graph.apply(EdgeBatch.of([], []), 5)
+        assert (change.n_vertices_before, change.n_vertices, change.updates) == (2, 5, 0)
+        with pytest.raises(ValueError, match="never taken away"):
+            graph.apply(EdgeBatch.of([0], [1]), 4)
+
+
+# Placement and routing.
+
+
+def test_one_side_owns_everything_and_stores_nothing() -> None:
+    placement = Placement()
+    placement.ensure_vertices(1000)
+    assert (placement.owners(np.arange(1000, dtype=np.uint32)) == HOST).all()
+    batch = EdgeBatch.of([3, 4], [4, 3])
+    (part,) = route(batch, placement, in_edges=False)
+    assert (part.side, part.out, part.in_) == (HOST, batch, None)
+    assert route(EdgeBatch.of([], []), placement, in_edges=True) == []
+
+
+@pytest.mark.parametrize("n_sides", [0, 256])
+def test_the_number_of_sides_is_bounded(n_sides: int) -> None:
+    with pytest.raises(ValueError, match="n_sides"):
+        Placement(n_sides)
+
+
+def test_owners_stay_and_are_spread_evenly() -> None:
+    placement = Placement(3)
+    placement.ensure_vertices(1000)
+    before = placement.owners(np.arange(1000, dtype=np.uint32)).copy()
+    placement.ensure_vertices(30_000)
+    placement.ensure_vertices(10)
+    owners = placement.owners(np.arange(30_000, dtype=np.uint32))
+    assert np.array_equal(owners[:1000], before)
+    assert np.allclose(np.bincount(owners, minlength=3) / owners.size, 1 / 3, atol=0.02)
+
+
+@given(
+    n_sides=st.integers(1, 3),
+    in_edges=st.booleans(),
+    weighted=st.booleans(),
+    updates=st.lists(update, max_size=40),
+)
+@settings(deadline=None, max_examples=100)
+def test_routing_keeps_every_update_in_order_at_its_owner(
+    n_sides: int, in_edges: bool, weighted: bool, updates: list[tuple[int, int, int, int]]
+) -> None:
+    placement = Placement(n_sides)
+    placement.ensure_vertices(VERTICES)
+    owner = placement.owners(np.arange(VERTICES, dtype=np.uint32))
+    src, dst, ops, weights = np.array(updates, np.int64).reshape(-1, 4).T
+    parts = route(EdgeBatch.of(src, dst, ops, weights if weighted else None), placement, in_edges=in_edges)
+    assert [part.side for part in parts] == sorted({part.side for part in parts})
+    seen_out, seen_in = 0, 0
+    for part in parts:
+        assert (part.in_ is not None) == in_edges
+        seen_out += len(part.out)
+        mine = [row for row in updates if owner[row[0]] == part.side]
+        assert columns(part.out, weighted) == [row if weighted else row[:3] for row in mine]
+        if part.in_ is not None:
+            seen_in += len(part.in_)
+            mine = [(v, u, op, weight) for u, v, op, weight in updates if owner[v] == part.side]
+            assert columns(part.in_, weighted) == [row if weighted else row[:3] for row in mine]
+        assert len(part.out) or (part.in_ is not None and len(part.in_))
+    assert seen_out == len(updates)
+    assert seen_in == (len(updates) if in_edges else 0)
+
+
+def columns(batch: EdgeBatch, weighted: bool) -> list[tuple[int, ...]]:
+    """The updates of a batch as tuples."""
+    assert (batch.weights is not None) == weighted
+    parts = [sources(batch.keys).tolist(), destinations(batch.keys).tolist(), batch.ops.tolist()]
+    if batch.weights is not None:
+        parts.append(batch.weights.tolist())
+    return list(zip(*parts, strict=True))

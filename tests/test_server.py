@@ -1,0 +1,714 @@
+"""The query server as a process of its own: answers, epochs, limits, and clients that mean no good."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+import struct
+import threading
+import time
+
+import msgpack
+import numpy as np
+import pytest
+
+from graphtide.daemon import errors, shared_memory
+from graphtide.daemon.client import Client
+from graphtide.daemon.results import ProgramPublication, Publication
+from graphtide.daemon.server import ServerLimits
+from graphtide.daemon.server_link import Degrees, EdgesExist, NeighborPage, ServerLink, StorageState
+from graphtide.gpma.ids import StringColumn
+from graphtide.gpma.vertex_index import VertexIndex
+
+UNREACHED = np.uint64(2**64 - 1)
+LIMITS = ServerLimits(
+    frame_bytes_max=200_000,
+    vertices_max=20_000,
+    connections_max=20,
+    requests_in_flight_max=8,
+    output_bytes_max=1_500_000,
+    idle_seconds_max=3.0,
+    top_k_max=100,
+)
+
+
+class Chain:
+    """An engine whose graph is the chain 100 -> 101 -> ... (or "v0" -> "v1" -> ...), and one isolated vertex.
+
+    The chain's first vertex is the source of ``hops``; the edge i -> i + 1 has weight i / 2.
+    """
+
+    def __init__(self, kind: str = "int") -> None:
+        self.kind = kind
+        self.index = VertexIndex.create(kind, shared_memory.allocate)
+        self.number = 0
+        self.n = 0
+        self.storage_ahead = 0
+        self.state = "fresh"
+        self.asked = 0
+
+    def ids(self, positions):
+        return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
+
+    def grow(self, n: int) -> None:
+        ids = self.ids(range(n))
+        self.index.insert(StringColumn.of(ids) if self.kind == "string" else np.array(ids))
+        self.n = n
+
+    def publication(self) -> Publication:
+        self.number += 1
+        n = self.n
+        hops = np.arange(n, dtype=np.uint64)
+        word = (hops << np.uint64(32)) | (hops - np.uint64(1)).astype(np.uint32)
+        word[-1] = UNREACHED
+        handle = np.zeros(n, np.uint32)
+        handle[-1] = 1
+        representative = np.zeros(n, np.uint32)
+        representative[1] = n - 1
+        sizes = np.zeros(n, np.uint32)
+        sizes[:2] = n - 1, 1
+        estimate = np.arange(1, n + 1, dtype=np.float64)
+        columns = {
+            "hops": ("bfs", {"word": word}, {}),
+            "parts": ("components", {"handle": handle, "representative": representative, "size": sizes}, {}),
+            "rank": ("pagerank", {"estimate": estimate}, {"norm": float(self.number)}),
+        }
+        programs = {
+            id: ProgramPublication(kind, data, dict.fromkeys(data), scalars, {"state": self.state})
+            for id, (kind, data, scalars) in columns.items()
+        }
+        return Publication((1, self.number), n, {"t": {0: self.number * 10}}, programs, {"vertices": n})
+
+    # what the engine answers about edges
+
+    def current_epoch(self) -> StorageState:
+        number = self.number + self.storage_ahead
+        return StorageState((1, number), self.n, {"t": {0: number * 10}})
+
+    def neighbors(self, vertex, direction, limit, cursor, timeout_s):
+        if vertex == 13:
+            raise TimeoutError("applying")
+        if vertex == 14:
+            raise LookupError("this graph keeps no in-rows")
+        if vertex == 15:
+            raise KeyError("a mistake")
+        step = 1 if direction == "out" else -1
+        found = [v for v in (vertex + step,) if 0 <= v < self.n - 1 and vertex < self.n - 1]
+        if vertex == 5 and direction == "out":
+            found = list(range(self.n))  # a hub
+        page = [v for v in found if cursor is None or v > cursor]
+        more = page[limit - 1] if len(page) > limit else None
+        chosen = np.array(page[:limit], np.uint32)
+        return NeighborPage(self.current_epoch(), chosen, (chosen / 2).astype(np.float32), more)
+
+    def degree(self, vertices, timeout_s):
+        out = (vertices < self.n - 2).astype(np.int64)
+        return Degrees(self.current_epoch(), out, ((vertices > 0) & (vertices < self.n - 1)).astype(np.int64))
+
+    def has_edge(self, src, dst, timeout_s):
+        exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
+        return EdgesExist(self.current_epoch(), exists)
+
+    def edge_weights(self, epoch, src, dst, timeout_s):
+        self.asked += 1
+        if epoch != self.current_epoch().epoch:
+            if self.asked == 3:
+                self.storage_ahead = 0
+            return None
+        assert (src + 1 == dst).all()
+        return (src / 2).astype(np.float32)
+
+
+@contextlib.contextmanager
+def serving(chain: Chain, folder, limits: ServerLimits = LIMITS, listen=None, **more):
+    link = ServerLink(
+        listen=[f"unix:{folder}/s"] if listen is None else listen,
+        graph={"directed": True, "weighted": True, "vertex_ids": chain.kind},
+        index=chain.index,
+        topology=chain,
+        limits=limits,
+        **more,
+    )
+    link.start()
+    try:
+        link.publish(chain.publication())
+        link.wait_ready()
+        yield link
+    finally:
+        link.stop()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One server for the tests that leave it as it was."""
+    chain = Chain()
+    chain.grow(1000)
+    with serving(chain, tmp_path_factory.mktemp("s"), listen=None) as link:
+        yield chain, link
+
+
+@pytest.fixture
+def client(shared):
+    with Client(shared[1].addresses[0], timeout=20) as client:
+        yield client
+
+
+# -- answers ------------------------------------------------------------------------------------------------
+
+
+def test_hello_names_what_is_there(client):
+    client.stats()
+    assert client.server["version"] == 1 and "get" in client.server["capabilities"]
+    assert client.server["programs"] == {"hops": "bfs", "parts": "components", "rank": "pagerank"}
+    assert client.server["graph"]["vertex_ids"] == "int"
+
+
+def test_get_gives_values_nulls_and_unknown_ids(client):
+    result = client.get("hops", [100, 1099, 103, 5, 2**40], parents=True)
+    assert result.epoch == (1, 1) and result.offsets == {"t": {0: 10}}
+    assert result.values.tolist() == [0, None, 3, None, None]
+    assert result.unknown.tolist() == [5, 2**40]
+    assert result.parents.tolist() == [None, None, 102, None, None]
+    assert result.stale is None
+
+
+def test_get_reads_several_programs_in_one_epoch(client):
+    results = client.get(["rank", "parts"], np.array([100, 101, 1099]))
+    assert results["rank"].values.tolist() == [1, 2, 1000]
+    assert results["parts"].values.tolist() == [100, 100, 1099]
+    assert results["rank"].epoch == results["parts"].epoch
+
+
+def test_get_takes_an_array_of_ids_as_well(client):
+    answer = client.call("get", {"program": "rank", "vertices": [101, 100]})
+    assert np.frombuffer(answer["values"]["data"], answer["values"]["dtype"]).tolist() == [2.0, 1.0]
+    assert client.get("rank", []).values.tolist() == []
+
+
+def test_many_vertices_are_answered_too(client):
+    ids = np.tile(np.arange(100, 1100), 15)
+    assert (client.get("rank", ids).values == np.tile(np.arange(1, 1001), 15)).all()
+    listed = client.call("get", {"program": "rank", "vertices": [100] * 20_000})
+    assert len(listed["values"]["data"]) == 160_000
+
+
+def test_top_gives_the_best_in_order(client):
+    best = client.top("rank", 3)
+    assert best.ids.tolist() == [1099, 1098, 1097] and best.values.tolist() == [1000, 999, 998]
+    assert client.top("hops", 2, order="asc").ids.tolist() == [100, 101]
+    assert client.top("hops", 1).values.tolist() == [998]  # the unreached vertex has no value
+    with pytest.raises(errors.NotSupported, match="no order"):
+        client.top("parts", 2)
+
+
+def test_a_path_has_the_weights_of_its_edges(client):
+    path = client.path("hops", 104)
+    assert path.vertices.tolist() == [100, 101, 102, 103, 104] and path.value == 4
+    assert path.weights.tolist() == [0, 0.5, 1, 1.5]
+    assert client.path("hops", 100).vertices.tolist() == [100]
+    long = client.path("hops", 1098)
+    assert long.vertices.tolist() == list(range(100, 1099)) and long.weights.size == 998
+
+
+def test_there_may_be_no_path(client):
+    path = client.path("hops", 1099)
+    assert path.vertices.tolist() == [] and path.value is None
+    with pytest.raises(errors.UnknownVertex, match="vertex 7 is unknown"):
+        client.path("hops", 7)
+    with pytest.raises(errors.NotSupported, match="keep no parents"):
+        client.path("rank", 100)
+
+
+def test_a_component_has_a_label_a_size_and_members(client):
+    component = client.component(500, limit=3)
+    assert (component.label, component.size) == (100, 999)
+    assert component.members.tolist() == [100, 101, 102]
+    alone = client.component(1099, program="parts")
+    assert (alone.label, alone.size, alone.members.tolist()) == (1099, 1, [1099])
+    with pytest.raises(errors.NotSupported):
+        client.component(100, program="rank")
+
+
+def test_neighbors_come_in_pages(client):
+    page = client.neighbors(102)
+    assert page.ids.tolist() == [103] and page.weights.tolist() == [1.5] and page.cursor is None
+    assert client.neighbors(102, direction="in").ids.tolist() == [101]
+    seen, cursor = [], None
+    while True:
+        page = client.neighbors(105, limit=300, cursor=cursor)
+        seen += page.ids.tolist()
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert seen == list(range(100, 1100))
+    with pytest.raises(errors.UnknownVertex):
+        client.neighbors(1)
+    with pytest.raises(errors.Unavailable, match="applying"):
+        client.neighbors(113)
+    with pytest.raises(errors.NotSupported, match="no in-rows"):
+        client.neighbors(114)
+    with pytest.raises(errors.GraphtideError, match="its log says why"):
+        client.neighbors(115)
+
+
+def test_degrees_and_edges(client):
+    degree = client.degree([100, 1, 1098])
+    assert degree.out.tolist() == [1, None, 0] and degree.in_.tolist() == [0, None, 1]
+    assert degree.unknown.tolist() == [1]
+    assert client.has_edge([100, 100, 1], [101, 102, 100]).exists.tolist() == [True, False, False]
+    with pytest.raises(errors.RequestError, match="one length"):
+        client.has_edge([100], [])
+
+
+def test_programs_and_stats(client):
+    assert client.programs()["programs"]["rank"] == {"kind": "pagerank", "state": "fresh"}
+    stats = client.stats()["stats"]
+    assert stats["vertices"] == 1000 and stats["server"]["connections"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "error", "message"),
+    [
+        ("nonsense", {}, errors.NotSupported, "no method of the protocol"),
+        ("khop", {}, errors.NotSupported, "not offered"),
+        ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
+        ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
+        ("get", {"program": "rank"}, errors.RequestError, "vertices must be an array"),
+        ("get", {"program": "none", "vertices": [100]}, errors.UnknownProgram, "no program 'none'"),
+        ("get", {"program": "rank", "vertices": ["a"]}, errors.RequestError, "are integers"),
+        ("get", {"program": "rank", "vertices": [1.5]}, errors.RequestError, "are integers"),
+        ("get", {"program": "rank", "vertices": [True]}, errors.RequestError, "are integers"),
+        ("get", {"program": "rank", "vertices": [2**64 - 1]}, errors.RequestError, "64-bit"),
+        ("get", {"program": "rank", "vertices": b"1234567"}, errors.RequestError, "int64"),
+        (
+            "get",
+            {"program": "rank", "vertices": [100], "extra": 1},
+            errors.RequestError,
+            "unknown parameters: extra",
+        ),
+        ("get", {"program": "rank", "vertices": [100], "parents": True}, errors.NotSupported, "no parents"),
+        ("get", {"program": "rank", "vertices": bytes(8 * 20_001)}, errors.LimitExceeded, "at most 20000"),
+        ("get", {"program": ["rank", "hops"], "vertices": bytes(8 * 20_000)}, errors.LimitExceeded, "times"),
+        ("get", {"program": "rank", "vertices": [100], "min_offsets": 5}, errors.RequestError, "min_offsets"),
+        (
+            "get",
+            {"program": "rank", "vertices": [100], "min_offsets": {"t": {"x": 1}}},
+            errors.RequestError,
+            "min",
+        ),
+        ("top", {"program": "rank", "k": 101}, errors.LimitExceeded, "at most 100"),
+        ("top", {"program": "rank", "k": 0}, errors.RequestError, "from 1 to 100"),
+        ("top", {"program": "rank", "order": "up"}, errors.RequestError, "desc, asc"),
+        ("component", {"vertex": None}, errors.RequestError, "integers"),
+        ("neighbors", {"vertex": 100, "direction": "both"}, errors.RequestError, "out, in"),
+        ("wait", {"min_offsets": {"t": {0: 99}}, "timeout_ms": 10**9}, errors.LimitExceeded, "timeout_ms"),
+        ("hello", {"versions": [99]}, errors.NotSupported, "version"),
+    ],
+)
+def test_bad_requests_are_told_why_and_change_nothing(client, method, params, error, message):
+    with pytest.raises(error, match=message):
+        client.call(method, params)
+    assert client.get("rank", [100]).values.tolist() == [1]
+
+
+# -- epochs -------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_reads_its_own_writes(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        with pytest.raises(errors.TimedOut, match="no epoch covered"):
+            client.wait({"t": {0: 11}}, timeout_ms=30)
+        with pytest.raises(errors.TimedOut):
+            client.get("rank", [100], min_offsets={"other": 1}, timeout_ms=0)
+        timer = threading.Timer(0.1, lambda: [link.publish(chain.publication()) for _ in range(3)])
+        timer.start()
+        assert client.wait({"t": {0: 35}}).epoch == (1, 4)
+        timer.join()
+        assert client.get("rank", [103], min_offsets={"t": {"0": 40}}).values.tolist() == [1]
+
+
+def test_growth_of_memory_and_index_is_followed_at_once(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        for n in (700, 3000, 50_000, 120_000):
+            chain.grow(n)
+            link.publish(chain.publication())
+            result = client.get("hops", [100, 100 + n - 2, 100 + n - 1], parents=True)
+            assert result.values.tolist() == [0, n - 2, None]
+            assert result.parents.tolist()[1] == 100 + n - 3
+            assert client.neighbors(100 + n - 3).ids.tolist() == [100 + n - 2]
+            assert client.top("rank", 1).ids.tolist() == [100 + n - 1]
+        with pytest.raises(errors.LimitExceeded, match="more than 20000 vertices"):
+            client.path("hops", 100 + n - 2)
+
+
+def test_an_indexed_vertex_of_the_next_epoch_is_still_unknown(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        chain.index.insert(np.array([5555]))
+        assert client.get("rank", [5555]).unknown.tolist() == [5555]
+        assert client.degree([5555]).unknown.tolist() == [5555]
+        with pytest.raises(errors.UnknownVertex):
+            client.neighbors(5555)
+
+
+def test_a_path_waits_until_storage_and_results_agree(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        chain.storage_ahead = 1
+        assert client.path("hops", 102).weights.tolist() == [0, 0.5]
+        assert chain.asked == 4
+        chain.storage_ahead, chain.asked = 1, 10
+        with pytest.raises(errors.TimedOut):
+            client.path("hops", 102, timeout_ms=50)
+
+
+def test_results_of_a_quarantined_program_say_that_they_are_stale(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        chain.state = "quarantined"
+        chain.grow(12)
+        link.publish(chain.publication())
+        result = client.get("rank", [100, 111])
+        assert result.stale["state"] == "quarantined" and result.epoch == (1, 2)
+        assert result.values.tolist() == [1, None] and result.unknown.size == 0
+        assert client.top("rank", 1).stale and client.path("hops", 101).stale
+
+
+def test_strings_are_ids_too(tmp_path):
+    chain = Chain("string")
+    chain.grow(2000)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        result = client.get("hops", ["v0", "v7", "no", "v1999", "ü"], parents=True)
+        assert result.values.tolist() == [0, 7, None, None, None] and result.unknown == ["no", "ü"]
+        assert result.parents.tolist() == [None, "v6", None, None, None]
+        assert client.get("parts", ["v5", "no"]).values.tolist() == ["v0", None]
+        assert client.top("rank", 2).ids == ["v1999", "v1998"]
+        assert client.path("hops", "v3").vertices == ["v0", "v1", "v2", "v3"]
+        assert client.component("v3", limit=2).members == ["v0", "v1"]
+        assert client.neighbors("v5").ids == [f"v{i}" for i in range(1000)]
+        assert client.degree(["v0", "no"]).unknown == ["no"]
+        with pytest.raises(errors.RequestError, match="are strings"):
+            client.call("get", {"program": "hops", "vertices": [1]})
+        with pytest.raises(errors.RequestError, match="integers"):
+            client.call("get", {"program": "hops", "vertices": bytes(8)})
+
+
+def test_answers_are_of_one_epoch_while_epochs_race(tmp_path):
+    chain = Chain()
+    chain.grow(500)
+    stop = threading.Event()
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+
+        def publish():
+            while not stop.wait(0.002):
+                link.publish(chain.publication())
+
+        thread = threading.Thread(target=publish)
+        thread.start()
+        try:
+            epochs = set()
+            for _ in range(300):
+                result = client.get("rank", [100, 599])
+                number = result.epoch[1]
+                assert result.values.tolist() == [1 / number, 500 / number]
+                assert result.offsets == {"t": {0: 10 * number}}
+                epochs.add(number)
+            best = client.top("rank", 1)
+            assert best.values.tolist() == [500 / best.epoch[1]]
+        finally:
+            stop.set()
+            thread.join()
+    assert len(epochs) > 5
+
+
+# -- the process --------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_dies_is_replaced_and_its_clients_go_on(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
+        address = link.addresses[0]
+        for _ in range(30):
+            client.get("rank", [100])
+        until = time.monotonic() + 20
+        while "get" not in link.latency_snapshot() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(link.pid, signal.SIGKILL)
+        assert client.get("rank", [103]).values.tolist() == [4]
+        assert link.restarts == 1 and link.addresses == [address]
+        link.publish(chain.publication())
+        assert client.wait({"t": {0: 20}}).epoch == (1, 2)
+        while sum(link.latency_snapshot()["get"].bucket_counts) < 31 and time.monotonic() < until:
+            time.sleep(0.05)
+        latency = link.latency_snapshot()["get"]
+        assert sum(latency.bucket_counts) >= 31 and latency.sum_seconds > 0 and latency.errors == {}
+
+
+def test_the_server_goes_when_the_link_stops(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link:
+        pid = link.pid
+        path = link.addresses[0].removeprefix("unix:")
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not os.path.exists(path)
+
+
+def test_addresses(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(f"{tmp_path}/stale")
+    stale.close()
+    listen = [f"unix:{tmp_path}/stale", "tcp://127.0.0.1:0", "tcp://[::1]:0"]
+    with serving(chain, tmp_path, listen=listen) as link:
+        assert link.addresses[0] == listen[0] and link.addresses[1] != listen[1]
+        for address in link.addresses:
+            with Client(address, timeout=20) as client:
+                assert client.get("rank", [100]).values.tolist() == [1]
+        for taken in link.addresses[:2]:
+            with (
+                pytest.raises(errors.ConfigError, match="cannot listen"),
+                serving(chain, tmp_path, listen=[taken]),
+            ):
+                pass
+        with Client(link.addresses[0], timeout=20) as client:  # the probe of a live socket harmed nothing
+            client.stats()
+    (tmp_path / "file").write_text("precious")
+    for wrong, message in (
+        (f"unix:{tmp_path}/file", "no socket"),
+        ("tcp://0.0.0.0:0", "beyond loopback"),
+        ("http://x", "is no address"),
+    ):
+        with pytest.raises(errors.ConfigError, match=message), serving(chain, tmp_path, listen=[wrong]):
+            pass
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_token_is_asked_for_before_anything_else(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path, token="sesame-open") as link:
+        address = link.addresses[0]
+        with Client(address, token="sesame-open", timeout=20) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+        for wrong in (None, "sesame-opem", ""):
+            with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=20) as client:
+                client.stats()
+        with raw(address) as connection:
+            for method in ("get", "stats", "nonsense"):
+                connection.send(request(1, method))
+                assert connection.answer()[2]["code"] == "unauthorized"
+
+
+def test_tls(tmp_path):
+    import ssl
+    import subprocess
+
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+    ]
+    files = ["-keyout", f"{tmp_path}/key", "-out", f"{tmp_path}/cert"]
+    if subprocess.run([*command, "subjectAltName=IP:127.0.0.1", *files], capture_output=True).returncode:
+        pytest.skip("openssl cannot make a certificate")
+    from graphtide.daemon.server_link import TlsFiles
+
+    chain = Chain()
+    chain.grow(10)
+    tls = TlsFiles(f"{tmp_path}/cert", f"{tmp_path}/key")
+    with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"], tls=tls) as link:
+        context = ssl.create_default_context(cafile=f"{tmp_path}/cert")
+        with Client(link.addresses[0], ssl_context=context, timeout=20) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+        with pytest.raises(errors.GraphtideError), Client(link.addresses[0], timeout=5) as client:
+            client.stats()
+    swapped = TlsFiles(f"{tmp_path}/key", f"{tmp_path}/cert")
+    refused = serving(chain, tmp_path, tls=swapped)
+    with pytest.raises(errors.ConfigError, match="TLS with"), refused:
+        pass
+
+
+# -- clients that mean no good ------------------------------------------------------------------------------
+
+
+class Raw:
+    """A bare connection."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(address.removeprefix("unix:"))
+        self.unpacker = msgpack.Unpacker(strict_map_key=False)
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self):
+        while True:
+            for message in self.unpacker:
+                return message
+            data = self.socket.recv(1 << 16)
+            if not data:
+                return None
+            self.unpacker.feed(data)
+
+    def error(self) -> str:
+        """The code of the error that ends the connection, which then must end."""
+        message = self.answer()
+        assert message[:2] == [2, "error"]
+        assert self.answer() is None
+        return message[2][0]["code"]
+
+
+@contextlib.contextmanager
+def raw(address: str):
+    connection = Raw(address)
+    with connection.socket:
+        yield connection
+
+
+def request(msgid, method, params=None) -> bytes:
+    return msgpack.packb([0, msgid, method, [params or {}]])
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "bad-request"),
+        (b"\xc1", "bad-request"),
+        (b"\x00", "bad-request"),
+        (b"\x91" * 5000, "bad-request"),
+        (b"\x91" * 500 + b"\x00", "bad-request"),
+        (b"\xc6\xff\xff\xff\xff" + bytes(200_000), "limit-exceeded"),
+        (b"\xdd\xff\xff\xff\xff" + b"\x01" * 200_001, "limit-exceeded"),
+        (b"\xdf\x00\xff\xff\xff" + b"\x01" * 200_001, "limit-exceeded"),
+        (msgpack.packb([0, 1, "get", [{"vertices": [[]] * 2000}]]), "limit-exceeded"),
+        (msgpack.packb([0, 1, "get", [{"vertices": [1] * 60_000}]]), "bad-request"),
+        (msgpack.packb([0, 1, "get", [{str(i): i for i in range(5000)}]]), "bad-request"),
+        (msgpack.packb([0, -1, "get", [{}]]), "bad-request"),
+        (msgpack.packb([0, 2**40, "get", [{}]]), "bad-request"),
+        (msgpack.packb([2, "get", [{}]]), "bad-request"),
+        (msgpack.packb([0, 1, "get", [{"x": msgpack.ExtType(5, b"y")}]]), "bad-request"),
+        (b"\x94\x00\x01\xa1\xff\x91\x80", "bad-request"),
+    ],
+)
+def test_garbage_ends_only_its_own_connection(shared, client, data, code):
+    client.get("rank", [100])
+    with raw(shared[1].addresses[0]) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.send(data)
+        assert connection.error() == code
+    assert client.get("rank", [100]).values.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [[0, 1, 7, [{}]], [0, 1, "get", {}], [0, 1, "get", [{}, {}]], [0, 1, "get", [{5: 5}]], [0, 1, "get", [3]]],
+)
+def test_wrong_parameters_are_answered(shared, message):
+    with raw(shared[1].addresses[0]) as connection:
+        connection.send(msgpack.packb(message))
+        answer = connection.answer()
+        assert answer[:2] == [1, 1] and answer[2]["code"] == "bad-request"
+        connection.send(request(2, "programs"))
+        assert connection.answer()[:3] == [1, 2, None]
+
+
+def test_requests_may_come_in_single_bytes(shared):
+    with raw(shared[1].addresses[0]) as connection:
+        for byte in request(7, "stats") + request(8, "stats"):
+            connection.send(bytes([byte]))
+        assert [connection.answer()[1] for _ in range(2)] == [7, 8]
+
+
+def test_a_flood_of_pipelined_requests_is_answered_whole_and_in_turn(shared, client):
+    flood = b"".join(request(i, "get", {"program": "rank", "vertices": [100]}) for i in range(3000))
+    slow = b"".join(request(10_000 + i, "top", {"program": "rank", "k": 1 + i % 90}) for i in range(100))
+    with raw(shared[1].addresses[0]) as connection:
+        sender = threading.Thread(target=connection.send, args=(flood + slow,))
+        sender.start()
+        for _ in range(20):
+            assert client.get("rank", [101]).values.tolist() == [2]
+        answers = [connection.answer() for _ in range(3100)]
+        sender.join()
+    assert sorted(answer[1] for answer in answers) == [*range(3000), *range(10_000, 10_100)]
+    assert all(answer[2] is None for answer in answers)
+
+
+def test_answers_overtake_those_that_wait(shared):
+    with raw(shared[1].addresses[0]) as connection:
+        connection.send(request(1, "wait", {"min_offsets": {"t": {0: 10**9}}, "timeout_ms": 300}))
+        connection.send(request(2, "stats"))
+        assert connection.answer()[1] == 2
+        answer = connection.answer()
+        assert answer[1] == 1 and answer[2]["code"] == "timeout"
+
+
+def test_one_that_never_reads_is_disconnected(shared, client):
+    with raw(shared[1].addresses[0]) as connection:
+        asked = request(1, "get", {"program": "rank", "vertices": bytes(8 * 20_000)})
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            connection.send(asked * 100)
+    assert client.get("rank", [100]).values.tolist() == [1]
+
+
+def test_more_connections_than_allowed_are_refused_and_room_comes_back(shared):
+    _, link = shared
+    with contextlib.ExitStack() as stack:
+        connections = [stack.enter_context(raw(link.addresses[0])) for _ in range(LIMITS.connections_max)]
+        for connection in connections:
+            with contextlib.suppress(BrokenPipeError):
+                connection.send(request(1, "stats"))
+        refused = [answer for connection in connections if (answer := connection.answer())[0] == 2]
+        last = stack.enter_context(raw(link.addresses[0]))
+        assert last.error() == "limit-exceeded"
+        assert len(refused) <= 1  # a connection of another test may still be closing
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with contextlib.suppress(errors.LimitExceeded), Client(link.addresses[0], timeout=20) as client:
+            client.stats()
+            return
+    pytest.fail("no room came back")
+
+
+def test_the_idle_and_the_half_open_are_disconnected(shared):
+    with raw(shared[1].addresses[0]) as idle, raw(shared[1].addresses[0]) as half:
+        half.send(request(1, "stats")[:5])
+        assert idle.answer() is None and half.answer() is None
+
+
+def test_those_that_break_off_leave_nothing_behind(shared, client):
+    linger = struct.pack("ii", 1, 0)
+    for i in range(30):
+        with raw(shared[1].addresses[0]) as connection:
+            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            connection.send(request(1, "wait", {"min_offsets": {"t": {0: 10**9}}, "timeout_ms": 60_000}))
+            connection.send(request(2, "top", {"program": "rank", "k": 1 + i}))
+    until = time.monotonic() + 20
+    while client.stats()["stats"]["server"]["connections"] > 1:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert client.stats()["stats"]["server"]["held_bytes"] == 0
