@@ -202,6 +202,7 @@ class Engine:
 
     def _audited(self, program: Program) -> list[Violation]:
         try:
+            self._bind(program)
             return program.audit(self._graph)
         except Exception as error:
             log.exception("the audit of program %s failed", program.id)

@@ -421,7 +421,7 @@ class Client:
         return self._call(_info("programs"))
 
     def stats(self) -> Info:
-        """``["stats"]``: vertices, edges, memory, lag."""
+        """``["vertices"]``, ``["edges"]``, memory, lag, program states, and what the server holds."""
         return self._call(_info("stats"))
 
     def wait(self, min_offsets: Offsets, *, timeout_ms: int = 30_000) -> Result:

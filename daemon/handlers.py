@@ -598,7 +598,7 @@ def stats(serving: Serving, params: Params) -> Reply:
     """Vertices, edges, memory, lag and program states."""
     params.end()
     snapshot = serving.snapshot()
-    return Reply(serving.stamp(snapshot), {"stats": {**snapshot.stats, "server": serving.statistics()}})
+    return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
 
 
 @method("wait")

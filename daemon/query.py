@@ -119,7 +119,7 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
     elif method == "get":
         columns, answer = _values(params, answer, set(unknown))
     else:
-        columns, answer = _parallel(params, answer.get("stats", answer))
+        columns, answer = _parallel(params, answer)
     if columns:
         console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
     if rows := list(_rows(answer)):

@@ -156,7 +156,7 @@ class Service:
         if snapshot is None:
             return None
         try:
-            require_same(snapshot.identity["graph"], self._identity["graph"], store.path)
+            require_same({"graph": snapshot.identity["graph"]}, self._identity, store.path)
         except CheckpointError:
             if self.config.checkpoint.on_mismatch != "discard":
                 raise
@@ -314,7 +314,7 @@ class Service:
                 self._stop.wait(1.0)
                 continue
             if saved is not None:
-                require_same(saved, identity, self.config.checkpoint.path)
+                require_same({"source": saved}, {"source": identity}, self.config.checkpoint.path)
             self._identity["source"] = identity
             return True
         return False

@@ -404,7 +404,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     ),
     "stats": (
         {},
-        {"stats": {"vertices": 3, "lag": {"unit": "bytes"}}},
+        {"vertices": 3, "lag": {"unit": "bytes"}},
         [["vertices", "3"], ["lag.unit", "bytes"]],
     ),
     "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),

@@ -1,0 +1,284 @@
+"""The daemon as its users meet it: started, fed, asked, stopped, restarted; the full audit runs throughout."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import Daemon
+
+from graphtide import Client
+from graphtide.daemon.dead_letters import read_dead_letters
+from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.errors import NotSupported, RequestError
+from graphtide.daemon.generate import Churn, Updates
+from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.verify import FinalGraph
+
+PROGRAMS = [
+    {"name": "bfs", "id": "hops", "source": 1},
+    {"name": "components"},
+    {"name": "pagerank"},
+]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    settings: dict[str, Any] = {"program": PROGRAMS, **getattr(request, "param", {})}
+    with Daemon(tmp_path, settings) as running:
+        yield running
+
+
+def write(daemon: Daemon, name: str, *records: bytes) -> dict[str, int]:
+    """Append records to a spool file; what a ``wait`` for them needs."""
+    with SpoolWriter(daemon.spool, name=name) as writer:
+        for record in records:
+            writer.append(record)
+        return {f"{name}.msgpack": writer.offset}
+
+
+def check(client: Client, final: FinalGraph, source: int, *, directed: bool = True) -> None:
+    """Every vertex's results against the recomputation."""
+    stats = client.stats()
+    assert (stats["vertices"], stats["edges"]) == (final.ids.size, final.src.size)
+    hops = client.get("hops", final.ids).values
+    np.testing.assert_array_equal(hops.mask | False, final.hops(source, directed=directed) < 0)
+    np.testing.assert_array_equal(hops.compressed(), [h for h in final.hops(source, directed=directed) if h >= 0])
+    np.testing.assert_array_equal(client.get("components", final.ids).values, final.component_labels())
+    ranks = client.get("pagerank", final.ids).values
+    np.testing.assert_allclose(ranks, final.pagerank(directed=directed), rtol=1e-3)
+
+
+def churn_records(churn: Churn, records: int, updates: int) -> tuple[list[Updates], list[bytes]]:
+    parts = [churn.next(updates) for _ in range(records)]
+    return parts, [encode_msgpack(p.src, p.dst, p.ops, p.weights) for p in parts]
+
+
+def replayed(parts: list[Updates], *, directed: bool = True) -> FinalGraph:
+    src, dst, ops = (np.concatenate([getattr(part, name) for part in parts]) for name in ("src", "dst", "ops"))
+    return FinalGraph.replay(src, dst, ops, directed=directed)
+
+
+@pytest.mark.parametrize(
+    "daemon",
+    [{"graph": {"directed": directed, "weights": weights}} for directed in (True, False) for weights in ("any",)]
+    + [{"graph": {"directed": True, "weights": "unweighted"}}],
+    indirect=True,
+    ids=["directed", "undirected", "unweighted"],
+)
+def test_a_stream_with_deletions_is_answered_right_and_survives_restarts(daemon: Daemon) -> None:
+    directed, weighted = (
+        "directed = false" not in daemon.config.read_text(),
+        "unweighted" not in daemon.config.read_text(),
+    )
+    churn = Churn(scale=8, pool=4000, delete_share=0.3, seed=5)
+    root = int(np.bincount(churn.src).argmax())
+    daemon.config.write_text(daemon.config.read_text().replace("source = 1", f"source = {root}"))
+    seen: list[Updates] = []
+    for start in range(3):
+        parts, records = churn_records(churn, 20, 100)
+        if not weighted:
+            records = [encode_msgpack(p.src, p.dst, p.ops) for p in parts]
+        seen += parts
+        daemon.start()
+        offsets = write(daemon, f"part-{start}", *records)
+        with daemon.client() as client:
+            client.wait(offsets, timeout_ms=60_000)
+            check(client, replayed(seen, directed=directed), root, directed=directed)
+            assert client.stats().epoch[0] == start + 1, "each start has an incarnation of its own"
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+@pytest.mark.parametrize(
+    "daemon",
+    [
+        {
+            "graph": {"vertex_ids": "string"},
+            "program": [{"name": "bfs", "id": "hops", "source": "ä"}, {"name": "components"}],
+        }
+    ],
+    indirect=True,
+)
+def test_string_ids(daemon: Daemon) -> None:
+    (daemon.spool / "a.json").write_text(
+        '{"src": "ä", "dst": "b"}\n'
+        '{"src": "b", "dst": "c", "weight": 2}\n'
+        '{"op": "delete", "src": "b", "dst": "zz"}\n'
+    )
+    daemon.start()
+    size = (daemon.spool / "a.json").stat().st_size
+    with daemon.client() as client:
+        client.wait({"a.json": size}, timeout_ms=30_000)
+        answer = client.get("hops", ["ä", "b", "c", "zz"])
+        assert answer.values.tolist() == [0, 1, 2, None]
+        assert answer.unknown == ["zz"]
+        assert client.path("hops", "c").vertices == ["ä", "b", "c"]
+        assert client.component("c").label == "b", "the smallest by bytes"
+        assert client.neighbors("b").ids == ["c"]
+
+
+def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
+    good = encode_msgpack(np.array([1, 2]), np.array([2, 3]))
+    offsets = write(
+        daemon,
+        "mixed",
+        b"\xc1nonsense",
+        good,
+        encode_msgpack(np.array([7]), np.array([8]), weights=np.array([-1], np.float32)),
+    )
+    (daemon.spool / "lines.csv").write_text("src,dst,weight\n4,5,1\nx,5,1\n5,6,inf\n6,7,2\n")
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets | {"lines.csv": (daemon.spool / "lines.csv").stat().st_size}, timeout_ms=30_000)
+        assert client.stats()["edges"] == 4
+        assert client.get("hops", [7, 8]).unknown.tolist() == [8], "a bad record makes no vertex"
+    assert daemon.stop() == 0, daemon.log_tail()
+    letters = list(read_dead_letters(daemon.folder / "dead-letters"))
+    assert {letter.reason for letter in letters} == {"malformed", "bad-weight", "bad-id"}
+    assert len(letters) == 4
+    assert all(letter.detail for letter in letters)
+
+
+def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> None:
+    write(daemon, "a", encode_msgpack(np.array([1]), np.array([2])))
+    daemon.start()
+    with daemon.client() as client:
+        client.wait({"a.msgpack": 1}, timeout_ms=30_000)
+    assert daemon.stop() == 0
+    daemon.config.write_text("[graph]\ndirected = false\n" + daemon.config.read_text())
+    daemon.start(ready_s=None)
+    assert daemon.process is not None
+    assert daemon.process.wait(60) != 0
+    assert "graph.directed was True and is now False" in daemon.log_tail()
+    assert "Traceback" not in daemon.log_tail()
+
+
+def test_new_programs_start_from_scratch_beside_restored_ones(daemon: Daemon) -> None:
+    offsets = write(daemon, "a", encode_msgpack(np.array([1, 2, 9]), np.array([2, 3, 1])))
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=30_000)
+    assert daemon.stop() == 0
+    daemon.config.write_text(
+        daemon.config.read_text() + '[[program]]\nname = "bfs"\nid = "from-nine"\nsource = 9\n'
+    )
+    daemon.start()
+    with daemon.client() as client:
+        assert client.get("from-nine", [9, 1, 2, 3]).values.tolist() == [0, 1, 2, 3]
+        assert client.get("hops", [9, 1, 2, 3]).values.tolist() == [None, 0, 1, 2]
+        assert client.stats().offsets == offsets
+
+
+def test_damaged_newest_checkpoint_falls_back_and_replays(daemon: Daemon) -> None:
+    for round_ in range(2):
+        offsets = write(daemon, f"r{round_}", encode_msgpack(np.array([round_]), np.array([round_ + 1])))
+        daemon.start()
+        with daemon.client() as client:
+            client.wait(offsets, timeout_ms=30_000)
+        assert daemon.stop() == 0
+    newest = max((daemon.folder / "checkpoints").glob("checkpoint-*"))
+    victim = next(newest.glob("*.npy"))
+    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=30_000)
+        assert client.stats()["edges"] == 2
+    assert "is damaged" in daemon.log.read_text()
+
+
+def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
+    offsets = write(daemon, "a", encode_msgpack(np.array([1]), np.array([2])))
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=30_000)
+    (daemon.spool / "a.msgpack").write_bytes(b"")
+    assert daemon.process is not None
+    assert daemon.process.wait(60) != 0
+    assert "a.msgpack" in daemon.log_tail()
+
+
+def test_a_second_daemon_on_the_same_checkpoints_is_refused(daemon: Daemon) -> None:
+    daemon.start()
+    second = subprocess.run(
+        [sys.executable, "-m", "graphtide", "run", "--config", str(daemon.config)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert second.returncode != 0
+    assert "in use by another graphtide process" in second.stderr
+
+
+def test_methods_of_later_versions_answer_not_supported(daemon: Daemon) -> None:
+    daemon.start()
+    with daemon.client() as client:
+        for method in ("compute", "subscribe", "khop", "histogram", "placement", "admin.checkpoint"):
+            with pytest.raises(NotSupported):
+                client.call(method)
+        with pytest.raises(RequestError):
+            client.call("no-such-method")
+
+
+def test_the_server_process_comes_back_when_it_is_killed(daemon: Daemon) -> None:
+    offsets = write(daemon, "a", encode_msgpack(np.array([1, 2]), np.array([2, 3])))
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=30_000)
+        before = client.get("hops", [3]).epoch
+    assert daemon.process is not None
+    children = subprocess.run(["pgrep", "-P", str(daemon.process.pid)], capture_output=True, text=True, check=True)
+    for pid in children.stdout.split():
+        subprocess.run(["kill", "-9", pid], check=True)
+    time.sleep(0.2)
+    daemon.wait_ready(60)
+    with daemon.client() as client:
+        answer = client.get("hops", [3])
+        assert answer.values.tolist() == [2]
+        assert answer.epoch == before
+
+
+def test_interrupts_in_the_middle_of_a_stream_lose_nothing(daemon: Daemon) -> None:
+    churn = Churn(scale=8, pool=4000, seed=3)
+    parts, records = churn_records(churn, 60, 50)
+    for start in range(0, 60, 20):
+        daemon.start()
+        offsets = write(daemon, f"p{start:02}", *records[start : start + 20])
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGINT)
+        assert daemon.process.wait(60) == 0, daemon.log_tail()
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets, timeout_ms=60_000)
+        final = replayed(parts)
+        assert client.stats()["edges"] == final.src.size
+        np.testing.assert_array_equal(client.get("components", final.ids).values, final.component_labels())
+
+
+def test_query_from_the_shell(daemon: Daemon) -> None:
+    offsets = write(daemon, "a", encode_msgpack(np.array([1, 2]), np.array([2, 3])))
+    daemon.start()
+
+    def shell(*words: str) -> str:
+        command = [sys.executable, "-m", "graphtide", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    shell("query", daemon.address, "wait", "--min_offsets", json.dumps(offsets))
+    answer = json.loads(shell("query", daemon.address, "get", "--program", "hops", "--vertices", "1,3", "--json"))
+    assert answer["values"] == [0, 2]
+    produced = json.loads(shell("produce", "--spool", str(daemon.spool), "--json", _edge_list(daemon)))
+    assert produced["updates"] == 2
+    shell("query", daemon.address, "wait", "--min_offsets", json.dumps(produced["offsets"]))
+    with daemon.client() as client:
+        assert client.get("hops", [5]).values.tolist() == [4]
+
+
+def _edge_list(daemon: Daemon) -> str:
+    path = daemon.folder / "more.el"
+    path.write_text("3 4\n4 5\n")
+    return str(path)
