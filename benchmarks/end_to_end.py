@@ -19,9 +19,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,14 @@ class SpoolTarget:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.stage = ""
 
-    def open(self, stage: str) -> None:
-        self.writer = SpoolWriter(self.folder, name=stage)
-        self.file = f"{stage}.msgpack"
+    def open(self) -> None:
+        self.writer = SpoolWriter(self.folder, name=self.stage)
+
+    @property
+    def file(self) -> str:
+        return f"{self.stage}.msgpack"
 
     def send(self, value: bytes) -> int:
         """Send one record; the offset after it."""
@@ -76,8 +80,9 @@ class KafkaTarget:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
+        self.stage = ""
 
-    def open(self, stage: str) -> None:
+    def open(self) -> None:
         from kafka import KafkaConsumer, KafkaProducer
         from kafka.structs import TopicPartition
 
@@ -115,9 +120,21 @@ def encode(updates: Updates) -> bytes:
 # -- the load, each part in a process of its own ------------------------------------------------------------
 
 
+def in_background(work: Callable[..., None], *arguments: Any) -> Any:
+    """Run work(*arguments, connection) in a forked process; the end that what it sends can be received from.
+
+    Receiving raises EOFError when the process ends without sending.
+    """
+    receive, send = fork.Pipe(duplex=False)
+    process = fork.Process(target=work, args=(*arguments, send), daemon=True)
+    process.start()
+    send.close()
+    return receive
+
+
 def load_edges(target: Target, churn: Churn, edges: int, record_edges: int, sent: Any) -> None:
     """Send the first edges as fast as the source takes them."""
-    target.open("00-load")
+    target.open()
     offset = 0
     for updates in churn.load(edges, record_edges):
         offset = target.send(encode(updates))
@@ -125,11 +142,9 @@ def load_edges(target: Target, churn: Churn, edges: int, record_edges: int, sent
     sent.send(offset)
 
 
-def generate(
-    target: Target, churn: Churn, stage: str, rate: float, record: int, seconds: float, sent: Any
-) -> None:
+def generate(target: Target, churn: Churn, rate: float, record: int, seconds: float, sent: Any) -> None:
     """Send records when they are due; report (due time, offset after) of each, and our processor time."""
-    target.open(stage)
+    target.open()
     due, offsets = [], []
     start = time.monotonic() + 0.5
     for i in range(int(rate * seconds / record)):
@@ -206,23 +221,17 @@ def measure(
     drain_s: float,
 ) -> dict[str, Any]:
     """Run one rate for a while; what was sustained, how fresh, how fast the answers, at whose expense."""
+    target.stage = stage
     stop = fork.Event()
-    queries_out, queries_in = fork.Pipe()
-    sent_out, sent_in = fork.Pipe()
     programs = ["pagerank", "components", "hops"]
-    asking = fork.Process(
-        target=query,
-        args=(address, target, programs, np.unique(churn.src[:100_000]), query_rate, stop, queries_in),
-    )
-    sending = fork.Process(target=generate, args=(target, churn, stage, rate, record, seconds, sent_in))
+    ids = np.unique(churn.src[:100_000])
     cpu = {"daemon": Cpu(daemon_pid)} | ({"broker": Cpu(broker_pid)} if broker_pid else {})
-    asking.start()
+    queries_out = in_background(query, address, target, programs, ids, query_rate, stop)
     time.sleep(1.0)
     before = {name: part.seconds() for name, part in cpu.items()}
     started = time.monotonic()
-    sending.start()
+    sent_out = in_background(generate, target, churn, rate, record, seconds)
     due, offsets, generator_cpu, churn.present = sent_out.recv()
-    sending.join()
     with Client(address, timeout=drain_s + 10) as client:
         client.wait(min_offsets=target.wanted(int(offsets[-1])), timeout_ms=int(drain_s * 1000))
         elapsed = time.monotonic() - started - 0.5
@@ -230,7 +239,6 @@ def measure(
         time.sleep(0.1)
         stop.set()
         answers = queries_out.recv()
-        asking.join()
         edges = client.stats()["edges"]
     fresh = freshness(due, offsets, answers)
     # The first second is warming up: the first epochs after a pause are not what a stream sees.
@@ -345,10 +353,9 @@ def _drive(
     arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     client = _connect(address)
-    out, into = fork.Pipe()
+    target.stage = "00-load"
     started = time.monotonic()
-    loading = fork.Process(target=load_edges, args=(target, churn, arguments.edges, 10_000, into))
-    loading.start()
+    out = in_background(load_edges, target, churn, arguments.edges, 10_000)
     with Progress(transient=True) as bar:
         task = bar.add_task(f"{kind}: loading", total=arguments.edges)
         loaded_to = _watched(out.recv, lambda: bar.update(task, completed=client.stats()["edges"]))
@@ -356,7 +363,6 @@ def _drive(
             lambda: client_wait(address, target.wanted(loaded_to)),
             lambda: bar.update(task, completed=client.stats()["edges"]),
         )
-    loading.join()
     seconds = time.monotonic() - started
     print(f"{kind}: loaded {client.stats()['edges']:,} edges in {seconds:.1f} s", flush=True)
     client.close()
@@ -382,19 +388,17 @@ def _drive(
 
 
 def client_wait(address: str, offsets: dict[str, Any]) -> None:
-    with Client(address, timeout=1200) as client:
-        client.wait(min_offsets=offsets, timeout_ms=1_100_000)
+    with Client(address, timeout=600) as client:
+        client.wait(min_offsets=offsets, timeout_ms=590_000)
 
 
 def _watched(work: Callable[[], Any], tick: Callable[[], None]) -> Any:
     """The result of ``work``, run on a thread while ``tick`` is called now and then."""
-    result: list[Any] = []
-    thread = threading.Thread(target=lambda: result.append(work()))
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.5)
-        tick()
-    return result[0]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(work)
+        while not wait([running], timeout=0.5).done:
+            tick()
+        return running.result()
 
 
 def _connect(address: str) -> Client:

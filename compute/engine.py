@@ -100,17 +100,6 @@ class Engine:
         if program.sources:
             self._unresolved.add(program.id)
 
-    def remove(self, id: str) -> Program:
-        """Let a program go, and return it.
-
-        Raises:
-            KeyError: there is no such program.
-        """
-        program = self._programs.pop(id)
-        del self._states[id]
-        self._unresolved.discard(id)
-        return program
-
     def states(self) -> dict[str, ProgramState]:
         """The state of every program."""
         return dict(self._states)
@@ -126,14 +115,6 @@ class Engine:
         for id in chosen:
             self._states[id] = ProgramState("fresh", seconds=self._states[id].seconds)
         return self._run_all(programs, lambda program: program.start(self._graph))
-
-    def restart(self, id: str) -> ProgramRun:
-        """Compute one program from scratch; if that works it is fresh again.
-
-        Raises:
-            KeyError: there is no such program.
-        """
-        return self.start([id])[0]
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
         """Bring every program that is not quarantined up to date with a change that the graph has taken."""

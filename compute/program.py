@@ -161,11 +161,6 @@ class Program(ABC):
         raise LookupError("this program keeps no parents")
 
 
-def full_range(n: int) -> Vertices:
-    """All dense vertices below n."""
-    return np.arange(n, dtype=np.uint32)
-
-
 def grown(column: Column, n_vertices: int, fill: int | float | None = None) -> Column:
     """The column itself if it holds n_vertices entries, else a copy of at least twice the size.
 

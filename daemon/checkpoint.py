@@ -102,10 +102,27 @@ class CheckpointStore:
         2. Write the manifest, synced; sync that folder.
         3. Rename it to its real name; sync the parent: from here on the checkpoint exists.
         4. Delete all but the newest ``keep``.
+
+        Raises:
+            OSError: it could not be written (a full disk); what was written of it is taken away again.
         """
         incarnation, number = snapshot.epoch
         draft = self.path / f"writing-{incarnation}-{number}"
         shutil.rmtree(draft, ignore_errors=True)
+        try:
+            size = self._draft(draft, snapshot)
+            point("checkpoint.before_rename")
+            os.rename(draft, self.path / f"{_PREFIX}{incarnation}-{number}")
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        _sync_folder(self.path)
+        point("checkpoint.after_rename")
+        self._prune()
+        point("checkpoint.pruned")
+        return size
+
+    def _draft(self, draft: Path, snapshot: Snapshot) -> int:
         draft.mkdir()
         files = {}
         for i, (name, array) in enumerate(snapshot.arrays.items()):
@@ -126,14 +143,14 @@ class CheckpointStore:
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(draft)
-        point("checkpoint.before_rename")
-        os.rename(draft, self.path / f"{_PREFIX}{incarnation}-{number}")
-        _sync_folder(self.path)
-        point("checkpoint.after_rename")
-        for _, folder in self._folders()[self.keep :]:
-            shutil.rmtree(folder)
-        point("checkpoint.pruned")
         return sum(int(file["bytes"]) for file in files.values()) + len(body)
+
+    def _prune(self) -> None:
+        for _, folder in self._folders()[self.keep :]:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:  # the new checkpoint stands all the same
+                log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
 
     def newest_good(self) -> Snapshot | None:
         """The newest checkpoint whose checksums all hold, or None when there is none at all.

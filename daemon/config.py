@@ -440,10 +440,6 @@ class ServerConfig(Section):
         default=None, min_length=8, description="What clients must present; none: no token."
     )
     token_file: Path | None = Field(default=None, description="A file that holds the token.")
-    admin_token: SecretStr | None = Field(
-        default=None, min_length=8, description="What `admin.*` requests must present; none: they are refused."
-    )
-    admin_token_file: Path | None = Field(default=None, description="A file that holds the admin token.")
     tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS for the TCP addresses.")
     insecure: bool = Field(default=False, description="Allow addresses beyond loopback without TLS.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="What one client may ask for.")
@@ -451,9 +447,8 @@ class ServerConfig(Section):
     def problems(self) -> Iterator[Problem]:
         if not self.listen:
             yield "listen", "must name at least one address"
-        for name in ("token", "admin_token"):
-            if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
-                yield f"{name}_file", f"must not be given together with server.{name}"
+        if self.token is not None and self.token_file is not None:
+            yield "token_file", "must not be given together with server.token"
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
@@ -469,21 +464,9 @@ class ServerConfig(Section):
         Raises:
             ConfigError: its file cannot be read.
         """
-        return _secret("server.token_file", self.token, self.token_file)
-
-    def read_admin_token(self) -> str | None:
-        """The token for ``admin.*``, or None when these requests are refused.
-
-        Raises:
-            ConfigError: its file cannot be read.
-        """
-        return _secret("server.admin_token_file", self.admin_token, self.admin_token_file)
-
-
-def _secret(key: str, value: SecretStr | None, path: Path | None) -> str | None:
-    if path is not None:
-        return read_secret(key, path)
-    return None if value is None else value.get_secret_value()
+        if self.token_file is not None:
+            return read_secret("server.token_file", self.token_file)
+        return None if self.token is None else self.token.get_secret_value()
 
 
 class MetricsConfig(Section):

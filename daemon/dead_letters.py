@@ -254,6 +254,10 @@ class KafkaDeadLetters(FileDeadLetters):
         super().write(bad)
         self._work.set()
 
+    def _await_room(self, needed: int) -> int:
+        self._work.set()  # what of this very write is in the files already must be sent to make room
+        return super()._await_room(needed)
+
     def close(self) -> None:
         """Give what waits a moment to be sent; the rest is sent after the next start."""
         self._closing.set()

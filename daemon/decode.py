@@ -33,7 +33,6 @@ CONTENT_TYPES = {
     "text/csv": "csv",
     "text/plain": "el",
 }
-SUFFIXES = {".msgpack": "msgpack", ".json": "json", ".csv": "csv", ".el": "el"}
 
 _MATRIX_MARKET = b"%%MatrixMarket"
 
@@ -52,7 +51,7 @@ def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
 
 
 class Decoder:
-    """Decodes for one graph. Keeps what the beginning of a spool file said until ``forget``."""
+    """Decodes for one graph. Keeps what the beginning of each spool file said."""
 
     def __init__(
         self,
@@ -86,13 +85,12 @@ class Decoder:
         self._layouts: dict[Partition, Layout | Bad] = {}
         self._in_preamble: set[Partition] = set()
 
-    def forget(self, partition: Partition) -> None:
-        """Drop what is known of a spool file: it is finished, or will be read from elsewhere."""
-        self._layouts.pop(partition, None)
-        self._in_preamble.discard(partition)
-
     def decode(self, record: RawRecord) -> Decoded:
-        """The good updates and the bad rest. Never raises."""
+        """The good updates and the bad rest.
+
+        Raises:
+            MemoryError: nothing can be said about the record; whatever else is wrong makes it a bad one.
+        """
         value = record.value
         if value is None:
             return Decoded(record, None)
@@ -100,6 +98,8 @@ class Decoder:
             return self._decode(record, value)
         except Bad as bad:
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), bad),))
+        except MemoryError:  # says nothing about the record
+            raise
         except Exception as error:  # whatever it is, one record must not stop the stream
             why = Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
             return Decoded(record, None, (_bad_record(record, value, 0, len(value), why),))
@@ -163,7 +163,7 @@ class Decoder:
         """Where the edges begin: MatrixMarket files have a line of sizes after their comments."""
         partition = record.partition
         at_start = partition.number is not None or record.offset == 0
-        if not (at_start and value.startswith(_MATRIX_MARKET)) and partition not in self._in_preamble:
+        if not (value.startswith(_MATRIX_MARKET) if at_start else partition in self._in_preamble):
             return 0
         begin = decode_text.matrix_market_data(value)
         self._in_preamble.discard(partition)

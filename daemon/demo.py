@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ from .spool import SpoolWriter
 
 MATHOVERFLOW = Path(__file__).resolve().parents[2] / "shared" / "data" / "mathoverflow.events.tsv.xz"
 WINDOW_SECONDS = 180 * 86_400
-RECORD_UPDATES = 2_000
+RECORD_UPDATES = 500
+STREAM_SECONDS = 15
 SCALE, POOL, GENERATED = 14, 120_000, 300_000
 ASK_AT_ONCE = 10_000
 TOLERANCE = 1e-3
@@ -181,32 +183,43 @@ def _tail(log: Path) -> str:
 
 
 def _stream(client: Client, spool: Path, stream: Stream, console: Console) -> None:
-    """Append the updates to the spool, show live figures, and wait until the last one is visible."""
+    """Append the updates to the spool at a steady pace, show live figures, wait until the last is visible."""
     updates = stream.updates
     started = time.perf_counter()
+    written: deque[tuple[int, float]] = deque()
     with SpoolWriter(spool, name="demo") as writer, Live(console=console, refresh_per_second=8) as live:
-        offset = 0
+        shown = started
         for start in range(0, len(updates), RECORD_UPDATES):
             part = slice(start, start + RECORD_UPDATES)
             value = encode_msgpack(updates.src[part], updates.dst[part], updates.ops[part], updates.weights[part])
-            offset = writer.append(value)
+            written.append((writer.append(value), time.perf_counter()))
             writer.flush()
             sent = min(start + RECORD_UPDATES, len(updates))
-            if start // RECORD_UPDATES % 4 == 0:
-                live.update(_figures(client, sent, len(updates), time.perf_counter() - started))
+            if (ahead := started + STREAM_SECONDS * sent / len(updates) - time.perf_counter()) > 0:
+                time.sleep(ahead)
+            if time.perf_counter() - shown > 0.1:
+                shown = time.perf_counter()
+                live.update(_figures(client, sent, len(updates), started, written))
         asked = time.perf_counter()
-        client.wait(min_offsets={"demo.msgpack": offset}, timeout_ms=60_000)
+        client.wait(min_offsets={writer.name: writer.offset}, timeout_ms=60_000)
         behind = time.perf_counter() - asked
-        live.update(_figures(client, len(updates), len(updates), time.perf_counter() - started))
-    console.print(f"the last update was visible in answers {behind * 1000:.0f} ms after it was written\n")
+        live.update(_figures(client, len(updates), len(updates), started, written))
+    console.print(f"\nthe last update was visible in answers {behind * 1000:.0f} ms after it was written\n")
 
 
-def _figures(client: Client, sent: int, total: int, seconds: float) -> Table:
+def _figures(client: Client, sent: int, total: int, started: float, written: deque[tuple[int, float]]) -> Table:
+    """Live figures; ``written``: (offset, time) of the records that were not visible when we last looked."""
     stats = client.stats()
+    visible, now, age = int(next(iter(stats.offsets.values()), 0)), time.perf_counter(), None
+    while written and written[0][0] <= visible:
+        age = now - written.popleft()[1]
     table = Table.grid(padding=(0, 3))
     table.add_row("updates sent", f"{sent:,} of {total:,}", "applied", f"{stats['updates_applied']:,}")
     table.add_row("vertices", f"{stats['vertices']:,}", "edges", f"{stats['edges']:,}")
-    table.add_row("epoch", str(stats["epoch"][1]), "updates/s", f"{stats['updates_applied'] / seconds:,.0f}")
+    table.add_row(
+        "epochs", f"{stats.epoch[1]:,}", "updates/s", f"{stats['updates_applied'] / (now - started):,.0f}"
+    )
+    table.add_row("newest visible update is", "-" if age is None else f"{age * 1000:.0f} ms old")
     return table
 
 

@@ -237,12 +237,8 @@ def _may_write(folder: Path) -> bool:
 
 
 def _secrets(config: Config) -> Iterator[Finding]:
-    for key, path in (
-        ("server.token_file", config.server.token_file),
-        ("server.admin_token_file", config.server.admin_token_file),
-    ):
-        if path is not None:
-            yield _secret_file(key, path)
+    if config.server.token_file is not None:
+        yield _secret_file("server.token_file", config.server.token_file)
     for option, value in config.source.client.items():
         if option.endswith("_file"):
             yield _secret_file(f"source.client.{option}", Path(str(value)))

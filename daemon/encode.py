@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgpack
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from ..gpma.edges import Op
 from ..gpma.ids import StringColumn
@@ -47,13 +46,6 @@ def encode_msgpack(
         if name != "v" and not isinstance(column, str) and len(column) != n:
             raise ValueError(f"{name} has {len(column)} entries and src has {n}")
     return bytes(msgpack.packb(columns, default=_bytes))
-
-
-def to_json_lines(edges: Iterable[dict[str, Any]]) -> bytes:
-    """One edge object (``src``, ``dst``, and ``op``, ``weight``, ``ts`` where given) a line."""
-    return b"".join(
-        orjson.dumps(edge, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY) for edge in edges
-    )
 
 
 def _ids(ids: Ids) -> Any:

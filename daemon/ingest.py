@@ -17,18 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import NO_VERTEX, EdgeBatch, Op, pack
+from ..gpma.ids import concatenate_ids
 from ..gpma.vertex_index import VertexIndex
 from .decode import Decoder
 from .errors import IdSpaceFull
 from .faults import point
+from .produce import Columns, canonical, partition_of
 from .records import BadRecord, DeadLetters, Decoded, Partition, RawRecord, Source, UpdateBlock
 
 log = logging.getLogger(__name__)
 
+ITEMS_MAX = 1024
+"""The most items of a queue, since one without updates (bad records, tombstones) takes room as well."""
+
+SAMPLED_EDGES = 8
+"""How many edges of a record are checked to have come through their own partition."""
+
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What one poll came to, for the metrics; times in seconds."""
+    """What one poll came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
 
     records: int
     bytes: int
@@ -36,6 +44,7 @@ class IngestReport:
     inserts: int
     deletes: int
     self_loops_dropped: int
+    misrouted: int
     bad: Sequence[BadRecord]
     poll_seconds: float
     decode_seconds: float
@@ -48,7 +57,8 @@ class Prepared:
 
     ``batches``: in order; ``unknown_deletes``: deletes that named a vertex that does not exist;
     ``n_vertices``: vertices known after these updates; ``record_times_ms`` and ``record_updates``: the time
-    of each record and how many updates it brought, for freshness.
+    of each record and how many updates it brought, for freshness; ``prepared_at``: ``time.perf_counter`` when
+    it began to wait for the engine.
     """
 
     batches: Sequence[EdgeBatch]
@@ -58,10 +68,11 @@ class Prepared:
     offsets: dict[Partition, int]
     record_times_ms: npt.NDArray[np.int64]
     record_updates: npt.NDArray[np.int64]
+    prepared_at: float = field(default_factory=time.perf_counter)
 
 
 class PreparedQueue:
-    """A queue bounded by updates; closing it wakes everybody."""
+    """A queue bounded by updates, and by ``ITEMS_MAX`` items; closing it wakes everybody."""
 
     def __init__(self, updates_max: int) -> None:
         self.updates_max = updates_max
@@ -87,7 +98,7 @@ class PreparedQueue:
         One item larger than the bound is let in alone: refusing it for ever would stop the stream.
         """
         with self._changed:
-            while not self._closed and self._updates and self._updates + item.updates > self.updates_max:
+            while not self._closed and self._is_full_for(item):
                 self._changed.wait()
             if self._closed:
                 return False
@@ -95,6 +106,11 @@ class PreparedQueue:
             self._updates += item.updates
             self._changed.notify_all()
             return True
+
+    def _is_full_for(self, item: Prepared) -> bool:
+        if len(self._items) >= ITEMS_MAX:
+            return True
+        return self._updates > 0 and self._updates + item.updates > self.updates_max
 
     def take(self, updates_max: int, timeout_s: float, linger_s: float = 0.0) -> list[Prepared]:
         """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout.
@@ -121,6 +137,55 @@ class PreparedQueue:
             self._changed.notify_all()
 
 
+class PlacementSample:
+    """Checks a few edges of each record against the partition in which producers must place them.
+
+    Between two partitions there is no order: updates of one pair that come through both can end either way.
+    """
+
+    def __init__(self, source: Source, *, directed: bool) -> None:
+        self._source = source
+        self._directed = directed
+        self._warned: set[Partition] = set()
+
+    def misrouted(self, decoded: Sequence[Decoded]) -> int:
+        """How many of the sampled edges belong to another partition; logged once for each partition."""
+        by_topic: dict[str, list[tuple[Partition, UpdateBlock]]] = {}
+        for item in decoded:
+            if item.block is not None and len(item.block) and item.record.partition.number is not None:
+                by_topic.setdefault(item.record.partition.name, []).append((item.record.partition, item.block))
+        total = 0
+        for topic, blocks in by_topic.items():
+            n_partitions = self._source.partition_count(topic)
+            if n_partitions > 1:
+                total += self._misrouted(blocks, n_partitions)
+        return total
+
+    def _misrouted(self, blocks: Sequence[tuple[Partition, UpdateBlock]], n_partitions: int) -> int:
+        rows = [np.arange(0, len(block), -(-len(block) // SAMPLED_EDGES)) for _, block in blocks]
+        src = concatenate_ids([block.src[some] for (_, block), some in zip(blocks, rows, strict=True)])
+        if not self._directed:
+            dst = concatenate_ids([block.dst[some] for (_, block), some in zip(blocks, rows, strict=True)])
+            src = canonical(Columns(src, dst, np.ones(len(src), np.uint8))).src
+        came_through = np.repeat([partition.number for partition, _ in blocks], [some.size for some in rows])
+        belongs_to = partition_of(src, n_partitions)
+        wrong = np.flatnonzero(came_through != belongs_to)
+        topic = blocks[0][0].name
+        for number, owner in dict(
+            zip(came_through[wrong].tolist(), belongs_to[wrong].tolist(), strict=True)
+        ).items():
+            if Partition(topic, number) not in self._warned:
+                self._warned.add(Partition(topic, number))
+                log.warning(
+                    "%s/%d holds edges that belong to other partitions (one to %d): updates of one pair have no "
+                    "order between partitions; producers must place edges by their src",
+                    topic,
+                    number,
+                    owner,
+                )
+        return int(wrong.size)
+
+
 @dataclass(slots=True)
 class Ingest:
     """The loop from source to queue; ``run`` returns when ``stop`` is set or the source cannot go on."""
@@ -132,9 +197,15 @@ class Ingest:
     queue: PreparedQueue
     report: Callable[[IngestReport], None]
     poll_bytes_max: int
+    directed: bool = True
     stop: threading.Event = field(default_factory=threading.Event)
     paused: threading.Event = field(default_factory=threading.Event)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
+    _position: dict[Partition, int] = field(default_factory=dict)
+    _placement: PlacementSample = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._placement = PlacementSample(self.source, directed=self.directed)
 
     def run(self) -> None:
         """Poll until stopped.
@@ -143,6 +214,7 @@ class Ingest:
             SourceError: the source cannot go on without losing or repeating records.
             IdSpaceFull: a new vertex found no id left.
         """
+        self._position = self.source.position()
         while not self.stop.is_set():
             self.commit_pending()
             if self.paused.is_set():
@@ -153,6 +225,8 @@ class Ingest:
             if raw:
                 point("ingest.polled")
                 self._handle(raw, time.perf_counter() - started)
+            elif self._moved():
+                self._queue(self._prepare([]))
         self.commit_pending()
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
@@ -187,12 +261,25 @@ class Ingest:
                 inserts=inserts,
                 deletes=sum(map(len, blocks)) - inserts,
                 self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
+                misrouted=self._placement.misrouted(decoded),
                 bad=bad,
                 poll_seconds=poll_seconds,
                 decode_seconds=decode_seconds,
                 index_seconds=index_seconds,
             )
         )
+        self._queue(prepared)
+
+    def _moved(self) -> bool:
+        """The source passed what is no record (an aborted transaction, say): who waits for that must not for ever."""
+        return any(
+            offset > self._position.get(partition, 0) for partition, offset in self.source.position().items()
+        )
+
+    def _queue(self, prepared: Prepared) -> None:
+        for gone in self._position.keys() - prepared.offsets.keys():
+            self.decoder.forget(gone)
+        self._position = prepared.offsets
         if self.queue.put(prepared):
             point("ingest.queued")
 

@@ -92,7 +92,6 @@ class Pipeline:
         self._writer: threading.Thread | None = None
         self._checkpointed = time.monotonic()
         self._checkpointed_epoch = position.epoch
-        self._checkpoint_asked = threading.Event()
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -107,6 +106,7 @@ class Pipeline:
         ]
         self._audit()
         self._publish([*runs, *everything], whole=True)
+        self._record_state()
 
     def run(self) -> None:
         """Make epochs until the queue is closed and empty."""
@@ -121,10 +121,6 @@ class Pipeline:
             if self._checkpoint_due():
                 self.checkpoint(wait=False)
 
-    def request_checkpoint(self) -> None:
-        """Ask for a checkpoint soon (``admin.checkpoint``)."""
-        self._checkpoint_asked.set()
-
     def close(self) -> None:
         """Write a last checkpoint if anything happened since the newest one, and wait for it."""
         self._join_writer()
@@ -135,6 +131,8 @@ class Pipeline:
 
     def _epoch(self, taken: Sequence[Prepared]) -> None:
         started = time.perf_counter()
+        for item in taken:
+            self.metrics.stage("queue", started - item.prepared_at)
         batch = concatenate(taken, weighted=self.graph.weighted)
         applied = started
         runs: list[ProgramRun] = []
@@ -237,7 +235,6 @@ class Pipeline:
                 slots_moved=change.arcs.slots_moved,
             )
         for run in runs:
-            status = self.status[run.id]
             if run.refresh is not None:
                 self.metrics.program_run(
                     run.id,
@@ -249,7 +246,12 @@ class Pipeline:
                     error_bound=run.refresh.error_bound,
                     applied_up_to_seconds=float(times.max()) / 1000 if times.size else None,
                 )
-            self.metrics.program_state(run.id, status.state)
+        self._record_state()
+
+    def _record_state(self) -> None:
+        """What the published epoch is, rather than what made it."""
+        for id, status in self.status.items():
+            self.metrics.program_state(id, status.state)
         self.metrics.graph(
             vertices=self.graph.n_vertices,
             edges=self.graph.n_edges,
@@ -287,8 +289,6 @@ class Pipeline:
     def _checkpoint_due(self) -> bool:
         if self._writer is not None and self._writer.is_alive():
             return False
-        if self._checkpoint_asked.is_set():
-            return True
         elapsed = time.monotonic() - self._checkpointed
         return elapsed >= self.checkpoint_interval_s and self.position.epoch != self._checkpointed_epoch
 
@@ -296,14 +296,16 @@ class Pipeline:
         """Copy the state of this epoch; write it on a thread of its own.
 
         Copying is all that the engine waits for. The writer flushes the dead letters first: a checkpoint
-        never passes a bad record that is not safe elsewhere.
+        never passes a bad record that is not safe elsewhere. One that fails is tried again after the interval.
         """
         self._join_writer()
-        self._checkpoint_asked.clear()
         self._checkpointed = time.monotonic()
-        self._checkpointed_epoch = self.position.epoch
         started = time.perf_counter()
-        snapshot = self._snapshot()
+        try:
+            snapshot = self._snapshot()
+        except MemoryError as error:  # the copy is as large as the graph; streaming goes on without it
+            self._checkpoint_failed(self.position.epoch, error)
+            return
         offsets = dict(self.position.offsets)
         point("checkpoint.copied")
         self.metrics.stage("checkpoint", time.perf_counter() - started)
@@ -343,11 +345,15 @@ class Pipeline:
             self.dead_letters.flush()
             size = self.store.write(snapshot)
         except Exception as error:
-            log.exception("writing the checkpoint of epoch %s failed; the one before it stays", snapshot.epoch)
-            self.metrics.checkpoint_failed(type(error).__name__)
+            self._checkpoint_failed(snapshot.epoch, error)
             return
+        self._checkpointed_epoch = snapshot.epoch
         self.on_checkpoint(offsets)
         self.metrics.checkpoint(seconds=time.perf_counter() - started, size_bytes=size)
+
+    def _checkpoint_failed(self, epoch: tuple[int, int], error: Exception) -> None:
+        log.error("the checkpoint of epoch %s failed; the one before it stays", epoch, exc_info=error)
+        self.metrics.checkpoint_failed(type(error).__name__)
 
     def _join_writer(self) -> None:
         if self._writer is not None:

@@ -160,6 +160,10 @@ class Source(Protocol):
         """The next offset to read of every partition, as of the last ``poll``."""
         ...
 
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has, as the last ``poll`` knew it; 1 where nothing places edges."""
+        ...
+
     def checkpointed(self, offsets: Offsets) -> None:
         """These offsets are safe: tell whoever watches (Kafka: commit, so that lag tools work)."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
 import socket
 import threading
@@ -91,6 +92,7 @@ class Service:
         self._stack = stack
         self._stop = threading.Event()
         self._failure: BaseException | None = None
+        self._engine_failed = False
         self._threads: list[threading.Thread] = []
         self.weighted = config.graph.weights != "unweighted"
 
@@ -108,8 +110,10 @@ class Service:
         store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
         self._stack.callback(store.close)
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
-        self._snapshot = self._restorable(store)
-        self._build(store.next_incarnation())
+        snapshot = self._restorable(store)
+        self._saved_source: dict[str, Any] | None = None if snapshot is None else snapshot.identity["source"]
+        self._build(store.next_incarnation(), snapshot)
+        del snapshot  # as large as the graph
         self.metrics = Metrics(version=__version__, bad_record_reasons=decode.REASONS)
         self._build_source()
         gate = StorageGate()
@@ -164,9 +168,9 @@ class Service:
             return None
         return snapshot
 
-    def _build(self, incarnation: int) -> None:
+    def _build(self, incarnation: int, snapshot: Snapshot | None) -> None:
         """Graph, index and programs, from the snapshot where there is one."""
-        config, snapshot = self.config, self._snapshot
+        config = self.config
         self.index = VertexIndex.create(config.graph.vertex_ids, allocate, config.graph.vertices_max)
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
@@ -231,6 +235,7 @@ class Service:
             queue=self.queue,
             report=self._ingested,
             poll_bytes_max=config.source.fetch_bytes_max,
+            directed=config.graph.directed,
         )
 
     def _make_link(self, gate: StorageGate) -> ServerLink:
@@ -255,6 +260,7 @@ class Service:
 
     def _serve_metrics(self) -> None:
         self.metrics.watch_queries(self.link.latency_snapshot, LATENCY_BUCKETS_SECONDS)
+        self.metrics.watch_server_process(lambda: self.link.pid or 0)  # no process has the number 0
         address = self.config.metrics.address()
         if address is None:
             return
@@ -293,6 +299,7 @@ class Service:
             if not isinstance(error, GraphtideError):
                 log.exception("the %s thread failed", name)
             if name == "engine":
+                self._engine_failed = True
                 self.queue.close()
             self._stop.set()
 
@@ -303,7 +310,7 @@ class Service:
 
     def _open_source(self) -> bool:
         """True once the source is open; False when we were stopped before."""
-        saved = None if self._snapshot is None else self._snapshot.identity["source"]
+        saved = self._saved_source
         offsets: Offsets | None = self.position.offsets if saved is not None else None
         while not self._stop.is_set():
             try:
@@ -331,6 +338,7 @@ class Service:
             decode_seconds=report.decode_seconds,
             index_seconds=report.index_seconds,
         )
+        self.metrics.misrouted(report.misrouted)
         for letter in report.bad:
             self.metrics.bad_records(letter.reason)
 
@@ -353,8 +361,8 @@ class Service:
         ingest.join()
         self.queue.close()
         engine.join()
-        engine_failed = self._failure is not None and not isinstance(self._failure, GraphtideError)
-        if not engine_failed and "source" in self._identity:
+        # An engine that failed may have left an epoch half done: nothing of it may be kept.
+        if not self._engine_failed and "source" in self._identity:
             self.pipeline.close()
             self.ingest.commit_pending()
         if self._failure is not None:
@@ -381,20 +389,29 @@ def _graph_identity(config: Config) -> dict[str, Any]:
 def _stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
     """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once."""
     asked = False
+    # ``stop`` takes locks, which the thread that the signal interrupts may hold: it gets a thread of its own,
+    # and the handler only what is safe in it (``SimpleQueue.put`` is reentrant).
+    wishes: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def handle(number: int, _frame: object) -> None:
         nonlocal asked
         if asked:
             os._exit(128 + number)
         asked = True
-        stop()
+        wishes.put(True)
 
+    def stop_when_wished() -> None:
+        if wishes.get():
+            stop()
+
+    threading.Thread(target=stop_when_wished, name="signals", daemon=True).start()
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        wishes.put(False)
 
 
 def _notify_systemd(state: str) -> None:
@@ -402,6 +419,9 @@ def _notify_systemd(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-        notify.connect("\0" + address[1:] if address.startswith("@") else address)
-        notify.sendall(state.encode())
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            notify.connect("\0" + address[1:] if address.startswith("@") else address)
+            notify.sendall(state.encode())
+    except OSError as error:
+        log.warning("systemd cannot be told %s: %s", state, error)

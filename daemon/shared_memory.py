@@ -10,7 +10,6 @@ import mmap
 import os
 import socket
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,18 +114,6 @@ def attach(place: SharedArray) -> npt.NDArray[Any]:
         raise ValueError(f"{place.n_items} items of {place.dtype} do not fit into {size} bytes")
     mapping = _mapped(place.fd, size, mmap.PROT_READ)
     return np.frombuffer(mapping, item, count=place.n_items, offset=place.byte_offset)
-
-
-def send_with_fds(channel: socket.socket, message: bytes, fds: Sequence[int] = ()) -> None:
-    """Send one message over a sequenced-packet socket, descriptors with it.
-
-    Raises:
-        OSError: the other end is gone, or (BlockingIOError) does not read.
-    """
-    if len(fds) > FDS_PER_MESSAGE_MAX:
-        raise ValueError(f"{len(fds)} descriptors do not fit into one message")
-    sent = socket.send_fds(channel, [message], list(fds)) if fds else channel.send(message)
-    assert sent == len(message), "sequenced packets are sent whole"
 
 
 def receive_with_fds(channel: socket.socket, message_bytes_max: int) -> tuple[bytes, list[int]]:

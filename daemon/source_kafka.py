@@ -398,7 +398,7 @@ class KafkaSource:
             if cluster is not self._cluster:
                 self._assign(cluster)
             records = self._fetch(bytes_max, timeout_s)
-            self._note(records)
+            self._look(records)
         except OffsetOutOfRangeError as error:
             raise self._out_of_range(error) from error
         except LogTruncationError as error:
@@ -423,6 +423,11 @@ class KafkaSource:
             return dict(self._given)
         return {Partition(tp.topic, tp.partition): offset for tp, offset in self._next.items()}
 
+    def partition_count(self, name: str) -> int:
+        """Partitions of a topic, as the last ``poll`` knew it."""
+        topic = None if self._cluster is None else self._cluster.topics.get(name)
+        return 1 if topic is None else len(topic.partitions)
+
     def lag(self) -> Lag:
         """Records up to the high watermark, as the last ``poll`` knew it."""
         return self._lag
@@ -446,7 +451,7 @@ class KafkaSource:
             wanted = min(max(int(room / self._bytes_a_record), 1), self.records_max)
             try:
                 fetched = self._consumer.poll(timeout_ms=timeout_ms, max_records=wanted)
-            except KafkaError:
+            except (KafkaError, OSError):
                 if records:  # deliver what is there; what is wrong is still wrong next time
                     break
                 raise
@@ -456,11 +461,11 @@ class KafkaSource:
             taken = 0
             for tp, items in fetched.items():
                 records += [self._record(Partition(tp.topic, tp.partition), item) for item in items]
-                taken += sum(max(item.serialized_value_size, 0) for item in items)
+                taken += sum(map(_size, items))
                 self._next[tp] = items[-1].offset + 1
             room -= taken
             count = sum(map(len, fetched.values()))
-            self._bytes_a_record += (taken / count + 64 - self._bytes_a_record) / 4
+            self._bytes_a_record += (taken / count - self._bytes_a_record) / 4
         return records
 
     def _record(self, partition: Partition, item: Any) -> RawRecord:
@@ -475,6 +480,14 @@ class KafkaSource:
             key=item.key,
             headers=headers,
         )
+
+    def _look(self, records: list[RawRecord]) -> None:
+        """``_note``, which may not cost records that were taken from the client already."""
+        try:
+            self._note(records)
+        except (KafkaError, OSError):
+            if not records:  # else what is wrong is still wrong next time
+                raise
 
     def _note(self, records: list[RawRecord]) -> None:
         """Refresh positions (past markers that are no records) and lag."""
@@ -605,6 +618,11 @@ def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -
         f"offset {wanted} of {_named(tp)} is not available: {why}; available are {begin} to {end}",
         {"topic": tp.topic, "partition": tp.partition, "wanted": wanted, "begin": begin, "end": end},
     )
+
+
+def _size(item: Any) -> int:
+    """Bytes that a record takes here, about; a tombstone takes some, too, or a poll of them would never end."""
+    return 64 + max(item.serialized_value_size, 0) + max(item.serialized_key_size, 0)
 
 
 def _named(tp: TopicPartition) -> str:

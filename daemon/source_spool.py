@@ -52,11 +52,6 @@ _READ_BYTES = 4 << 20
 Start = Literal["earliest", "latest"] | Mapping[str, int]
 
 
-def header_of(record: RawRecord) -> bytes | None:
-    """The first line of the ``.csv`` file that a block comes from; None where the block itself begins the file."""
-    return next((value for name, value in record.headers if name == HEADER), None)
-
-
 class _Plain:
     """A file as it is."""
 
@@ -296,6 +291,10 @@ class SpoolSource:
         """The next byte of every file."""
         return {file.partition: file.offset for file in self._files.values()}
 
+    def partition_count(self, name: str) -> int:
+        """1: whoever writes a file may put any edge into it."""
+        return 1
+
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
         behind = self._behind_since
@@ -313,11 +312,14 @@ class SpoolSource:
                 whole = file.unread == 0 and file.offset == offset
                 entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
         draft = self.fingerprints.with_suffix(".new")
-        with open(draft, "w") as out:
-            json.dump(entries, out)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(draft, self.fingerprints)
+        try:
+            with open(draft, "w") as out:
+                json.dump(entries, out)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(draft, self.fingerprints)
+        except OSError as error:  # the fingerprints of before still hold for what they cover
+            log.error("fingerprints of the spool cannot be kept in %s: %s", self.fingerprints, error.strerror)
 
     def _load_fingerprints(self) -> dict[str, dict[str, Any]]:
         if self.fingerprints is None or not self.fingerprints.exists():
@@ -343,7 +345,7 @@ class SpoolSource:
                     file.idle_size = file.size
                     break
                 records += fresh
-                room -= sum(len(record.value or b"") for record in fresh)
+                room -= fresh[-1].next_offset - fresh[0].offset
             if room <= 0:
                 break
         now = self.clock()

@@ -92,21 +92,24 @@ class PackedMemoryArray:
         self._layout, self._slots, self._n_edges = layout, slots, keys.size
 
     def apply(self, batch: EdgeBatch) -> ChangeReport:
-        """Apply a batch: all of it, or nothing when an exception is raised.
+        """Apply a batch: all of it, or nothing when an exception is raised (those of ``prepare``)."""
+        return self.commit(self.prepare(batch))
 
-        1. Put it in order; the last update of each key wins.
-        2. Look every update up. The array is only read.
+    def prepare(self, batch: EdgeBatch) -> Plan:
+        """Everything of ``apply`` that can fail; the contents are only read.
+
+        1. Put the batch in order; the last update of each key wins.
+        2. Look every update up.
         3. Take all memory that the report, or an array of another size, will need.
-        4. Where the batch overfills the array: move to the larger one, contents unchanged, and repeat 2.
-        5. Find the windows to redistribute. Write leaves, windows, degrees and row index in place.
-        6. Where the batch left too little: move to the smaller array.
+
+        A plan is good until the next ``prepare`` or change; one that is not committed is simply dropped.
 
         Raises:
             ValueError: the batch names a row that does not exist (``ensure_vertices``).
-            MemoryError: the contents are as before.
+            MemoryError: there is not enough.
         """
         if len(batch) == 0:
-            return _report(_report_columns([0, 0, 0, 0], self.weighted), self.weighted, 0)
+            return Plan(0, 0, self._n_edges, self._layout, _report_columns([0, 0, 0, 0], self.weighted), None)
         work = self._reserve(len(batch))
         updates = work.updates
         m = sorting.order_batch(
@@ -125,6 +128,20 @@ class PackedMemoryArray:
         layout = self._layout.resized(n_edges)
         columns = _report_columns(totals, self.weighted)
         resized = None if layout is self._layout else _new_slots(layout, self.weighted)
+        return Plan(m, n_groups, n_edges, layout, columns, resized)
+
+    def commit(self, plan: Plan) -> ChangeReport:
+        """Write what ``prepare`` planned. Cannot fail: it takes no memory that grows with batch or graph.
+
+        1. Where the batch overfills the array: move to the larger one, contents unchanged, and look up again.
+        2. Find the windows to redistribute. Write leaves, windows, degrees and row index in place.
+        3. Where the batch left too little: move to the smaller array.
+        """
+        m, n_groups, n_edges, layout, columns, resized = plan
+        if m == 0:
+            return _report(columns, self.weighted, 0)
+        work = self._work
+        updates = work.updates
         slots_moved = 0
         if resized is not None and layout.n_leaves > self._layout.n_leaves:
             slots_moved += self._n_edges
@@ -134,7 +151,7 @@ class PackedMemoryArray:
         if resized is not None or m > REWRITE_SHARE * self._n_edges:
             n_windows = _whole(work.windows, self._layout.n_leaves, n_edges, n_groups)
         else:
-            n_windows = self._plan(work, n_groups)
+            n_windows = self._find_windows(work, n_groups)
         slots_moved += merge.commit(
             self._slots,
             self._rows,
@@ -267,7 +284,7 @@ class PackedMemoryArray:
         found: tuple[int, int, int, int, int] = search.probe(self._slots, work.updates, work.groups, m)
         return found
 
-    def _plan(self, work: _Work, n_groups: int) -> int:
+    def _find_windows(self, work: _Work, n_groups: int) -> int:
         layout = self._layout
         n_windows: int = windows.plan_windows(
             self._slots.counts,
@@ -291,6 +308,20 @@ class PackedMemoryArray:
 
     def _weight_column(self, weights: Weights | None) -> Weights:
         return _NO_WEIGHTS if weights is None or not self.weighted else _column(weights, np.float32)
+
+
+class Plan(NamedTuple):
+    """A batch that was looked up: ``m`` distinct updates in ``n_groups`` leaves, which will leave ``n_edges``.
+
+    ``columns``: the report, to be filled; ``slots``: where the array moves when ``layout`` is another, else None.
+    """
+
+    m: int
+    n_groups: int
+    n_edges: int
+    layout: Layout
+    columns: tuple[npt.NDArray[Any], ...]
+    slots: Slots | None
 
 
 class _Work(NamedTuple):

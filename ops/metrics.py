@@ -402,17 +402,6 @@ class Metrics:
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
 
-    def forget_program(self, program: str) -> None:
-        """The program is no longer kept: show none of its numbers."""
-        for metric in (self._runs, self._active, self._edges_read, self._iterations):
-            _forget(metric, program)
-        for metric in (self._restarts, self._bound, self._program_time):
-            _forget(metric, program)
-        with self._lock:
-            self._states.pop(program, None)
-        for state in PROGRAM_STATES:
-            _forget(self._state, program, state)
-
     # -- checkpoints, queries, the process ----------------------------------------------------------------
 
     def checkpoint(self, *, seconds: float, size_bytes: int) -> None:

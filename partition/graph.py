@@ -6,9 +6,10 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,10 @@ from ..gpma.edges import (
 from ..gpma.pma import PackedMemoryArray
 from ..gpma.rows import RowView, copy_row
 from .placement import Placement, route
+
+T = TypeVar("T")
+
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +139,23 @@ class Graph:
         return neighbors[:copied], weights[:copied] if self.weighted else None
 
     def apply(self, batch: EdgeBatch, n_vertices: int) -> GraphChange:
-        """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins."""
+        """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
+
+        All of it or nothing: every array takes its memory before the first one is written.
+
+        Raises:
+            MemoryError: the graph is as before.
+            ValueError: there are fewer vertices than before; the graph is as before.
+        """
         before = self.n_vertices
-        self._ensure_vertices(n_vertices)
+        self._make_room(n_vertices)
         if not self.directed:
             batch = _both_directions(batch)
         reports = [
             self._apply_on_host(part.out, part.in_)
             for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
         ]
+        self.n_vertices = n_vertices
         arcs = reports[0] if reports else _no_change(self.weighted)
         loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
         self.self_loops += loops["inserted"] - loops["deleted"]
@@ -154,7 +167,8 @@ class Graph:
 
     def load(self, edges: EdgeList, n_vertices: int) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
-        self._ensure_vertices(n_vertices)
+        self._make_room(n_vertices)
+        self.n_vertices = n_vertices
         self.host.out.load(edges)
         self.self_loops = 0 if self.directed else _loops(edges.keys)
         if self.host.in_ is not None:
@@ -196,23 +210,30 @@ class Graph:
     def close(self) -> None:
         self._transposer.shutdown()
 
-    def _ensure_vertices(self, n_vertices: int) -> None:
+    def _make_room(self, n_vertices: int) -> None:
         if n_vertices < self.n_vertices:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
-        self.n_vertices = n_vertices
         self.placement.ensure_vertices(n_vertices)
         for array in self.host.arrays:
             array.ensure_vertices(n_vertices)
 
     def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
-        # The two orientations share nothing, and kernels release the lock: two cores, two arrays.
+        """Both orientations or neither: all that can fail is behind both before either is written."""
         if in_ is None or self.host.in_ is None:
             return self.host.out.apply(out)
-        transposed = self._transposer.submit(self.host.in_.apply, in_)
+        out_rows, in_rows = self.host.out, self.host.in_
+        out_plan, in_plan = self._on_two_cores(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
+        report, _ = self._on_two_cores(lambda: out_rows.commit(out_plan), lambda: in_rows.commit(in_plan))
+        return report
+
+    def _on_two_cores(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
+        """Run both (orientations share nothing, kernels release the lock); return, or raise, when both ended."""
+        transposed = self._transposer.submit(there)
         try:
-            return self.host.out.apply(out)
+            done = here()
         finally:
-            transposed.result()
+            wait([transposed])
+        return done, transposed.result()
 
 
 def _both_directions(batch: EdgeBatch) -> EdgeBatch:
@@ -234,7 +255,9 @@ def _parts(report: ChangeReport) -> dict[str, Keys]:
 
 
 def _loops(keys: Keys) -> int:
-    return int(np.count_nonzero(sources(keys) == destinations(keys)))
+    """How many of these arcs are loops. In pieces: after a commit no large allocation may be needed."""
+    pieces = (keys[begin : begin + _PIECE] for begin in range(0, keys.size, _PIECE))
+    return sum(int(np.count_nonzero(sources(piece) == destinations(piece))) for piece in pieces)
 
 
 def _no_change(weighted: bool) -> ChangeReport:

@@ -14,7 +14,7 @@ from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("graphtide")
     group.addoption("--run-long", action="store_true", help="run sampled tests whole")
-    group.addoption("--kills", type=int, default=10, metavar="N", help="how often the kill test kills (10)")
+    group.addoption("--kills", type=int, default=25, metavar="N", help="how often the kill test kills (25)")
     group.addoption("--seed", type=int, metavar="S", help="the seed of random tests (else drawn and printed)")
 
 

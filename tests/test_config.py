@@ -300,7 +300,7 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     [
         {"server": {"tokn": SECRET}},
         {"server": {"token": [SECRET]}},
-        {"server": {"admin_token": "short"}},
+        {"server": {"token": "short"}},
         {"source": {"client": {"ssl_passwrd": 1, "sasl_secret": SECRET, "sasl_secret_file": "x"}}},
     ],
 )
@@ -315,14 +315,13 @@ def test_secrets_from_files(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text(f"{SECRET}\n")
     config = from_tables(
-        {"server": {"admin_token_file": str(file)}, "source": {"client": {"sasl_plain_password_file": str(file)}}}
+        {"server": {"token_file": str(file)}, "source": {"client": {"sasl_plain_password_file": str(file)}}}
     )
-    assert config.server.read_admin_token() == SECRET
-    assert config.server.read_token() is None
+    assert config.server.read_token() == SECRET
     assert config.source.client_options() == {"sasl_plain_password": SECRET}
     file.write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
-        config.server.read_admin_token()
+        config.server.read_token()
     file.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
         config.source.client_options()

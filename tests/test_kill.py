@@ -30,7 +30,7 @@ from graphtide.daemon.verify import FinalGraph
 pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(3600)]
 
 VERTICES = 300
-RECORDS_PER_KILL = 24
+RECORDS_PER_KILL_MAX = 120
 UPDATES_PER_RECORD = 40
 PARTITIONS = 2
 SOURCE = 7
@@ -111,15 +111,19 @@ def dead_letter_sources(bootstrap: str, topic: str) -> list[str]:
         consumer.close()
 
 
-def await_death(daemon: Daemon, patience_s: float) -> str:
-    """Wait until the daemon kills itself; where its point is not reached in time, kill it from outside."""
+def produce_until_death(daemon: Daemon, history: History, patience_s: float) -> str:
+    """Send records by and by until the daemon kills itself; past the patience kill it from outside."""
     assert daemon.process is not None
     deadline = time.monotonic() + patience_s
+    sent = 0
     while daemon.process.poll() is None:
         if time.monotonic() > deadline:
             daemon.kill()
             return "killed from outside"
-        time.sleep(0.01)
+        if sent < RECORDS_PER_KILL_MAX:
+            history.produce(2)
+            sent += 2
+        time.sleep(0.05)
     assert daemon.process.returncode == -9, f"status {daemon.process.returncode}:\n{daemon.log_tail()}"
     return "killed itself"
 
@@ -144,11 +148,8 @@ def test_nothing_is_lost_or_doubled_whenever_the_daemon_dies(
         for kill in range(kills):
             name = POINTS[int(rng.integers(len(POINTS)))]
             count = int(rng.integers(1, 6))
-            history.produce(RECORDS_PER_KILL // 2)
             daemon.start(kill_at=f"{name}:{count}", ready_s=None)
-            time.sleep(float(rng.uniform(0, 0.5)))
-            history.produce(RECORDS_PER_KILL // 2)
-            outcome = await_death(daemon, patience_s=float(rng.uniform(4, 8)))
+            outcome = produce_until_death(daemon, history, patience_s=float(rng.uniform(4, 10)))
             outcomes[f"{name}, {outcome}"] = outcomes.get(f"{name}, {outcome}", 0) + 1
             print(f"kill {kill + 1}/{kills} at {name}:{count}: {outcome}", flush=True)
         daemon.start()

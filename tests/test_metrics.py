@@ -147,9 +147,6 @@ def test_a_program_has_one_state_and_a_dropped_one_leaves_no_trace() -> None:
     assert states["hops", "quarantined"] == 1 and states["hops", "fresh"] == 0
     assert sum(value for labels, value in states.items() if labels[0] == "hops") == 1
     assert seen["graphtide_program_restarts_total", ("ranks",)] == 1
-    metrics.forget_program("hops")
-    metrics.forget_program("never there")
-    assert not [labels for _, labels in samples(metrics) if "hops" in labels]
     assert samples(metrics)["graphtide_program_error_bound_ratio", ("ranks",)] == 1e-3
     with pytest.raises(ValueError, match="quarantined"):
         metrics.program_state("ranks", "broken")

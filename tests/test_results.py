@@ -90,13 +90,13 @@ def test_descriptors_travel_with_their_message():
     with left, right:
         array = shared_memory.allocate("test", 4, np.int64)
         array[:] = 3
-        shared_memory.send_with_fds(left, b"one", [SharedArray.of(array).fd])
-        shared_memory.send_with_fds(left, b"two")
+        socket.send_fds(left, [b"one"], [SharedArray.of(array).fd])
+        left.send(b"two")
         message, (fd,) = shared_memory.receive_with_fds(right, 100)
         assert message == b"one"
         assert shared_memory.attach(SharedArray(fd, 0, 4, "<i8")).tolist() == [3, 3, 3, 3]
         assert shared_memory.receive_with_fds(right, 100) == (b"two", [])
-        shared_memory.send_with_fds(left, b"x" * 200)
+        left.send(b"x" * 200)
         with pytest.raises(ValueError, match="longer than 100 bytes"):
             shared_memory.receive_with_fds(right, 100)
         left.close()
@@ -245,7 +245,7 @@ while True:
     program = ProgramPublication("fake", columns, {"a": touched, "b": touched}, {"number": number})
     writer.publish(Publication((1, number), n, {"f": number}, {"p": program}, {"number": number}))
     if number == 1:
-        shared_memory.send_with_fds(link, msgpack.packb(writer.layout.to_wire()), [writer.fd])
+        socket.send_fds(link, [msgpack.packb(writer.layout.to_wire())], [writer.fd])
     if number % 64 == 0:
         try:
             if not link.recv(1):

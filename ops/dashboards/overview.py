@@ -234,9 +234,12 @@ GRAPH = (
     ),
     PanelSpec(
         "Process memory",
-        "Resident memory of the engine process.",
+        "Resident memory of the engine process and of the query server.",
         "bytes",
-        (Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),),
+        (
+            Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),
+            Query(f"sum({_series('server_process_resident_memory_bytes')})", "query server"),
+        ),
     ),
     PanelSpec(
         "Density",
