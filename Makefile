@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 100
+TOPIC ?= edges
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help demo test test-long kill-test check bench kafka dashboards debian clean
@@ -49,8 +50,8 @@ check: $(BIN)/.test  ## ruff, mypy, import layers
 bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness together
 	$(BIN)/python benchmarks/end_to_end.py
 
-kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback, until interrupted
-	$(BIN)/python -m graphtide.ops.kafka
+kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
+	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)
 
 dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python source
 	$(BIN)/python -m graphtide.ops.dashboards

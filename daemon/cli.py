@@ -44,7 +44,12 @@ def _explain(error: BaseException) -> int:
         # Whoever read our output has enough; what is still buffered must not raise once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    message = error.message if isinstance(error, GraphtideError) else str(error)
+    if isinstance(error, GraphtideError):
+        message = error.message
+    elif isinstance(error, OSError) and error.filename and error.strerror:
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        message = str(error)
     print(f"graphtide: {message}", file=sys.stderr)
     if isinstance(error, GraphtideError):
         return exit_code(error)
@@ -216,7 +221,10 @@ def demo(
     )
 )
 def produce(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Edge lists, CSV or JSON lines.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines; .gz, .xz, .zst as well."),
+    ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     kafka: Annotated[
         str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).")

@@ -453,7 +453,7 @@ class Client:
         try:
             self._socket = self._open()
         except OSError as error:
-            raise Unavailable(f"cannot connect to {self._address}: {error}") from error
+            raise Unavailable(f"cannot connect to {self._address}: {error.strerror or error}") from error
         self._core = ClientCore()
         try:
             self.server = self._exchange(_hello(self._token))
@@ -650,7 +650,7 @@ class AsyncClient:
                 else:
                     reader, writer = await asyncio.open_connection(*address, ssl=self._ssl_context)
         except OSError as error:
-            raise Unavailable(f"cannot connect to {address}: {error}") from error
+            raise Unavailable(f"cannot connect to {address}: {error.strerror or error}") from error
         link = _Link(reader, writer)
         try:
             self.server = await self._exchange(link, _hello(self._token))

@@ -72,7 +72,7 @@ def _assignment(name: str, value: Any, origin: str) -> str:
     if isinstance(value, SecretStr) or (is_secret(name) and value is not None):
         return f'# {name} = "{MASK}"  # {origin}'
     if value is None:
-        return f"# {name} =   # not set"
+        return f"# {name} =  # not set"
     return f"{_key(name)} = {_toml(value)}  # {origin}"
 
 
@@ -116,7 +116,7 @@ def configuration_markdown() -> str:
     lines = [INTRODUCTION]
     for name, known in Config.model_fields.items():
         if name == "program":
-            lines += [*_section_markdown(ProgramConfig, "[[program]]"), "", PROGRAMS]
+            lines += [*_section_markdown(ProgramConfig, "[[program]]"), "", *_programs_markdown()]
         elif isinstance(known.annotation, type):
             lines += _section_markdown(known.annotation, f"[{name}]")
     return "\n".join(lines).rstrip() + "\n"
@@ -136,6 +136,20 @@ def _section_markdown(model: type[BaseModel], title: str) -> list[str]:
         cells = (f"`{name}`", _values(known), _default(name, known), known.description or "")
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return lines + inner
+
+
+def _programs_markdown() -> Iterator[str]:
+    """What there is for ``name``, and the parameters of each."""
+    from ..compute.registry import KINDS
+
+    yield from ("| program | keeps | parameters |", "|---|---|---|")
+    for kind, program in KINDS.items():
+        parameters = [
+            f"`{item.name}`: {item.help} ({'must be given' if item.required else f'default {item.default}'})"
+            for item in program.parameters
+        ]
+        yield f"| `{kind}` | {program.summary} | {'; '.join(parameters)} |"
+    yield from ("", PROGRAMS)
 
 
 def _values(known: FieldInfo) -> str:
@@ -222,7 +236,7 @@ paths start at the working directory. Units stand last in names."""
 
 PROGRAMS = """\
 Without any `[[program]]` table, `components` and `pagerank` are kept. Parameters that a program does not know are
-refused; `graphtide query ADDRESS programs` shows those of a running daemon."""
+refused; `graphtide query ADDRESS programs` shows those that a running daemon was given."""
 
 
 if __name__ == "__main__":

@@ -296,6 +296,8 @@ class KafkaDeadLetters(FileDeadLetters):
             KafkaError: one was not acknowledged. All of them are sent again.
         """
         for segment in _segments(self.path, _SEGMENT):
+            with self._lock:  # asked before reading: only a segment that was closed by then was read to its end
+                in_use = self._writer is not None and self._writer.path == segment
             batch = []
             for stop, payload in _letters(segment, self._read.get(segment, 0)):
                 batch.append((stop, payload))
@@ -305,14 +307,16 @@ class KafkaDeadLetters(FileDeadLetters):
                 self._deliver([payload for _, payload in batch])
                 self._read[segment] = batch[-1][0]
                 return True
-            self._drop(segment)
+            self._drop(segment, in_use)
         return False
 
-    def _drop(self, segment: Path) -> None:
+    def _drop(self, segment: Path, in_use: bool) -> None:
+        """Delete a segment of which nothing is left to send, unless it was written to since we looked."""
         with self._lock:
-            if self._writer is not None and self._writer.path == segment:
-                if self._writer.offset > self._read.get(segment, 0):
-                    self._work.set()  # written to since we looked
+            if in_use:
+                writer = self._writer
+                if writer is None or writer.path != segment or writer.offset > self._read.get(segment, 0):
+                    self._work.set()
                     return
                 self._seal()
             segment.unlink(missing_ok=True)

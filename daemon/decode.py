@@ -51,7 +51,7 @@ def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
 
 
 class Decoder:
-    """Decodes for one graph. Keeps what the beginning of each spool file said."""
+    """Decodes for one graph. Keeps what the beginning of each spool file said, until ``forget``."""
 
     def __init__(
         self,
@@ -84,6 +84,11 @@ class Decoder:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
         self._layouts: dict[Partition, Layout | Bad] = {}
         self._in_preamble: set[Partition] = set()
+
+    def forget(self, partition: Partition) -> None:
+        """Drop what is known of a spool file that is gone."""
+        self._layouts.pop(partition, None)
+        self._in_preamble.discard(partition)
 
     def decode(self, record: RawRecord) -> Decoded:
         """The good updates and the bad rest.

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 
@@ -283,18 +283,19 @@ def _kafka(config: Config) -> Iterator[Finding]:
         return
     from kafka import KafkaConsumer
 
+    from .source_kafka import connect
+
     servers = ", ".join(config.source.bootstrap_servers)
-    options: dict[str, Any] = {
-        "request_timeout_ms": KAFKA_TIMEOUT_MS,
-        "api_version_auto_timeout_ms": KAFKA_TIMEOUT_MS,
-        **config.source.client_options(),
+    options = {
         "bootstrap_servers": list(config.source.bootstrap_servers),
+        "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
+        "request_timeout_ms": KAFKA_TIMEOUT_MS,
     }
     try:
-        consumer = KafkaConsumer(**options)
+        consumer = connect(KafkaConsumer, config.source.client_options(), **options)
     except Exception as error:  # the client's options can fail in as many ways as there are options
         hint = "check source.bootstrap_servers, source.client and the network"
-        yield Finding("kafka", "fail", f"{servers}: {type(error).__name__}: {error}", hint)
+        yield Finding("kafka", "fail", f"{servers}: {error}", hint)
         return
     try:
         yield Finding("kafka", "ok", servers)

@@ -271,7 +271,7 @@ class Ingest:
         self._queue(prepared)
 
     def _moved(self) -> bool:
-        """The source passed what is no record (an aborted transaction, say): who waits for that must not for ever."""
+        """The source passed what is no record (an aborted transaction, say); somebody may wait for that."""
         return any(
             offset > self._position.get(partition, 0) for partition, offset in self.source.position().items()
         )

@@ -14,7 +14,7 @@ import json as encoder
 import lzma
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
@@ -248,14 +248,14 @@ def read_columns(path: Path, *, vertex_ids: Literal["int", "string"] = "int") ->
     """The updates of one file, in big blocks.
 
     By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or
-    ``.jsonl`` (JSON lines), ``.tsv`` (events: ``op src dst weight ts``, op I or D, ``-`` for none, ts in
-    seconds); anything else is an edge list (``src dst [weight [ts]]``, MatrixMarket headers allowed).
+    ``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, op I or D, ``-`` for
+    none, ts in seconds); anything else is an edge list (``src dst [weight [ts]]``, MatrixMarket headers allowed).
 
     Raises:
         BadInput: a line is no edge; the message says where.
     """
     name = path.with_suffix("") if path.suffix in _OPENERS else path
-    if name.suffix == ".tsv":
+    if name.suffix == ".tsv" and _has_events(path):
         for offset, block in _blocks(path):
             yield _events(block, f"{path}, block at byte {offset}", vertex_ids)
         return
@@ -291,7 +291,7 @@ def read_updates(path: Path, *, vertex_ids: Literal["int", "string"] = "int") ->
 _OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard.open}
 
 
-def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+def _blocks(path: Path) -> Generator[tuple[int, bytes], None, None]:
     """Blocks of whole lines with the offset of each."""
     opened = cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))
     with opened as file:
@@ -309,6 +309,14 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
             raise BadInput(f"{path} cannot be decompressed: {error}") from error
         if rest:
             yield offset, rest
+
+
+def _has_events(path: Path) -> bool:
+    """Whether the first line has the five fields of an event: a line of an edge list has at most four."""
+    with contextlib.closing(_blocks(path)) as blocks:
+        _, block = next(blocks, (0, b""))
+    first = block.partition(b"\n")[0]
+    return len(first.split()) == 5 and not first.startswith((b"#", b"%"))
 
 
 def _events(block: bytes, where: str, vertex_ids: str) -> Columns:
@@ -357,7 +365,7 @@ class Destination(Protocol):
 
 
 class SpoolDestination:
-    """A new file of a spool directory."""
+    """A new file of a spool directory; none stays when nothing was written."""
 
     partitions = 1
 
@@ -370,10 +378,12 @@ class SpoolDestination:
 
     def finish(self) -> dict[Partition, int]:
         self._writer.sync()
-        return {Partition(self._writer.name): self._writer.offset}
+        return {Partition(self._writer.name): self._writer.offset} if self._writer.offset else {}
 
     def close(self) -> None:
         self._writer.close()
+        if not self._writer.offset:
+            self._writer.path.unlink(missing_ok=True)
 
 
 class KafkaDestination:

@@ -622,7 +622,7 @@ def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -
 
 def _size(item: Any) -> int:
     """Bytes that a record takes here, about; a tombstone takes some, too, or a poll of them would never end."""
-    return 64 + max(item.serialized_value_size, 0) + max(item.serialized_key_size, 0)
+    return 64 + sum(max(int(size), 0) for size in (item.serialized_value_size, item.serialized_key_size))
 
 
 def _named(tp: TopicPartition) -> str:

@@ -48,6 +48,7 @@ FINGERPRINT_BYTES = 1024
 
 _PIECE = 16 << 10  # compressed bytes at a time: bounds what a hostile ratio can make of them
 _READ_BYTES = 4 << 20
+_RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 Start = Literal["earliest", "latest"] | Mapping[str, int]
 
@@ -345,7 +346,7 @@ class SpoolSource:
                     file.idle_size = file.size
                     break
                 records += fresh
-                room -= fresh[-1].next_offset - fresh[0].offset
+                room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
             if room <= 0:
                 break
         now = self.clock()

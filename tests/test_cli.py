@@ -21,6 +21,7 @@ from graphtide.daemon.config import Config
 from graphtide.daemon.config_load import from_tables
 from graphtide.daemon.errors import ConfigError, NotSupported, SourceError, SourceUnavailable
 from graphtide.daemon.wire import pack_bitmap, pack_column
+from graphtide.ops.kafka import DevKafka
 
 COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")
 
@@ -226,6 +227,16 @@ def test_the_doctor_reports_a_broker_that_cannot_be_reached(monkeypatch: pytest.
     config = from_tables({"source": {"kind": "kafka", "bootstrap_servers": ["127.0.0.1:1"], "topics": ["edges"]}})
     found = {finding.check: finding for finding in doctor._kafka(config)}
     assert found["kafka"].status == "fail" and "127.0.0.1:1" in found["kafka"].found
+    assert "Unrecognized" not in found["kafka"].found
+
+
+@pytest.mark.kafka
+def test_the_doctor_looks_for_the_topics(kafka: DevKafka) -> None:
+    kafka.create_topic("doctored", 3)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": ["doctored", "missing"]}
+    found = {finding.check: finding for finding in doctor._kafka(from_tables({"source": source}))}
+    assert [found[name].status for name in ("kafka", "topic doctored", "topic missing")] == ["ok", "ok", "fail"]
+    assert found["topic doctored"].found == "3 partitions"
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

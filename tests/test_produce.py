@@ -186,6 +186,17 @@ def test_string_ids(tmp_path: Path) -> None:
         assert [row[:3] for row in file_rows(tmp_path / name, vertex_ids="string")] == [(op, "ann", "bob")]
 
 
+def test_tables_of_two_columns_are_edge_lists(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("# a graph of my own\n1\t2\n2\t3\n")
+    assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(1, 1, 2), (1, 2, 3)]
+
+
+def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        produce_files([tmp_path / "missing.csv"], spool=tmp_path / "spool")
+    assert not list((tmp_path / "spool").iterdir())
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

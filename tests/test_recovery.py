@@ -1,0 +1,479 @@
+"""What must hold when something fails: no memory, no disk, no broker, a thread that died."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError
+
+from graphtide.compute.engine import Engine
+from graphtide.daemon import dead_letters
+from graphtide.daemon.checkpoint import CheckpointStore, Snapshot
+from graphtide.daemon.dead_letters import KafkaDeadLetters, unpack
+from graphtide.daemon.decode import Decoder
+from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.errors import SourceError
+from graphtide.daemon.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue
+from graphtide.daemon.pipeline import Pipeline
+from graphtide.daemon.produce import Columns as Edges
+from graphtide.daemon.produce import canonical, partition_of
+from graphtide.daemon.records import BadRecord, Partition, RawRecord
+from graphtide.daemon.service import Service, _stop_on_signal
+from graphtide.daemon.source_kafka import Cluster, KafkaSource, Topic
+from graphtide.daemon.source_spool import SpoolSource
+from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.topology import Position, StorageGate
+from graphtide.gpma import pma
+from graphtide.gpma.edges import EdgeBatch, EdgeList
+from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.gpma.vertex_index import Kind, VertexIndex
+from graphtide.ops.metrics import Metrics
+from graphtide.partition.graph import Graph
+
+P = Partition("t", 0)
+
+# -- no memory ------------------------------------------------------------------------------------------------
+
+
+def contents(graph: Graph) -> tuple[int, int, list[int], list[int]]:
+    edges: EdgeList = graph.export()
+    return graph.n_vertices, graph.n_edges, edges.keys.tolist(), graph.in_rows().degrees.tolist()[:40]
+
+
+@pytest.fixture
+def graph() -> Iterator[Graph]:
+    graph = Graph()
+    graph.apply(EdgeBatch.of([0, 1, 2, 3], [1, 2, 3, 3]), 40)
+    yield graph
+    graph.close()
+
+
+GROWS = EdgeBatch.of(np.repeat(np.arange(50), 40), np.tile(np.arange(40), 50))
+SMALL = EdgeBatch.of([0, 4], [1, 5], [0, 1])
+
+
+@pytest.mark.parametrize("batch", [GROWS, SMALL], ids=["grows", "small"])
+@pytest.mark.parametrize("orientation", ["out", "in_"])
+@pytest.mark.parametrize("allocation", ["_report_columns", "_new_slots", "_new_work"])
+def test_a_batch_is_applied_to_both_orientations_or_to_none(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, batch: EdgeBatch, orientation: str, allocation: str
+) -> None:
+    before = contents(graph)
+    victim = getattr(graph.host, orientation)
+    preparing = threading.local()
+    real_prepare, real_allocation = pma.PackedMemoryArray.prepare, getattr(pma, allocation)
+    failed: list[bool] = []
+
+    def prepare(self: pma.PackedMemoryArray, batch: EdgeBatch) -> Any:
+        preparing.array = self
+        return real_prepare(self, batch)
+
+    def allocate(*arguments: Any) -> Any:
+        if preparing.array is victim:
+            failed.append(True)
+            raise MemoryError
+        return real_allocation(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pma.PackedMemoryArray, "prepare", prepare)
+        patch.setattr(pma, allocation, allocate)
+        try:
+            graph.apply(batch, 50)
+        except MemoryError:
+            assert graph.check() == []
+            assert contents(graph) == before
+        else:
+            assert not failed, "a small batch needs neither another size nor larger work arrays"
+    graph.apply(batch, 50)
+    assert graph.check() == []
+    assert graph.n_vertices == 50
+    assert graph.n_edges == (2000 if batch is GROWS else 4)
+
+
+def test_a_record_is_not_bad_because_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("graphtide.daemon.decode.decode_msgpack", fail)
+    with pytest.raises(MemoryError):
+        Decoder().decode(raw(0, b"anything"))
+
+
+# -- ingest ---------------------------------------------------------------------------------------------------
+
+
+def raw(offset: int, value: bytes | None, partition: Partition = P, encoding: str = "msgpack") -> RawRecord:
+    return RawRecord(partition, offset, offset + 1, value, encoding, 0)
+
+
+class ScriptedSource:
+    """Gives one poll after the other, each with the position after it; then stops the ingest."""
+
+    unit = "records"
+    outages = 0
+
+    def __init__(self, *polls: tuple[list[RawRecord], dict[Partition, int]], partitions: int = 1) -> None:
+        self.polls = list(polls)
+        self.partitions = partitions
+        self.at: dict[Partition, int] = {}
+        self.stop: Callable[[], None] = lambda: None
+
+    def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
+        if not self.polls:
+            self.stop()
+            return []
+        records, self.at = self.polls.pop(0)
+        return records
+
+    def position(self) -> dict[Partition, int]:
+        return dict(self.at)
+
+    def partition_count(self, name: str) -> int:
+        return self.partitions
+
+
+class Letters:
+    def __init__(self) -> None:
+        self.bad: list[BadRecord] = []
+
+    def write(self, bad: Sequence[BadRecord]) -> None:
+        self.bad += bad
+
+    def flush(self) -> None: ...
+
+
+def ingested(
+    source: ScriptedSource, *, directed: bool = True, decoder: Decoder | None = None, kind: Kind = "int"
+) -> tuple[list[Prepared], list[IngestReport], list[BadRecord]]:
+    queue, letters, reports = PreparedQueue(1000), Letters(), list[IngestReport]()
+    ingest = Ingest(
+        source=source,  # type: ignore[arg-type]
+        decoder=decoder or Decoder(kind),
+        index=VertexIndex.create(kind),
+        dead_letters=letters,  # type: ignore[arg-type]
+        queue=queue,
+        report=reports.append,
+        poll_bytes_max=1 << 20,
+        directed=directed,
+    )
+    source.stop = ingest.stop.set
+    ingest.run()
+    return queue.take(10_000, 0), reports, letters.bad
+
+
+def test_offsets_advance_over_records_without_updates() -> None:
+    source = ScriptedSource(
+        ([raw(0, None), raw(1, None)], {P: 2}),
+        ([raw(2, b"\xc1 nonsense")], {P: 3}),
+        ([], {P: 3}),
+        ([], {P: 5}),  # markers of a transaction
+        ([], {P: 5, Partition("t", 1): 0}),
+    )
+    items, reports, bad = ingested(source)
+    assert [(item.updates, item.offsets) for item in items] == [(0, {P: 2}), (0, {P: 3}), (0, {P: 5})]
+    assert [report.tombstones for report in reports] == [2, 0]
+    assert [letter.offset for letter in bad] == [2]
+
+
+def test_what_is_known_of_a_file_goes_with_the_file() -> None:
+    decoder, a, b = Decoder(), Partition("a.csv"), Partition("b.csv")
+    source = ScriptedSource(
+        ([raw(0, b"src,dst\n1,2\n", a, "csv")], {a: 12}),
+        ([raw(0, b"dst,src\n1,2\n", b, "csv")], {b: 12}),
+    )
+    ingested(source, decoder=decoder)
+    assert decoder._layouts.keys() == {b}
+
+
+def test_a_queue_holds_few_items_even_without_updates() -> None:
+    queue = PreparedQueue(10)
+    nothing = np.empty(0, np.int64)
+    item = Prepared([], 0, 0, 0, {}, nothing, nothing)
+    for _ in range(ITEMS_MAX):
+        queue.put(item)
+    waiting = threading.Thread(target=queue.put, args=(item,))
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    queue.take(1, 0)
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("kind", typing.get_args(Kind))
+def test_misrouted_edges_are_sampled_and_counted(
+    directed: bool, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    src: IdColumn = np.arange(100, 140)
+    dst: IdColumn = np.arange(40)
+    if kind == "string":
+        src, dst = StringColumn.of(map(str, np.arange(100, 140))), StringColumn.of(map(str, np.arange(40)))
+    edges = Edges(src, dst, np.ones(40, np.uint8))
+    placed = partition_of(src if directed else canonical(edges).src, 3)
+    polls = []
+    for number in range(3):
+        for owner in (0, 1):
+            some = np.flatnonzero(placed == owner)[:5]
+            record = encode_msgpack(src[some], dst[some])
+            polls.append(([raw(0, record, Partition("t", number))], {Partition("t", number): 1}))
+    source = ScriptedSource(*polls, partitions=3)
+    _, reports, bad = ingested(source, directed=directed, kind=kind)
+    assert not bad
+    assert [report.misrouted for report in reports] == [0, 5, 5, 0, 5, 5]
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["t/0", "t/1", "t/2"]
+
+
+def test_one_partition_and_files_have_no_wrong_place() -> None:
+    value = encode_msgpack(np.arange(9), np.arange(9))
+    for partition, count in ((P, 1), (Partition("a.msgpack"), 1)):
+        _, reports, _ = ingested(ScriptedSource(([raw(0, value, partition)], {partition: 9}), partitions=count))
+        assert [report.misrouted for report in reports] == [0]
+
+
+# -- sources --------------------------------------------------------------------------------------------------
+
+
+class Consumer:
+    """Gives each of these answers to ``poll`` in turn, and cannot say its position."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def poll(self, timeout_ms: int, max_records: int) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def position(self, tp: TopicPartition, timeout_ms: int) -> int:
+        raise KafkaConnectionError("gone")
+
+    def highwater(self, tp: TopicPartition) -> int:
+        return 10
+
+
+TP = TopicPartition("t", 0)
+
+
+def item(offset: int, value: bytes | None) -> SimpleNamespace:
+    size = -1 if value is None else len(value)
+    return SimpleNamespace(
+        offset=offset, value=value, key=None, headers=[], timestamp=1,
+        serialized_value_size=size, serialized_key_size=-1,
+    )  # fmt: skip
+
+
+def kafka_source(consumer: Consumer) -> KafkaSource:
+    source: Any = KafkaSource("localhost:1", ["t"])
+    source._overseer.cluster = source._cluster = Cluster("c", {"t": Topic("", frozenset({0, 1}))})
+    source._consumer = consumer
+    source._next, source._ends = {TP: 0}, {TP: 10}
+    made: KafkaSource = source
+    return made
+
+
+@pytest.mark.parametrize("error", [OSError("reset"), KafkaConnectionError("reset")])
+def test_an_outage_never_costs_records_that_were_read(error: Exception) -> None:
+    source = kafka_source(Consumer({TP: [item(0, b"a"), item(1, b"b")]}, error))
+    assert [record.offset for record in source.poll(1 << 20, 0.0)] == [0, 1]
+    assert source.position() == {P: 2}
+    assert source.poll(1 << 20, 0.0) == []
+    assert source.outages == 1
+    assert source.partition_count("t") == 2
+    assert source.partition_count("other") == 1
+
+
+def test_a_poll_of_tombstones_ends() -> None:
+    source = kafka_source(Consumer({TP: [item(0, None)] * 100}))
+    assert len(source.poll(64 * 1000, 0.0)) == 1000
+
+
+def test_a_poll_of_tiny_records_ends(tmp_path: Path) -> None:
+    with SpoolWriter(tmp_path, name="a") as writer:
+        for _ in range(30_000):
+            writer.append(b"x")
+    source = SpoolSource(tmp_path, fingerprints=tmp_path / "missing" / "fingerprints")
+    source.open(None)
+    sizes = []
+    while records := source.poll(1000, 0.0):
+        sizes.append(len(records))
+    assert sum(sizes) == 30_000
+    assert max(sizes) < 10_000
+    source.checkpointed(source.position())  # cannot be kept, which is logged and costs nothing else
+    source.close()
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------
+
+
+def snapshot(epoch: tuple[int, int]) -> Snapshot:
+    return Snapshot(epoch, {}, {}, {}, {}, {"graph/keys": np.arange(4, dtype=np.uint64)})
+
+
+def test_a_checkpoint_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(tmp_path)
+    store.write(snapshot((1, 1)))
+    with monkeypatch.context() as patch:
+        patch.setattr("graphtide.daemon.checkpoint.os.fsync", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            store.write(snapshot((1, 2)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1-1", "lock"]
+    with monkeypatch.context() as patch:
+        store.keep = 1
+        patch.setattr("graphtide.daemon.checkpoint.shutil.rmtree", full_disk_unless_ignored)
+        store.write(snapshot((1, 3)))
+    newest = store.newest_good()
+    assert newest is not None
+    assert newest.epoch == (1, 3)
+    store.close()
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "no space")
+
+
+def full_disk_unless_ignored(_: Path, *, ignore_errors: bool = False) -> None:
+    if not ignore_errors:
+        full_disk()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "no space"), MemoryError()])
+def test_a_failed_checkpoint_is_tried_again_at_the_end(
+    tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
+    stub: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        unit="records",
+        flush=lambda: None,
+        publish=lambda _: None,
+    )
+    index = VertexIndex.create("int")
+    index.insert(np.arange(40))
+    engine = Engine(graph, [], index.lookup)  # type: ignore[arg-type]
+    pipeline = Pipeline(
+        graph=graph, index=index, engine=engine, queue=queue, source=stub, dead_letters=stub, store=store,
+        link=stub, metrics=Metrics(), gate=StorageGate(), position=Position(1), identity={}, program_specs={},
+        updates_max=10, linger_s=0, checkpoint_interval_s=0, on_checkpoint=safe.append,
+    )  # fmt: skip
+    nothing = np.empty(0, np.int64)
+    queue.put(Prepared([], 0, 0, 40, {P: 7}, nothing, nothing))
+    queue.close()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((store, "write") if isinstance(error, OSError) else (graph, "export")), fail)
+        pipeline.run()
+        pipeline._join_writer()
+    assert store.newest_good() is None
+    assert safe == []
+    pipeline.close()
+    engine.close()
+    newest = store.newest_good()
+    store.close()
+    assert newest is not None
+    assert newest.epoch == (1, 1)
+    assert safe == [{P: 7}]
+
+
+# -- dead letters ---------------------------------------------------------------------------------------------
+
+
+def test_room_for_bad_records_is_made_by_sending_the_first_of_them(tmp_path: Path) -> None:
+    sent: list[bytes] = []
+
+    class Sending(KafkaDeadLetters):
+        def _deliver(self, payloads: Sequence[bytes]) -> None:
+            sent.extend(payloads)
+
+    stop = threading.Event()
+    giving_up = threading.Timer(30, stop.set)
+    giving_up.start()
+    letters = Sending("localhost:1", "dead", tmp_path, bytes_max=1000, stop=stop)
+    letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in range(3)])
+    letters.close()
+    giving_up.cancel()
+    assert len(sent) == 3
+    assert not stop.is_set()
+
+
+def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    looked, filled = threading.Event(), threading.Event()
+
+    class Sending(KafkaDeadLetters):
+        def _deliver(self, payloads: Sequence[bytes]) -> None:
+            sent.extend(unpack(payload).offset for payload in payloads)
+
+    def letters_of(file: Path, offset: int) -> Iterator[tuple[int, bytes]]:
+        found = list(real_letters(file, offset))
+        if offset and not found:
+            looked.set()
+            filled.wait(10)
+        yield from found
+
+    real_letters = dead_letters._letters
+    monkeypatch.setattr(dead_letters, "_letters", letters_of)
+    letters = Sending("localhost:1", "dead", tmp_path, segment_bytes=700)
+    letters.write([BadRecord(P, 0, b"short", "malformed", "")])
+    assert looked.wait(10)
+    letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in (1, 2)])
+    filled.set()
+    letters.close()
+    assert sorted(sent) == [0, 1, 2]
+
+
+# -- the service ----------------------------------------------------------------------------------------------
+
+
+def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
+    lock, stopped = threading.Lock(), threading.Event()
+
+    def stop() -> None:
+        with lock:
+            stopped.set()
+
+    with _stop_on_signal(stop):
+        with lock:
+            signal.raise_signal(signal.SIGTERM)
+        assert stopped.wait(10)
+
+
+@pytest.mark.parametrize("engine_fails", [True, False])
+def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_fails: bool) -> None:
+    closed: list[bool] = []
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
+    service.queue, service.metrics = PreparedQueue(1), Metrics()
+    service.pipeline = SimpleNamespace(close=lambda: closed.append(True))
+    service._identity = {"source": {}}
+
+    def fails(error: Exception) -> Callable[[], None]:
+        def work() -> None:
+            raise error
+
+        return work
+
+    service._start("ingest", fails(SourceError("truncated")))
+    service._threads[0].join()
+    service._start("engine", fails(MemoryError()) if engine_fails else lambda: None)
+    service._threads[1].join()
+    with pytest.raises(SourceError):
+        service.shutdown()
+    assert closed == ([] if engine_fails else [True])
