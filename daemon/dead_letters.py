@@ -30,6 +30,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from .errors import GraphtideError
+from .faults import point
 from .records import BadRecord, Partition
 from .source_kafka import Backoff, connect
 from .spool import FramingLost, SpoolWriter, read_frames
@@ -153,6 +154,7 @@ class FileDeadLetters:
                 held = self._await_room(len(payload))
             with self._lock:
                 self._segment().append(payload)
+            point("dead_letter.appended")
             held += len(payload)
         self._flush()
 
@@ -319,8 +321,14 @@ class KafkaDeadLetters(FileDeadLetters):
                     self._work.set()
                     return
                 self._seal()
-            segment.unlink(missing_ok=True)
-            self._read.pop(segment, None)
+            rest = segment.stat().st_size - self._read.pop(segment, 0)
+            if rest > 0:
+                # Damaged, or cut short when we died: whoever can read more of it shall have it.
+                aside = segment.with_name(f"damaged-{segment.name}")
+                log.error("the last %d bytes of %s are no letters; it is now %s", rest, segment, aside.name)
+                segment.rename(aside)
+            else:
+                segment.unlink()
 
     def _deliver(self, payloads: Sequence[bytes]) -> None:
         if self._producer is None:

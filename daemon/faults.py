@@ -14,6 +14,7 @@ POINTS = (
     "ingest.polled",
     "ingest.decoded",
     "ingest.dead_letter",
+    "dead_letter.appended",
     "ingest.queued",
     "epoch.taken",
     "epoch.applied",

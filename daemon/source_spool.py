@@ -37,6 +37,9 @@ from .spool import RECORD_BYTES_MAX, FileKind, FramingLost, file_kind, frame_byt
 
 log = logging.getLogger(__name__)
 
+PAUSE_SECONDS_MAX = 0.01
+"""The longest pause between two looks at the directory: what an idle spool adds to freshness."""
+
 HEADER = "graphtide-header"
 """Header of ``.csv`` records that do not begin their file: the file's first line, without its end."""
 
@@ -286,7 +289,7 @@ class SpoolSource:
             if left_s <= 0:
                 return []
             time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, 0.05)
+            pause_s = min(pause_s * 2, PAUSE_SECONDS_MAX)
 
     def position(self) -> dict[Partition, int]:
         """The next byte of every file."""
