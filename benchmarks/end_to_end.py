@@ -371,7 +371,7 @@ def _drive(
     client.close()
     churn.present[: arguments.edges] = True
     rows = []
-    for number, (rate, record) in enumerate(arguments.rates, 1):
+    for number, (rate, record, seconds) in enumerate(arguments.rates, 1):
         row = measure(
             address,
             daemon_pid,
@@ -381,7 +381,7 @@ def _drive(
             stage=f"{number:02}-{kind}",
             rate=rate,
             record=record,
-            seconds=arguments.seconds,
+            seconds=seconds,
             query_rate=arguments.query_rate,
             drain_s=120,
         )
@@ -427,7 +427,7 @@ def run_baseline(churn: Churn, arguments: argparse.Namespace) -> list[dict[str, 
     first = churn.next(10_000)
     script.step(first.src, first.dst, first.ops)
     rows = []
-    for rate, record in arguments.rates:
+    for rate, record, _ in arguments.rates:
         fresh: list[np.ndarray] = []
         steps, done, start = [], 0, time.monotonic()
         while (now := time.monotonic()) < start + arguments.baseline_seconds or not steps:
@@ -453,6 +453,12 @@ def run_baseline(churn: Churn, arguments: argparse.Namespace) -> list[dict[str, 
     return rows
 
 
+def parse_rate(text: str, seconds: float) -> tuple[float, int, float]:
+    """(updates per second, edges per record, seconds) of ``RATE[xRECORD[xSECONDS]]``."""
+    rate, record, own_seconds = (*text.split("x"), "", "")[:3]
+    return float(rate), int(record or 10_000), float(own_seconds or seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=int, default=20)
@@ -460,7 +466,7 @@ def main() -> None:
         "--pool", type=int, help="distinct pairs (default: 20 per vertex, less where that is dense)"
     )
     parser.add_argument("--sources", default="spool,kafka")
-    parser.add_argument("--rates", default="500000x10000,10000x100", help="RATE[xEDGES_PER_RECORD],...")
+    parser.add_argument("--rates", default="500000x10000,10000x100", help="RATE[xEDGES_PER_RECORD[xSECONDS]],...")
     parser.add_argument("--baseline-seconds", type=float, default=20, help="SciPy at each rate; 0: leave it out")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--query-rate", type=float, default=500)
@@ -469,10 +475,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where the spool and the checkpoints go")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    arguments.rates = [
-        (float(rate), int(record or 10_000))
-        for rate, _, record in (r.partition("x") for r in arguments.rates.split(","))
-    ]
+    arguments.rates = [parse_rate(text, arguments.seconds) for text in arguments.rates.split(",")]
     pool = arguments.pool or min(20_000_000 * 2**arguments.scale // 2**20, 4**arguments.scale // 8)
     print(
         f"making {pool:,} distinct RMAT pairs over 2**{arguments.scale} vertices, seed {arguments.seed}",
