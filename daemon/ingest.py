@@ -199,7 +199,6 @@ class Ingest:
     poll_bytes_max: int
     directed: bool = True
     stop: threading.Event = field(default_factory=threading.Event)
-    paused: threading.Event = field(default_factory=threading.Event)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
     _placement: PlacementSample = field(init=False)
@@ -217,9 +216,6 @@ class Ingest:
         self._position = self.source.position()
         while not self.stop.is_set():
             self.commit_pending()
-            if self.paused.is_set():
-                self.stop.wait(0.05)
-                continue
             started = time.perf_counter()
             raw = self.source.poll(self.poll_bytes_max, timeout_s=0.1)
             if raw:

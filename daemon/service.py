@@ -19,7 +19,7 @@ from .. import __version__
 from ..compute import registry
 from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
-from ..gpma import pma, vertex_index
+from ..gpma import pma, runtime, vertex_index
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndex
@@ -81,7 +81,12 @@ def warm_up(config: Config, *, progress: bool) -> None:
             bar.update(task, description=f"compiling kernels: {name}")
             step()
             bar.advance(task)
-    log.info("kernels are ready after %.1f s", time.perf_counter() - started)
+    log.info(
+        "kernels are ready after %.1f s (threading layer %s, cache %s)",
+        time.perf_counter() - started,
+        runtime.threading_layer(),
+        runtime.cache_directory(),
+    )
 
 
 class Service:
