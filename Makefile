@@ -36,7 +36,7 @@ test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and moni
 	$(BIN)/pytest
 
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
-	$(BIN)/pytest --run-long
+	$(BIN)/pytest --run-long --kills 500
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
