@@ -95,7 +95,7 @@ def run_demo(*, data: Path | None, updates: int | None, window: float | None, ke
             final = FinalGraph.replay(stream.updates.src, stream.updates.dst, stream.updates.ops)
             _show_answers(client, final.ids, stream.root, console)
             _check(client, final, stream.root, console)
-        console.print("[green]every answer was right, and the daemon stopped cleanly[/green]")
+        console.print("\n[green]every answer was right, and the daemon stopped cleanly[/green]")
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -108,7 +108,7 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
         data, window = MATHOVERFLOW, WINDOW_SECONDS if window is None else window
     if data is None:
         churn = Churn(scale=SCALE, pool=POOL, seed=1)
-        return Stream("a generated graph with skewed degrees", churn.next(updates or GENERATED))
+        return Stream("a generated graph with skewed degrees", churn.stream(updates or GENERATED))
     columns = read_updates(data)
     if window:
         columns = windowed(columns, window)
@@ -204,7 +204,7 @@ def _stream(client: Client, spool: Path, stream: Stream, console: Console) -> No
         client.wait(min_offsets={writer.name: writer.offset}, timeout_ms=60_000)
         behind = time.perf_counter() - asked
         live.update(_figures(client, len(updates), len(updates), started, written))
-    console.print(f"\nthe last update was visible in answers {behind * 1000:.0f} ms after it was written\n")
+    console.print(f"\nthe last update was visible in answers {behind * 1000:.0f} ms after it was written")
 
 
 def _figures(client: Client, sent: int, total: int, started: float, written: deque[tuple[int, float]]) -> Table:
@@ -226,39 +226,28 @@ def _figures(client: Client, sent: int, total: int, started: float, written: deq
 # -- answers --------------------------------------------------------------------------------------------
 
 
+def _print_table(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table under its title; a table's own title would be folded to the table's width."""
+    console.print(f"\n[bold]{title}[/bold]")
+    console.print(terminal.table(columns, rows))
+
+
 def _show_answers(client: Client, ids: IntColumn, root: int, console: Console) -> None:
     top = client.top("pagerank", k=10)
-    console.print(
-        terminal.table(
-            ["vertex", "PageRank"],
-            [[str(v), f"{rank:.6f}"] for v, rank in zip(top.ids, top.values, strict=True)],
-            title="Ranked highest",
-        )
-    )
+    ranked = [[str(vertex), f"{rank:.6f}"] for vertex, rank in zip(top.ids, top.values, strict=True)]
+    _print_table(console, "Ranked highest", ["vertex", "PageRank"], ranked)
     hops, reached = _ask(client, "hops", ids)
+    distances, counts = np.unique(hops[reached], return_counts=True)
+    by_distance = [[str(hop), f"{count:,}"] for hop, count in zip(distances, counts, strict=True)]
+    _print_table(console, f"Hops from {root}", ["hops", "vertices"], by_distance)
     farthest = int(ids[reached][hops[reached].argmax()])
     path = client.path("hops", target=farthest)
-    console.print(
-        terminal.table(
-            ["hops", "vertices"],
-            [
-                [str(hop), f"{count:,}"]
-                for hop, count in zip(*np.unique(hops[reached], return_counts=True), strict=True)
-            ],
-            title=f"Hops from {root}",
-        )
-    )
-    console.print(f"the way to {farthest}: {' → '.join(map(str, path.vertices))}\n")
+    console.print(f"the way to {farthest}: {' → '.join(map(str, path.vertices))}")
     labels, _ = _ask(client, "components", ids)
     names, sizes = np.unique(labels, return_counts=True)
-    largest = np.argsort(-sizes, kind="stable")[:5]
-    console.print(
-        terminal.table(
-            ["component", "vertices"],
-            [[str(names[i]), f"{client.component(int(names[i]), limit=0).size:,}"] for i in largest],
-            title=f"Largest of {names.size:,} components",
-        )
-    )
+    largest = names[np.argsort(-sizes, kind="stable")[:5]]
+    by_size = [[str(name), f"{client.component(int(name), limit=0).size:,}"] for name in largest]
+    _print_table(console, f"Largest of {names.size:,} components", ["component", "vertices"], by_size)
 
 
 def _ask(client: Client, program: str, ids: IntColumn) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
@@ -293,7 +282,7 @@ def _check(client: Client, final: Any, root: int, console: Console) -> None:
         ("PageRank", ~(error <= TOLERANCE), f"largest relative error {error.max():.1e}, promised {TOLERANCE:.0e}"),
     ]
     rows = [[name, f"{wrong.size:,}", f"{np.count_nonzero(wrong):,}", note] for name, wrong, note in checks]
-    console.print(terminal.table(["checked against SciPy", "compared", "wrong", ""], rows, title="Checks"))
+    _print_table(console, "Checked against SciPy", ["results", "compared", "wrong", ""], rows)
     for name, wrong, _ in checks:
         if wrong.any():
             raise DemoFailed(f"{name}: {np.count_nonzero(wrong)} of {wrong.size} differ from the recomputation")

@@ -108,6 +108,12 @@ class Churn:
         weights[ops == Op.DELETE] = 1.0
         return Updates(self.src[chosen], self.dst[chosen], ops, weights)
 
+    def stream(self, updates: int, piece: int = 1_000) -> Updates:
+        """So many updates in pieces of ``next``: later ones delete what earlier ones inserted."""
+        parts = [self.next(min(piece, updates - start)) for start in range(0, updates, piece)]
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in Updates.__slots__)
+        return Updates(*columns)
+
     def _remember(self, chosen: npt.NDArray[np.int64], ops: Ops) -> None:
         """The last update of a pair decides whether it is present."""
         reverse_first = np.unique(chosen[::-1], return_index=True)
