@@ -1,0 +1,52 @@
+"""The demonstration: it passes on right answers, and fails on one wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphtide.daemon import demo, verify
+from graphtide.daemon.demo import DemoFailed, make_stream, run_demo
+from graphtide.gpma.edges import Op
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "MATHOVERFLOW", Path("/nowhere"))
+    monkeypatch.setattr(demo, "STREAM_SECONDS", 1)
+
+
+def test_the_generated_stream_has_skew_and_a_fifth_of_deletions() -> None:
+    updates = make_stream(None, 100_000, None).updates
+    assert len(updates) == 100_000
+    assert 0.1 < (updates.ops == Op.DELETE).mean() < 0.21
+
+
+def test_every_answer_is_checked_and_right(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run_demo(data=None, updates=20_000, window=None, keep=tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "every answer was right" in shown
+    assert "Ranked highest" in shown
+    assert (tmp_path / "checkpoints").is_dir(), "the folder that was asked for stays"
+
+
+def test_one_wrong_answer_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = verify.FinalGraph.replay
+
+    def without_one_edge(*columns: Any, **options: Any) -> verify.FinalGraph:
+        final = replay(*columns, **options)
+        return verify.FinalGraph(final.ids, final.src[1:], final.dst[1:])
+
+    monkeypatch.setattr(verify.FinalGraph, "replay", without_one_edge)
+    with pytest.raises(DemoFailed, match="edges: 1 of 1 differ"):
+        run_demo(data=None, updates=20_000, window=None, keep=None)
+
+
+def test_a_windowed_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.tsv"
+    path.write_text("I\t1\t2\t-\t100\nI\t2\t3\t-\t105\nI\t1\t2\t-\t200\n")
+    stream = make_stream(path, None, window=20)
+    assert stream.updates.ops.tolist() == [1, 1, 0, 0, 1]
+    assert stream.root == 1
