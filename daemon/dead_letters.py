@@ -222,6 +222,10 @@ class FileDeadLetters:
             self._writer = None
 
 
+CLOSE_SECONDS_MAX = 5.0
+"""How long ``close`` waits for letters to be sent."""
+
+
 class KafkaDeadLetters(FileDeadLetters):
     """Dead letters to a topic, by way of files. Any thread may call it."""
 
@@ -246,6 +250,7 @@ class KafkaDeadLetters(FileDeadLetters):
         self._away = False
         self._producer: KafkaProducer | None = None
         self._closing = threading.Event()
+        self._abandoned = threading.Event()
         self._work = threading.Event()
         self._work.set()
         self._read: dict[Path, int] = {}
@@ -264,7 +269,8 @@ class KafkaDeadLetters(FileDeadLetters):
         """Give what waits a moment to be sent; the rest is sent after the next start."""
         self._closing.set()
         self._work.set()
-        self._sender.join(5.0)
+        self._sender.join(CLOSE_SECONDS_MAX)
+        self._abandoned.set()
         super().close()
 
     def _run(self) -> None:
@@ -273,6 +279,8 @@ class KafkaDeadLetters(FileDeadLetters):
             self._work.wait()
             self._work.clear()
             closing = self._closing.is_set()
+            if self._abandoned.is_set():  # the files may belong to somebody else by now
+                break
             try:
                 while self._send_some():
                     backoff.reset()

@@ -178,7 +178,8 @@ def test_letters_wait_for_the_broker_over_a_restart_of_ours(kafka: DevKafka, top
         until(lambda: second.outages == 1)
     finally:
         kafka.start()
-    until(lambda: second.sent >= 3 and not list(tmp_path.iterdir()))
+    # Which of the two sends a letter does not matter, as long as none is lost and no file stays.
+    until(lambda: not list(tmp_path.iterdir()))
     second.close()
     sources = [headers["graphtide-source"] for _, _, headers in delivered(kafka, topic)]
     assert set(sources) == {b"edges/3/%d" % i for i in range(4)}
