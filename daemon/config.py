@@ -7,7 +7,6 @@ environment and flags, and ``config_show`` prints them as commented TOML and as 
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from .errors import ConfigError
-from .wire import TcpAddress, UnixAddress, parse_address
+from .wire import TcpAddress, UnixAddress, is_loopback, parse_address
 
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
@@ -42,16 +41,6 @@ KAFKA_CLIENT_KEYS = frozenset(
 
 Problem = tuple[str, str]
 """A key within its section ("" for the section itself) and what is allowed there."""
-
-
-def is_loopback(address: TcpAddress | UnixAddress) -> bool:
-    """True where only this machine can reach the address."""
-    if isinstance(address, UnixAddress) or address.host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return False
 
 
 def parse_tcp(text: str) -> TcpAddress:

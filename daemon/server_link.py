@@ -43,6 +43,7 @@ from .wire import (
     TcpAddress,
     UnixAddress,
     error_to_wire,
+    is_loopback,
     parse_address,
     plain,
 )
@@ -165,17 +166,6 @@ def _check_tls(files: Mapping[str, str] | None) -> None:
 # -- listening ------------------------------------------------------------------------------------------------
 
 
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def open_listener(text: str, *, beyond_loopback: bool) -> tuple[socket.socket, str]:
     """A listening socket for an address, and the address as clients reach it (the port is filled in).
 
@@ -189,7 +179,7 @@ def open_listener(text: str, *, beyond_loopback: bool) -> tuple[socket.socket, s
     try:
         if isinstance(address, UnixAddress):
             return _open_unix(address.path), text
-        if not beyond_loopback and not _is_loopback(address.host):
+        if not beyond_loopback and not is_loopback(address):
             raise ConfigError(f"{text} is beyond loopback: configure TLS, or allow it as insecure")
         return _open_tcp(address)
     except OSError as error:

@@ -9,6 +9,7 @@ after it. Clients import this module: it must stay free of Numba and of the serv
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
@@ -81,6 +82,16 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     if text.startswith("tcp://") and colon and host and port.isascii() and port.isdigit() and int(port) <= 65535:
         return TcpAddress(host.removeprefix("[").removesuffix("]"), int(port))
     raise ValueError(f"{text!r} is no address; expected unix:PATH or tcp://HOST:PORT")
+
+
+def is_loopback(address: TcpAddress | UnixAddress) -> bool:
+    """True where only this machine can reach the address."""
+    if isinstance(address, UnixAddress) or address.host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:
+        return False
 
 
 # -- columns ----------------------------------------------------------------------------------------------
