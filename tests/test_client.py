@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -64,7 +65,8 @@ class Scripted:
 
     def _serve(self, connection: socket.socket) -> None:
         unpacker = msgpack.Unpacker(strict_map_key=False)
-        with connection:
+        # A client may answer a hang-up with a reset: that ends the connection like any other end.
+        with connection, contextlib.suppress(ConnectionError):
             while data := connection.recv(1 << 16):
                 unpacker.feed(data)
                 for _, msgid, method, params in unpacker:
