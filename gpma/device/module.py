@@ -1,0 +1,93 @@
+"""The CUDA sources of this folder, compiled by NVRTC through CuPy and kept for the life of the process.
+
+The included ``.cuh`` files are put into the text before it is compiled: CuPy keeps compiled modules on disk by
+their text and would not notice that a file outside it changed.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent
+OPTIONS = ("-std=c++17",)
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
+_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*\n", re.MULTILINE)
+
+
+def import_cupy() -> Any:
+    """The module ``cupy``.
+
+    Raises:
+        ImportError: it is not installed; the message says how to install it.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(
+            "graphs on a device need CuPy: install graphtide[cuda13], or graphtide[cuda12] for CUDA 12"
+        ) from error
+    return cupy
+
+
+def source(name: str) -> str:
+    """The text of ``name`` (such as ``"update.cu"``) with each file that it includes put in once.
+
+    A ``#line`` directive stands before every part, so that errors name the file and the line.
+    """
+    return "".join(_parts(name, set()))
+
+
+def _parts(name: str, seen: set[str]) -> list[str]:
+    if name in seen:
+        return []
+    seen.add(name)
+    text = _ONCE.sub("\n", (FOLDER / name).read_text(encoding="utf-8"))
+    parts = []
+    begin = 0
+    for include in _INCLUDE.finditer(text):
+        parts.append(_part(name, text, begin, include.start()))
+        parts.extend(_parts(include[1], seen))
+        begin = include.end() + 1
+    return [*parts, _part(name, text, begin, len(text))]
+
+
+def _part(name: str, text: str, begin: int, end: int) -> str:
+    line = text.count("\n", 0, begin) + 1
+    return f'#line {line} "{name}"\n{text[begin:end]}' + ("" if text[begin:end].endswith("\n") else "\n")
+
+
+def options(*, weighted: bool) -> tuple[str, ...]:
+    """How every module is compiled; an unweighted one holds no code for weights."""
+    return (*OPTIONS, f"-DWEIGHTED={int(weighted)}")
+
+
+@cache
+def load(name: str, *, weighted: bool) -> Any:
+    """The ``cupy.RawModule`` of the file ``name``, compiled on first use for the current device.
+
+    Raises:
+        ImportError: CuPy is not installed.
+    """
+    return _compile(name, weighted, cooperative=False)
+
+
+@cache
+def load_cooperative(name: str, *, weighted: bool) -> Any:
+    """As ``load``, for kernels that use the grid barrier of ``intrinsics.cuh``: all blocks are resident at once.
+
+    A launch of more blocks than fit on the device is refused.
+    """
+    return _compile(name, weighted, cooperative=True)
+
+
+def _compile(name: str, weighted: bool, cooperative: bool) -> Any:
+    return import_cupy().RawModule(
+        code=source(name),
+        options=options(weighted=weighted),
+        backend="nvrtc",
+        enable_cooperative_groups=cooperative,
+    )
