@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import ModuleType
 
+import cuda_emulator
 import numpy as np
 import pytest
 
@@ -53,3 +55,12 @@ def kafka() -> Iterator[DevKafka]:
         skip_or_fail(str(error))
     yield broker
     broker.close()
+
+
+@pytest.fixture
+def emulated_cupy() -> Iterator[ModuleType]:
+    """The emulated CUDA device as the module ``cupy``, while the test runs."""
+    if cuda_emulator.compiler() is None:
+        skip_or_fail("g++ not found (Debian: g++)")
+    with cuda_emulator.emulated() as cupy:
+        yield cupy

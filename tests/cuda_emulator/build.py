@@ -1,0 +1,118 @@
+"""From the CUDA source of a module to a shared library, and its kernels as Python functions."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+FLAGS = ["-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-w"]
+ERROR_BYTES = 4000
+# Files of the product that a file of this folder stands in for.
+TWINS = {"intrinsics.cuh"}
+
+_PART = re.compile(r'^(#line \d+ "([^"]+)"\n)', re.MULTILINE)
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?__global__\s+'
+    r"(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\("
+)
+_TYPE = r"((?:(?:const|volatile|unsigned|struct)\s+)*[\w:]+(?:\s+(?:long|int|char))*)"
+_DYNAMIC = re.compile(
+    r"\bextern\s+__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?" + _TYPE + r"\s+(\w+)\s*\[\s*\]\s*;"
+)
+_SHARED = re.compile(
+    r"(?<!extern )\b__shared__\s+(?:__align__\s*\(\s*\d+\s*\)\s*)?" + _TYPE + r"\s+(\w+)\s*((?:\[[^\]]+\])*)\s*;"
+)
+
+
+class EmulatorError(RuntimeError):
+    """A kernel could not be compiled, or did something that a device would not forgive; the message says what."""
+
+
+class Launch(ctypes.Structure):
+    """``emulator::Launch``."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("dynamic_bytes", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("argument_bytes", ctypes.POINTER(ctypes.c_uint64)),
+        ("n_arguments", ctypes.c_uint32),
+        ("cooperative", ctypes.c_uint32),
+        ("step_aside_one_in", ctypes.c_uint32),
+        ("error", ctypes.c_char_p),
+        ("error_bytes", ctypes.c_uint64),
+    ]
+
+
+def compiler() -> str | None:
+    """The path of g++; None where it is not installed."""
+    return shutil.which("g++")
+
+
+def translated(code: str) -> str:
+    """CUDA C++ as C++ for ``emulator.h``: shared memory declared anew, an entry for each kernel."""
+    code = _with_twins(code)
+    if re.search(r"^extern\s+__shared__", code, re.MULTILINE):
+        raise EmulatorError("declare dynamic shared memory inside of the functions that use it")
+    code = _DYNAMIC.sub(lambda m: f"EMULATED_DYNAMIC_SHARED({m[1]}, {m[2]});", code)
+    code = _SHARED.sub(lambda m: f"EMULATED_SHARED({m[1]}, {m[2]}, {m[3]}, __COUNTER__);", code)
+    if left := re.search(r"^(?!\s*//).*\b__shared__\b.*$", code, re.MULTILINE):
+        raise EmulatorError(f"one variable in each declaration of shared memory, please: {left[0].strip()}")
+    entries = [
+        f'extern "C" EMULATED_ENTRY int emulated_{name}(const emulator::Launch& launch) {{\n'
+        f'    return emulator::launch_kernel(product::{name}, "{name}", launch);\n}}\n'
+        for name in _KERNEL.findall(code)
+    ]
+    return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n' + "".join(entries)
+
+
+def _with_twins(code: str) -> str:
+    """``code`` with this folder's version of each file in TWINS in the place of its own."""
+    text, *parts = _PART.split(code)
+    done = set()
+    for directive, name, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if name not in TWINS:
+            text += directive + part
+        elif name not in done:
+            done.add(name)
+            text += f'#line 1 "emulated {name}"\n' + (FOLDER / name).read_text(encoding="utf-8")
+    return text
+
+
+@functools.cache
+def build(code: str, options: tuple[str, ...]) -> ctypes.CDLL:
+    """The library of this module; compiled once for each text, kept in the folder for temporary files.
+
+    Raises:
+        EmulatorError: there is no g++, or it refuses the source.
+    """
+    gxx = compiler()
+    if gxx is None:
+        raise EmulatorError("g++ is not installed")
+    text = translated(code)
+    flags = [*FLAGS, *options, *os.environ.get("CUDA_EMULATOR_FLAGS", "").split()]
+    version = subprocess.run([gxx, "--version"], capture_output=True, text=True, check=True).stdout
+    header = (FOLDER / "emulator.h").read_text(encoding="utf-8")
+    digest = hashlib.sha256("\0".join([text, header, version, *flags]).encode()).hexdigest()[:24]
+    folder = Path(tempfile.gettempdir()) / f"graphtide-cuda-emulator-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    library = folder / f"{digest}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            (Path(work) / "module.cpp").write_text(text, encoding="utf-8")
+            command = [gxx, *flags, f"-I{FOLDER}", "module.cpp", "-o", "module.so"]
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise EmulatorError(f"g++ refuses the source:\n{done.stderr[:6000]}")
+            (Path(work) / "module.so").rename(library)
+    return ctypes.CDLL(str(library))
