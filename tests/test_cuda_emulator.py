@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,8 @@ import cuda_emulator
 import numpy as np
 import pytest
 from cuda_emulator import EmulatorError
+
+from graphtide.gpma.device.module import FOLDER
 
 SOURCE = f'#line 1 "self_test.cu"\n{(Path(cuda_emulator.__file__).parent / "self_test.cu").read_text()}'
 THREADS = 64
@@ -180,3 +183,14 @@ def test_arrays_are_as_strict_as_those_of_cupy(emulated_cupy: ModuleType) -> Non
     with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
         cupy.empty(1001, np.uint8)
     pool.set_limit(0)
+
+
+def functions(path: Path) -> set[str]:
+    """The names of the functions of a CUDA file that begin a line or follow a template's parameters."""
+    text = re.sub(r"//.*|template <[^>]*>\s*", "", path.read_text())
+    return set(re.findall(r"^\w[\w \*]*?\b(\w+)\([^;]*?\)\s*\{", text, re.MULTILINE))
+
+
+def test_the_emulated_intrinsics_are_those_of_the_product() -> None:
+    emulated = functions(Path(cuda_emulator.__file__).parent / "intrinsics.cuh")
+    assert emulated == functions(FOLDER / "intrinsics.cuh") != set()

@@ -77,14 +77,17 @@ def translated(code: str) -> str:
 
 
 def _with_twins(code: str) -> str:
-    """``code`` with this folder's version of each file in TWINS in the place of its own."""
+    """``code`` with this folder's version of each file in TWINS in the place of its own.
+
+    A file is in several parts when it includes others; the twin stands where the last one stood.
+    """
     text, *parts = _PART.split(code)
-    done = set()
-    for directive, name, part in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+    names = parts[1::3]
+    last = {name: i for i, name in enumerate(names)}
+    for i, (directive, name, part) in enumerate(zip(parts[::3], names, parts[2::3], strict=True)):
         if name not in TWINS:
             text += directive + part
-        elif name not in done:
-            done.add(name)
+        elif last[name] == i:
             text += f'#line 1 "emulated {name}"\n' + (FOLDER / name).read_text(encoding="utf-8")
     return text
 

@@ -1,0 +1,72 @@
+"""Every CUDA source compiles as CuPy would compile it, without a warning; no device is needed for that."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import skip_or_fail
+
+from graphtide.gpma.device import module
+
+SOURCES = sorted(path.name for path in module.FOLDER.glob("*.cu"))
+# From the oldest devices that the product names to Hopper.
+ARCHITECTURES = ["sm_80", "sm_90"]
+
+
+@pytest.fixture(scope="module")
+def nvrtc() -> object:
+    """NVIDIA's runtime compiler from its wheel."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        skip_or_fail(f"no NVRTC here: {error}")
+    return nvrtc
+
+
+def compiled(nvrtc: object, code: str, name: str, options: list[str]) -> tuple[bool, str, bytes]:
+    """(whether it compiles, the log, the PTX)."""
+
+    def call(function: str, *arguments: object) -> object:
+        status, *result = getattr(nvrtc, function)(*arguments)
+        assert status == 0 or function == "nvrtcCompileProgram", (function, status)
+        return result[0] if result else status
+
+    program = call("nvrtcCreateProgram", code.encode(), name.encode(), 0, [], [])
+    status = call("nvrtcCompileProgram", program, len(options), [option.encode() for option in options])
+    log = bytearray(call("nvrtcGetProgramLogSize", program))  # type: ignore[call-overload]
+    call("nvrtcGetProgramLog", program, log)
+    ptx = bytearray(call("nvrtcGetPTXSize", program) if status == 0 else 0)  # type: ignore[call-overload]
+    if status == 0:
+        call("nvrtcGetPTX", program, ptx)
+    call("nvrtcDestroyProgram", program)
+    return status == 0, log.decode(errors="replace").strip("\0\n"), bytes(ptx)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("name", SOURCES)
+def test_compiles_without_warnings(nvrtc: object, name: str, weighted: bool, architecture: str) -> None:
+    options = [*module.options(weighted=weighted), f"-arch={architecture}", "-Werror", "all-warnings"]
+    code = module.source(name)
+    done, log, ptx = compiled(nvrtc, code, name, options)
+    assert done and not log, log
+    kernels = re.findall(r"__global__ void (\w+)\(", re.sub(r" __launch_bounds__\([^)]*\)", "", code))
+    assert kernels
+    for kernel in kernels:
+        # By its own name, as the host asks for it.
+        assert re.search(rf"\.entry {kernel}\b", ptx.decode(errors="replace")), kernel
+
+
+def test_there_are_sources() -> None:
+    assert SOURCES
+
+
+@pytest.mark.parametrize("body", ["int unused; x[0] = 1;", "x[0] = undefined;"])
+def test_errors_and_warnings_are_seen(nvrtc: object, body: str) -> None:
+    code = f'extern "C" __global__ void kernel(unsigned* x) {{ {body} }}'
+    done, log, _ = compiled(nvrtc, code, "wrong.cu", ["-std=c++17", "-arch=sm_90", "-Werror", "all-warnings"])
+    assert not done
+    assert "wrong.cu(1)" in log
