@@ -32,70 +32,87 @@ struct __align__(16) Record {
 };
 constexpr u32 DELETES = 0x80000000u;
 
-// Counters of one batch, zero between batches (the barrier excepted), in device memory.
+// Counters of one batch in device memory; zero between batches, all but the barrier.
 struct Counters {
-    u32 n_items;        // leaves with updates that merge_leaves takes
-    u32 n_heavy;        // leaves with more updates than that
-    u32 light_records;  // records of the former, from the left of State::records
-    u32 heavy_records;  // records of the latter, from the right
-    u32 n_unfit;        // leaves out of bounds after the merge
-    u32 n_tall;         // climbs that the second part continues
-    u32 n_windows;      // windows found, those inside others included
-    u32 n_large;        // windows too large for one block
-    u32 bad_row;        // 1 + a row that does not exist, of an update that names it
-    u32 spare;
-    u32 totals[4];      // updates by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT
-    u64 slots_moved;
-    u32 barrier[2];     // blocks that arrived, and the generation; never reset
+    u64 light;        // leaves with updates that a tile merges, and their records: leaves << 32 | records
+    u64 heavy;        // leaves with more updates than that, likewise
+    u64 slots_moved;  // keys that redistribution wrote
+    u32 totals[4];    // updates by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT
+    u32 n_unfit;      // leaves out of bounds after the merge
+    u32 n_tall;       // of these, climbs that go on with chunk sums
+    u32 n_windows;    // windows that one block redistributes, those inside of others included
+    u32 n_large;      // windows that the grid redistributes, likewise
+    u32 bad_row;      // 1 + a row that does not exist, which an update names
+    u32 barrier;      // of the grid; never reset
 };
 
-// What the host reads after a batch, in pinned memory; sequence is written last.
+// What the host reads after a batch, in pinned memory; ``sequence`` is written last.
 struct Status {
     u32 sequence;
     u32 flags;
     u32 totals[4];
     u32 heavy_records;
-    u32 n_heavy;
+    u32 heavy_leaves;
     u32 bad_row;
-    u32 n_windows;
+    u32 n_unfit;
     u64 slots_moved;
 };
-enum Flag : u32 { OK = 0, HEAVY = 1, BAD_ROW = 2 };
+enum Flag : u32 { DONE = 0, HEAVY = 1, BAD_ROW = 2 };
 
+// Where a leaf's keys beyond its slots wait for redistribution, in a window that is redistributed in place.
+struct __align__(16) Spill {
+    u64 rank;    // of the first of them among the keys of the window
+    u32 from;    // its record
+    u32 before;  // such keys in leaves further left
+};
+
+// The array and its work arrays; passed to kernels by value.
 struct State {
-    // The array.
     u64* keys;            // [n_leaves * LEAF_SLOTS]
     float* weights;       // [n_leaves * LEAF_SLOTS], weighted arrays only
-    u32* counts;          // [n_leaves] live keys; while a batch runs, what a leaf will hold, spilled records included
+    u32* counts;          // [n_leaves] live keys; above LEAF_SLOTS only within a batch: the rest is in records
     u64* heads;           // [n_leaves + 1] ascending; heads[0] = 0, heads[n_leaves] = EMPTY_KEY
     u32* row_leaf;        // [vertices]
     u32* degrees;         // [vertices]
     const double* lower;  // [height + 1] density bounds of redistributed windows, by height
     const double* upper;
-    // Work arrays by leaf, zero between batches.
-    u32* pending;  // updates that fall into the leaf; then where its records begin
+    // By leaf, zero between batches.
+    u32* pending;  // updates that fall into the leaf, or their owner; then its first record
     u32* marks;    // 1 + the height of the largest window found that begins here
-    // Work arrays by update of the batch.
-    Record* records;
-    u32* update_leaf;  // the leaf of each update, and its rank among those of the leaf in order of arrival
+    u64* chunks;   // [n_leaves >> CHUNK_SHIFT + 1] counts summed over aligned runs of leaves
+    // By update, each with room for ``room`` of them.
+    Record* records;   // small batches: BUCKET for each update
+    u32* update_leaf;  // the leaf of each update, and how many of the leaf's arrived before it
     u32* update_rank;
-    u32* item_leaf;  // leaves with updates: the leaf, its first record, the number of records
-    u32* item_begin;
-    u32* item_count;
-    u32* unfit;          // leaves out of bounds
-    u32* window_begin;   // windows to redistribute
+    u32* item_leaf;    // leaves with updates: light ones from the left, heavy ones from the right
+    u32* item_begin;   // their first records
+    u32* item_count;   // and how many; zero between batches
+    u32* unfit;        // leaves out of bounds
+    u32* tall;         // of these, those whose climb goes on
+    u32* window_begin;   // windows to redistribute: those for a block from the left, the others from the right
     u32* window_height;
-    u32* tall;           // climbs to be continued: positions in unfit
-    // The report.
+    Spill* spills;       // [room + 1]
+    u64* partials;       // [2 * n_blocks] what blocks tell each other
+    // The report, by update.
     u8* outcome;
     float* old_weights;
-    // Small things.
-    u64* partials;  // what blocks tell each other in a redistribution of a large window
-    u64* chunks;    // counts summed over aligned runs of CHUNK leaves
     Counters* counters;
     Status* status;
     u32 n_leaves;
     u32 height;      // of the root window
-    u32 leaf_least;  // keys that every leaf but the last of its row holds: LEAF_LEAST, or fewer in a sparse root
+    u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root
     u32 n_blocks;    // of a cooperative launch
+    u32 room;
+    u32 unused;
+};
+
+// One batch of updates; passed to kernels by value.
+struct Batch {
+    const u64* keys;
+    const u8* ops;         // 0: delete
+    const float* weights;  // null: every insert means 1
+    u32 n;
+    u32 n_vertices;
+    u32 sequence;      // published when all is done
+    u32 heavy_merged;  // the heavy leaves have been merged already
 };

@@ -1,0 +1,126 @@
+// From updates in the order of the batch to the records of each leaf, side by side; nothing is sorted.
+//
+// Small batches: the first update that reaches a leaf becomes its owner and has a bucket for its records.
+// Large ones take three passes: count the updates of each leaf, give each leaf a run of records, fill the runs.
+#pragma once
+
+#include "locate.cuh"
+
+// The most updates of one leaf that a tile merges in registers; leaves with more are heavy.
+constexpr u32 BUCKET = 16;
+
+__device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
+{
+    const bool deletes = batch.ops[i] == 0;
+    Record record;
+    record.key = key;
+    record.weight = WEIGHTED && batch.weights && !deletes ? batch.weights[i] : 1.0f;
+    record.update = i | (deletes ? DELETES : 0);
+    return record;
+}
+
+// Whether the row of this key exists; remembers one that does not.
+__device__ __forceinline__ bool row_exists(const State& state, const Batch& batch, u64 key)
+{
+    const u32 row = u32(key >> 32);
+    if (row < batch.n_vertices) return true;
+    atomicMax(&state.counters->bad_row, min(row, NO_LEAF - 1) + 1);
+    return false;
+}
+
+// Update i, of this leaf, into the bucket of the leaf's owner.
+__device__ __forceinline__ void deliver_to_owner(const State& state, const Batch& batch, u32 i, u64 key, u32 leaf)
+{
+    state.update_leaf[i] = leaf;
+    u32 owner = atomicCAS(state.pending + leaf, 0u, i + 1);
+    if (owner == 0) {
+        owner = i + 1;
+        state.item_leaf[i] = leaf;
+        state.item_begin[i] = i * BUCKET;
+    }
+    const u32 rank = atomicAdd(state.item_count + owner - 1, 1u);
+    if (rank < BUCKET) state.records[u64(owner - 1) * BUCKET + rank] = record_of(batch, i, key);
+    else if (rank == BUCKET) atomicAdd(&state.counters->heavy, u64(1) << 32);
+}
+
+// All updates of a small batch, LANES lanes for each; the grid takes part.
+template <u32 LANES> __device__ __forceinline__ void locate_small(const State& state, const Batch& batch)
+{
+    const u32 per_warp = 32 / LANES;
+    // Neighbouring warps of work go to different multiprocessors.
+    const u32 warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x, n_warps = gridDim.x * (blockDim.x >> 5);
+    for (u32 first = warp * per_warp; first < batch.n; first += n_warps * per_warp) {
+        const u32 i = first + lane_number() / LANES;
+        const u64 key = batch.keys[min(i, batch.n - 1)];
+        const bool exists = row_exists(state, batch, key);
+        if (i < batch.n && lane_number() % LANES == 0 && !exists) state.update_leaf[i] = NO_LEAF;
+        const u32 leaf = locate<LANES>(state, exists ? key : 0);
+        if (i < batch.n && lane_number() % LANES == 0 && exists) deliver_to_owner(state, batch, i, key, leaf);
+    }
+}
+
+// Locates update i and counts it in its leaf; the lanes of a warp that mean the same leaf count together.
+template <u32 LANES> __device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
+{
+    const u64 key = batch.keys[min(i, batch.n - 1)];
+    const bool exists = row_exists(state, batch, key);
+    u32 leaf = locate<LANES>(state, exists ? key : 0);
+    const bool counts = i < batch.n && exists && lane_number() % LANES == 0;
+    if (!counts) leaf = NO_LEAF;
+    const u32 peers = __match_any_sync(ALL_LANES, leaf);
+    const u32 leader = __ffs(peers) - 1;
+    u32 rank = 0;
+    if (counts && lane_number() == leader) rank = atomicAdd(state.pending + leaf, u32(__popc(peers)));
+    rank = __shfl_sync(ALL_LANES, rank, leader) + __popc(peers & lanes_before());
+    if (i < batch.n && lane_number() % LANES == 0) {
+        state.update_leaf[i] = leaf;
+        state.update_rank[i] = rank;
+    }
+}
+
+// Gives a leaf with ``n_updates`` a run of records; all threads of the block take part, those without a leaf with 0.
+// ``sums``: shared memory for a scan, and for one more value.
+__device__ __forceinline__ void allocate_records(
+    const State& state, const Batch& batch, u32 leaf, u32 n_updates, u32* sums, u64* base)
+{
+    const bool light = n_updates > 0 && n_updates <= BUCKET;
+    u32 total;  // leaves << 16 | records; both stay below 2^16 in a block
+    const u32 before = block_scan(light ? 1u << 16 | n_updates : 0u, sums, total);
+    if (threadIdx.x == 0 && total)
+        *base = atomicAdd(&state.counters->light, u64(total >> 16) << 32 | (total & 0xffff));
+    __syncthreads();
+    if (light) {
+        const u32 item = u32(*base >> 32) + (before >> 16), begin = u32(*base) + (before & 0xffff);
+        state.item_leaf[item] = leaf;
+        state.item_begin[item] = begin;
+        state.item_count[item] = n_updates;
+        state.pending[leaf] = begin;
+    }
+    const bool heavy = n_updates > BUCKET;
+    if (__any_sync(ALL_LANES, heavy)) {
+        const u64 own = heavy ? u64(1) << 32 | n_updates : 0;
+        const u64 up_to_here = warp_scan(own);
+        u64 others = 0;
+        if (lane_number() == 31) others = atomicAdd(&state.counters->heavy, up_to_here);
+        others = __shfl_sync(ALL_LANES, others, 31) + up_to_here - own;
+        if (heavy) {
+            const u32 item = state.room - 1 - u32(others >> 32), begin = batch.n - u32(others) - n_updates;
+            state.item_leaf[item] = leaf;
+            state.item_begin[item] = begin;
+            state.item_count[item] = n_updates;
+            state.pending[leaf] = begin;
+        }
+    }
+    __syncthreads();
+}
+
+// Takes back everything that delivered updates left in work arrays; the grid takes part.
+__device__ __forceinline__ void forget_updates(const State& state, const Batch& batch)
+{
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < batch.n; i += gridDim.x * blockDim.x) {
+        const u32 leaf = load_cached(state.update_leaf + i);
+        if (leaf != NO_LEAF) state.pending[leaf] = 0;
+        state.item_count[i] = 0;
+        state.item_count[state.room - 1 - i] = 0;
+    }
+}

@@ -1,0 +1,173 @@
+// Applying a batch of updates where no leaf gets more of them than a tile can merge; heavy.cu has the other leaves.
+//
+// Batches of up to a few thousand: update_small alone, whose stages wait for each other at barriers of the grid.
+// Larger ones: locate_updates, allocate_by_update or allocate_by_leaf, place_updates, merge_leaves, rebalance.
+// Until merge_leaves only work arrays are written; it does nothing when heavy leaves wait or a row does not exist.
+#include "array.cuh"
+#include "intrinsics.cuh"
+#include "rebalance.cuh"
+
+#ifndef BLOCK_THREADS
+#define BLOCK_THREADS 512  // of cooperative kernels, and of those that allocate
+#endif
+#ifndef MERGE_THREADS
+#define MERGE_THREADS 256
+#endif
+#ifndef MERGE_BLOCKS
+#define MERGE_BLOCKS 4  // of MERGE_THREADS on a multiprocessor; bounds the registers of a thread
+#endif
+#ifndef LOCATE_THREADS
+#define LOCATE_THREADS 256
+#endif
+
+// Whether the leaves must not be merged now, and why.
+__device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
+{
+    if (load_cached(&state.counters->bad_row)) return BAD_ROW;
+    return load_cached(&state.counters->heavy) && !batch.heavy_merged ? HEAVY : DONE;
+}
+
+// Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
+__device__ __forceinline__ void finish(const State& state, const Batch& batch, u32 flags, bool keeps_heavy)
+{
+    Counters* counters = state.counters;
+    const u32 n_windows = load_cached(&counters->n_windows), n_large = load_cached(&counters->n_large);
+    for (u32 i = threadIdx.x; i < n_windows; i += blockDim.x) state.marks[load_cached(state.window_begin + i)] = 0;
+    for (u32 i = threadIdx.x; i < n_large; i += blockDim.x)
+        state.marks[load_cached(state.window_begin + state.room - 1 - i)] = 0;
+    __syncthreads();
+    if (threadIdx.x) return;
+    Status* status = state.status;
+    const u64 heavy = load_cached(&counters->heavy);
+    status->flags = flags;
+    status->heavy_records = u32(heavy);
+    status->heavy_leaves = u32(heavy >> 32);
+    status->bad_row = load_cached(&counters->bad_row) - 1;
+    status->n_unfit = load_cached(&counters->n_unfit);
+    status->slots_moved = load_cached(&counters->slots_moved);
+    for (u32 i = 0; i < 4; i++) status->totals[i] = load_cached(counters->totals + i);
+    if (!keeps_heavy) {
+        counters->light = counters->heavy = counters->slots_moved = 0;
+        for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
+        counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
+    }
+    publish(&status->sequence, batch.sequence);
+}
+
+__device__ __forceinline__ void rebalance_and_finish(const State& state, const Batch& batch, u64* shared_memory)
+{
+    if (load_cached(&state.counters->n_unfit)) {
+        find_windows(state);
+        redistribute(state, stage_in(shared_memory));
+    }
+    if (blockIdx.x == 0) finish(state, batch, DONE, false);
+}
+
+// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    extern __shared__ u64 shared_memory[];
+    __shared__ u32 block_totals[4];
+    const u32 n_warps = gridDim.x * (blockDim.x >> 5);
+    if (batch.n <= n_warps) locate_small<32>(state, batch);
+    else if (batch.n <= n_warps * 8) locate_small<8>(state, batch);
+    else locate_small<1>(state, batch);
+    grid_barrier(&state.counters->barrier, state.n_blocks);
+    if (const u32 flags = obstacle(state, batch)) {
+        forget_updates(state, batch);
+        grid_barrier(&state.counters->barrier, state.n_blocks);
+        if (blockIdx.x == 0) finish(state, batch, flags, false);
+        return;
+    }
+    merge_items(state, batch.n, batch.n <= n_warps ? 1 : 32 / TILE, shared_memory, block_totals);
+    grid_barrier(&state.counters->barrier, state.n_blocks);
+    rebalance_and_finish(state, batch, shared_memory);
+}
+
+// One thread for each update.
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    locate_and_count<1>(state, batch, blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+// Eight lanes for each update.
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates_together(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    locate_and_count<8>(state, batch, (blockIdx.x * blockDim.x + threadIdx.x) / 8);
+}
+
+// For batches that reach few of the leaves: the first update of each leaf acts for it.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_update(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
+    __shared__ u64 base;
+    for (u64 first = u64(blockIdx.x) * blockDim.x; first < batch.n; first += u64(gridDim.x) * blockDim.x) {
+        const u64 i = first + threadIdx.x;
+        u32 leaf = NO_LEAF;
+        if (i < batch.n && load_cached(state.update_rank + i) == 0) leaf = load_cached(state.update_leaf + i);
+        const u32 n_updates = leaf == NO_LEAF ? 0 : load_cached(state.pending + leaf);
+        allocate_records(state, batch, leaf, n_updates, sums, &base);
+    }
+}
+
+// For batches that reach many of the leaves; they are then merged in about their order.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_leaf(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
+    __shared__ u64 base;
+    for (u64 first = u64(blockIdx.x) * blockDim.x; first < state.n_leaves; first += u64(gridDim.x) * blockDim.x) {
+        const u64 leaf = first + threadIdx.x;
+        const u32 n_updates = leaf < state.n_leaves ? load_cached(state.pending + leaf) : 0;
+        allocate_records(state, batch, u32(leaf), n_updates, sums, &base);
+    }
+}
+
+extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= batch.n) return;
+    const u32 leaf = load_cached(state.update_leaf + i);
+    if (leaf == NO_LEAF) return;
+    const u32 at = load_cached(state.pending + leaf) + load_cached(state.update_rank + i);
+    state.records[at] = record_of(batch, i, batch.keys[i]);
+}
+
+extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_leaves(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    __shared__ u64 leaf_keys[MERGE_THREADS / TILE * LEAF_SLOTS];
+    __shared__ u32 block_totals[4];
+    if (obstacle(state, batch)) return;
+    const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
+    const u32 n_warps = gridDim.x * (blockDim.x >> 5);
+    merge_items(state, n_items, n_items > n_warps * 32 ? 32 : 32 / TILE, leaf_keys, block_totals);
+}
+
+// What follows the merge. A cooperative launch with STAGE_BYTES of shared memory.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    extern __shared__ u64 shared_memory[];
+    const u32 flags = obstacle(state, batch);
+    if (flags == DONE) return rebalance_and_finish(state, batch, shared_memory);
+    if (flags == BAD_ROW) {
+        forget_updates(state, batch);
+        grid_barrier(&state.counters->barrier, state.n_blocks);
+    }
+    if (blockIdx.x == 0) finish(state, batch, flags, flags == HEAVY);
+}
+
+// Gives up a batch whose heavy leaves cannot be merged for want of memory. A cooperative launch.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void abandon(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    forget_updates(state, batch);
+    grid_barrier(&state.counters->barrier, state.n_blocks);
+    if (blockIdx.x == 0) finish(state, batch, DONE, false);
+}
