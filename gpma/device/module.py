@@ -1,4 +1,4 @@
-"""The CUDA sources of this folder, compiled by NVRTC through CuPy and kept for the life of the process.
+"""CUDA sources, compiled by NVRTC through CuPy and kept for the life of the process.
 
 The included ``.cuh`` files are put into the text before it is compiled: CuPy keeps compiled modules on disk by
 their text and would not notice that a file outside it changed.
@@ -33,24 +33,27 @@ def import_cupy() -> Any:
     return cupy
 
 
-def source(name: str) -> str:
-    """The text of ``name`` (such as ``"update.cu"``) with each file that it includes put in once.
+def source(path: str | Path) -> str:
+    """The text of a file of this folder (``"update.cu"``), or of any other, with each file that it includes put in.
 
-    A ``#line`` directive stands before every part, so that errors name the file and the line.
+    Included files are looked for beside the including one and then in this folder; each is put in once. A
+    ``#line`` directive stands before every part, so that errors name the file and the line.
     """
-    return "".join(_parts(name, set()))
+    return "".join(_parts(FOLDER / path, set()))
 
 
-def _parts(name: str, seen: set[str]) -> list[str]:
+def _parts(path: Path, seen: set[str]) -> list[str]:
+    name = path.name
     if name in seen:
         return []
     seen.add(name)
-    text = _ONCE.sub("\n", (FOLDER / name).read_text(encoding="utf-8"))
+    text = _ONCE.sub("\n", path.read_text(encoding="utf-8"))
     parts = []
     begin = 0
     for include in _INCLUDE.finditer(text):
         parts.append(_part(name, text, begin, include.start()))
-        parts.extend(_parts(include[1], seen))
+        beside = path.parent / include[1]
+        parts.extend(_parts(beside if beside.exists() else FOLDER / include[1], seen))
         begin = include.end() + 1
     return [*parts, _part(name, text, begin, len(text))]
 
@@ -66,27 +69,27 @@ def options(*, weighted: bool) -> tuple[str, ...]:
 
 
 @cache
-def load(name: str, *, weighted: bool) -> Any:
-    """The ``cupy.RawModule`` of the file ``name``, compiled on first use for the current device.
+def load(path: str | Path, *, weighted: bool) -> Any:
+    """The ``cupy.RawModule`` of a file (see ``source``), compiled on first use for the current device.
 
     Raises:
         ImportError: CuPy is not installed.
     """
-    return _compile(name, weighted, cooperative=False)
+    return _compile(path, weighted, cooperative=False)
 
 
 @cache
-def load_cooperative(name: str, *, weighted: bool) -> Any:
+def load_cooperative(path: str | Path, *, weighted: bool) -> Any:
     """As ``load``, for kernels that use the grid barrier of ``intrinsics.cuh``: all blocks are resident at once.
 
     A launch of more blocks than fit on the device is refused.
     """
-    return _compile(name, weighted, cooperative=True)
+    return _compile(path, weighted, cooperative=True)
 
 
-def _compile(name: str, weighted: bool, cooperative: bool) -> Any:
+def _compile(path: str | Path, weighted: bool, cooperative: bool) -> Any:
     return import_cupy().RawModule(
-        code=source(name),
+        code=source(path),
         options=options(weighted=weighted),
         backend="nvrtc",
         enable_cooperative_groups=cooperative,

@@ -1,0 +1,140 @@
+"""Reading a device array: single edges, rows gathered or walked in place (``reads.cu``, ``rows.cuh``).
+
+All functions run on the current stream and write nothing that updates look at. Results are CuPy arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..edges import SubCSR
+from .module import import_cupy, load as load_module
+from .state import DeviceArray, address, allocate
+
+THREADS = 256
+BLOCKS_MAX = 1 << 14
+# Edges of a walk that a warp visits in one piece (rows.cuh).
+CHUNK_EDGES = 512
+_LOOK_UP_LANES = 8  # that look for the first slot of a row (reads.cu)
+_WALK = np.dtype(
+    [
+        *((name, np.uint64) for name in ("vertices", "offsets", "first_slots", "chunk_rows", "leaf_ends")),
+        ("n_edges", np.uint64),
+        ("n_rows", np.uint32),
+        ("n_vertices", np.uint32),
+    ]
+)
+
+
+class DeviceRows(NamedTuple):
+    """What a kernel needs to read an array in place; valid until the next change.
+
+    ``state``: struct State of ``array.cuh``, one element, to be passed by value. ``counts`` uint32[leaves] and
+    ``degrees`` uint32[>= n_vertices] are arrays of it.
+    """
+
+    state: npt.NDArray[np.void]
+    counts: DeviceArray
+    degrees: DeviceArray
+    n_vertices: int
+    n_edges: int
+    weighted: bool
+
+
+class RowWalk(NamedTuple):
+    """All edges of some rows in one numbering, cut into equal chunks: struct Walk of ``rows.cuh`` and its arrays.
+
+    ``vertices`` uint32[rows], those without edges left out; ``offsets`` uint64[rows + 1]. Valid until the next
+    change of the array; good for any number of passes over the rows.
+    """
+
+    walk: npt.NDArray[np.void]
+    vertices: DeviceArray
+    offsets: DeviceArray
+    first_slots: DeviceArray
+    chunk_rows: DeviceArray
+    leaf_ends: DeviceArray
+    n_edges: int
+
+    @property
+    def n_chunks(self) -> int:
+        return -(-self.n_edges // CHUNK_EDGES)
+
+
+def has_edge(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
+    """bool[n]: which of these edges are there."""
+    found = allocate(keys.size, bool)
+    _launch(rows, "has_edges", keys.size, (np.uint32(rows.n_vertices), keys, np.uint64(keys.size), found))
+    return found
+
+
+def weights_of(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
+    """float32[n] weights of these edges; NaN where there is no such edge.
+
+    Raises:
+        LookupError: the array is unweighted.
+    """
+    if not rows.weighted:
+        raise LookupError("this array keeps no weights")
+    weights = allocate(keys.size, np.float32)
+    _launch(rows, "weights_of_edges", keys.size, (np.uint32(rows.n_vertices), keys, np.uint64(keys.size), weights))
+    return weights
+
+
+def gather(rows: DeviceRows, vertices: DeviceArray) -> SubCSR:
+    """The rows of these vertices (uint32 in any order, repeats allowed), side by side.
+
+    Raises:
+        IndexError: a vertex does not exist.
+    """
+    cupy = import_cupy()
+    if vertices.size and (highest := int(vertices.max())) >= rows.n_vertices:
+        raise IndexError(f"vertex {highest} of {rows.n_vertices}")
+    offsets = allocate(vertices.size + 1, np.int64)
+    offsets[:1] = 0
+    cupy.cumsum(rows.degrees[vertices], dtype=np.int64, out=offsets[1:])
+    n_edges = int(offsets[-1])
+    neighbors = allocate(n_edges, np.uint32)
+    weights = allocate(n_edges, np.float32) if rows.weighted else None
+    if n_edges:
+        walk = walk_of(rows, vertices)
+        _launch(rows, "gather_rows", 32 * walk.n_chunks, (walk.walk, neighbors, np.uint64(address(weights))))
+    return SubCSR(vertices, offsets, neighbors, weights)
+
+
+def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
+    """What ``walk_chunk`` of ``rows.cuh`` needs to visit the rows of these existing vertices, in this order."""
+    cupy = import_cupy()
+    degrees = rows.degrees[vertices]
+    vertices, degrees = vertices[degrees > 0], degrees[degrees > 0]
+    offsets = allocate(vertices.size + 1, np.uint64)
+    offsets[:1] = 0
+    cupy.cumsum(degrees, dtype=np.uint64, out=offsets[1:])
+    n_edges = int(offsets[-1])
+    first_slots = allocate(vertices.size, np.uint64)
+    arguments = (vertices, np.uint64(vertices.size), first_slots)
+    _launch(rows, "find_first_slots", _LOOK_UP_LANES * vertices.size, arguments)
+    chunks = cupy.arange(0, n_edges, CHUNK_EDGES, dtype=np.uint64)
+    chunk_rows = (cupy.searchsorted(offsets, chunks, side="right") - 1).astype(np.uint32)
+    leaf_ends = cupy.cumsum(rows.counts, dtype=np.uint64)
+    walk = np.zeros(1, _WALK)
+    for name, array in (
+        ("vertices", vertices),
+        ("offsets", offsets),
+        ("first_slots", first_slots),
+        ("chunk_rows", chunk_rows),
+        ("leaf_ends", leaf_ends),
+    ):
+        walk[name] = address(array)
+    walk["n_edges"], walk["n_rows"], walk["n_vertices"] = n_edges, vertices.size, rows.n_vertices
+    return RowWalk(walk, vertices, offsets, first_slots, chunk_rows, leaf_ends, n_edges)
+
+
+def _launch(rows: DeviceRows, kernel: str, n_threads: int, arguments: tuple[Any, ...]) -> None:
+    n_blocks = min(-(-n_threads // THREADS), BLOCKS_MAX)
+    if n_blocks:
+        function = load_module("reads.cu", weighted=rows.weighted).get_function(kernel)
+        function((n_blocks,), (THREADS,), (rows.state, *arguments))

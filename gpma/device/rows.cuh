@@ -1,0 +1,252 @@
+// Reading a packed array from kernels, in place; nothing here writes to it. The twin of gpma/rows.py.
+//
+// Three ways, none of which needs a sort or a copy:
+//
+// 1. One edge: ``find_slot``, by a thread.
+// 2. Rows of chosen vertices: ``first_slot`` says where a row begins, ``walk_row`` visits it, both by a tile of
+//    lanes. For very unequal rows a ``Walk`` (made by reads.py) cuts all edges of the rows into chunks of
+//    CHUNK_EDGES; ``walk_chunk`` visits a chunk by a warp, an edge to a lane, whatever the rows' lengths.
+// 3. Everything: ``scan_leaves``, by a warp, leaf after leaf in order, two neighbouring slots to a lane.
+//
+// A row is a run of live slots that may span leaves: after the last live slot of a leaf it goes on in the next.
+#pragma once
+
+#include "locate.cuh"
+
+constexpr u64 NO_SLOT = ~0ull;
+
+__device__ __forceinline__ u32 source(u64 key) { return u32(key >> 32); }
+
+__device__ __forceinline__ u32 destination(u64 key) { return u32(key); }
+
+// The weight in a slot; 1 where the array keeps none.
+__device__ __forceinline__ float weight_at(const State& state, u64 slot)
+{
+    return WEIGHTED ? state.weights[slot] : 1.0f;
+}
+
+// The slot of an edge; NO_SLOT when there is no such edge, or no such row among the ``n_vertices``.
+__device__ __forceinline__ u64 find_slot(const State& state, u64 key, u32 n_vertices)
+{
+    const u32 row = source(key);
+    const u32 degree = row < n_vertices ? state.degrees[row] : 0;
+    if (degree == 0) return NO_SLOT;
+    const u32 low = state.row_leaf[row];
+    const u32 high = u32(min(u64(low) + leaves_behind(state, degree), u64(state.n_leaves - 1)));
+    const u32 leaf = last_leaf<1>(state, key, low, high);
+    u64 slot = u64(leaf) << LEAF_SHIFT;
+    const u64 end = slot + state.counts[leaf];
+    for (u32 span = state.counts[leaf]; span > 1;) {
+        const u32 half = span >> 1;
+        if (state.keys[slot + half] <= key) slot += half;
+        span -= half;
+    }
+    return slot < end && state.keys[slot] == key ? slot : NO_SLOT;
+}
+
+// The lanes of this tile: ``WIDTH`` neighbouring ones of a warp, WIDTH being a power of two.
+template <u32 WIDTH> __device__ __forceinline__ u32 tile_lanes()
+{
+    return WIDTH == 32 ? ALL_LANES : ((1u << (WIDTH & 31)) - 1) << (lane_number() & ~(WIDTH - 1));
+}
+
+// The slot of the first edge of row u, which must not be empty; the lanes of a tile look for it together.
+template <u32 WIDTH> __device__ __forceinline__ u64 first_slot(const State& state, u32 u)
+{
+    constexpr u32 STEP = LEAF_SLOTS / WIDTH;
+    static_assert(STEP <= WIDTH, "two rounds of probes");
+    const u64 first_key = u64(u) << 32;
+    const u32 lane = lane_number() % WIDTH, tile = tile_lanes<WIDTH>();
+    for (u32 leaf = state.row_leaf[u];; leaf++) {
+        const u64 base = u64(leaf) << LEAF_SHIFT;
+        const u32 count = state.counts[leaf];
+        // How many slots are below the row? First every STEP-th one is looked at, then those behind the last below.
+        const bool below = lane * STEP < count && state.keys[base + lane * STEP] < first_key;
+        u32 n_below = __popc(__ballot_sync(tile, below));
+        if (n_below) {
+            const u32 slot = (n_below - 1) * STEP + 1 + lane;
+            const bool also = lane + 1 < STEP && slot < count && state.keys[base + slot] < first_key;
+            n_below = (n_below - 1) * STEP + 1 + __popc(__ballot_sync(tile, also));
+        }
+        if (n_below < count) return base + n_below;
+    }
+}
+
+// Calls visit(i, key, slot) for the edges of a row that begins at ``slot`` and has ``degree`` of them, i counting
+// them from 0; the lanes of a tile take turns. Not all lanes are in a call.
+template <u32 WIDTH, class Visit>
+__device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degree, Visit visit)
+{
+    u32 leaf = u32(slot >> LEAF_SHIFT);
+    for (u32 done = 0; done < degree; leaf++) {
+        const u64 end = (u64(leaf) << LEAF_SHIFT) + state.counts[leaf];
+        const u32 run = min(u32(end - slot), degree - done);
+        for (u32 i = lane_number() % WIDTH; i < run; i += WIDTH) visit(done + i, state.keys[slot + i], slot + i);
+        done += run;
+        slot = u64(leaf + 1) << LEAF_SHIFT;
+    }
+}
+
+// -- rows in chunks --------------------------------------------------------------------------------------------
+
+#ifndef CHUNK_EDGES
+#define CHUNK_EDGES 512
+#endif
+
+// The edges of some rows in one numbering: row x, vertices[x], has the edges offsets[x] to offsets[x + 1].
+struct Walk {
+    const u32* vertices;     // [n_rows], none with an empty row
+    const u64* offsets;      // [n_rows + 1]
+    const u64* first_slots;  // [n_rows]
+    const u32* chunk_rows;   // the row x of the first edge of each chunk
+    const u64* leaf_ends;    // [n_leaves] live keys in this leaf and those before it
+    u64 n_edges;
+    u32 n_rows;
+    u32 n_vertices;
+};
+
+// Where a lane stands: the slot of edge ``index`` of its row.
+struct Place {
+    u64 slot;
+    u64 index;
+};
+
+// The place of edge ``index`` of the row with the first edge at ``slot``, by the sums of counts.
+__device__ __forceinline__ Place place_far(const State& state, const Walk& walk, u64 slot, u64 index)
+{
+    u32 low = u32(slot >> LEAF_SHIFT);
+    const u64 rank = walk.leaf_ends[low] - state.counts[low] + (slot & (LEAF_SLOTS - 1)) + index;
+    u32 high = u32(min(u64(low) + leaves_behind(state, u32(min(index, u64(NO_LEAF)))), u64(state.n_leaves - 1)));
+    while (low < high) {
+        const u32 middle = low + (high - low) / 2;
+        if (walk.leaf_ends[middle] > rank) high = middle;
+        else low = middle + 1;
+    }
+    return {(u64(low) << LEAF_SHIFT) + (rank - (walk.leaf_ends[low] - state.counts[low])), index};
+}
+
+// The place some edges further along the row, by the counts of the leaves between.
+__device__ __forceinline__ Place place_near(const State& state, Place from, u64 index)
+{
+    u32 leaf = u32(from.slot >> LEAF_SHIFT), at = u32(from.slot) & (LEAF_SLOTS - 1);
+    u32 ahead = u32(index - from.index), there = state.counts[leaf] - at;
+    while (ahead >= there) {
+        ahead -= there;
+        leaf++;
+        at = 0;
+        there = state.counts[leaf];
+    }
+    return {(u64(leaf) << LEAF_SHIFT) + at + ahead, index};
+}
+
+// Calls visit(live, edge, x, slot) for the edges of a chunk, 32 neighbouring ones in a call, all lanes of the warp
+// together: x is the row in the numbering of the walk, ``live`` is false behind the last edge of the chunk.
+template <class Visit> __device__ __forceinline__ void walk_chunk(
+    const State& state, const Walk& walk, u64 chunk, Visit visit)
+{
+    const u32 lane = lane_number();
+    u64 edge = chunk * CHUNK_EDGES;
+    const u64 end = min(edge + CHUNK_EDGES, walk.n_edges);
+    u32 row = walk.chunk_rows[chunk];  // of ``edge``
+    Place known = {walk.first_slots[row], 0};  // a place in this row, as far along as we have been
+    if (edge > walk.offsets[row]) known = place_far(state, walk, known.slot, edge - walk.offsets[row]);
+    for (; edge < end; edge += 32) {
+        // Which of the next 32 edges, counted from 1, does a row begin with? Bit i: edge + i + 1.
+        const u32 next = row + 1 + lane;
+        const u64 begins = next < walk.n_rows ? walk.offsets[next] - edge - 1 : 32;
+        const u32 heads = __reduce_or_sync(ALL_LANES, begins < 32 ? 1u << begins : 0u);
+        const bool live = edge + lane < end;
+        const u32 x = row + __popc(heads & lanes_before());
+        Place place = known;
+        if (live) {
+            const u64 index = edge + lane - walk.offsets[x];
+            if (x != row) place = {walk.first_slots[x], 0};
+            place = place_near(state, place, index);
+        }
+        visit(live, edge + lane, x, place.slot);
+        row += __popc(heads);
+        const u32 x_last = __shfl_sync(ALL_LANES, x, 31);
+        known.slot = __shfl_sync(ALL_LANES, place.slot, 31);
+        known.index = __shfl_sync(ALL_LANES, place.index, 31);
+        if (row != x_last && edge + 32 < end) known = {walk.first_slots[row], 0};
+    }
+}
+
+// -- whole leaves ----------------------------------------------------------------------------------------------
+
+// Two neighbouring slots of a leaf; EMPTY_KEY and weight 0 where a slot is not live.
+struct Pair {
+    u64 keys[2];
+    float weights[2];
+};
+
+// The pairs of a leaf, one to each lane of a warp.
+__device__ __forceinline__ Pair load_pair(const State& state, u32 leaf)
+{
+    const u32 at = 2 * lane_number(), count = state.counts[leaf];
+    const u64 slot = (u64(leaf) << LEAF_SHIFT) + at;
+    const ulonglong2 keys = *reinterpret_cast<const ulonglong2*>(state.keys + slot);
+    float2 weights = {1.0f, 1.0f};
+    if (WEIGHTED) weights = *reinterpret_cast<const float2*>(state.weights + slot);
+    const bool first = at < count, second = at + 1 < count;
+    return {{first ? keys.x : EMPTY_KEY, second ? keys.y : EMPTY_KEY},
+        {first ? weights.x : 0.0f, second ? weights.y : 0.0f}};
+}
+
+// The sum of a row over some leaves, on its way to the next leaf.
+template <class Value> struct Carry {
+    u32 row;  // NO_LEAF: nothing is carried
+    Value sum;
+};
+
+// Sums by row over a leaf. ``values`` are those of the two slots of each lane, 0 where a slot is not live. Calls
+// emit(row, sum) by one lane for each row that ends in the leaf, and for the carried one if that ended before;
+// the last row's sum becomes the carry.
+template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
+    const Pair& pair, const Value (&values)[2], Carry<Value>& carry, Emit emit)
+{
+    const u32 lane = lane_number();
+    const u32 first = source(pair.keys[0]);  // NO_LEAF where not live: no row has this number
+    const u32 second = pair.keys[1] == EMPTY_KEY ? first : source(pair.keys[1]);
+    u32 before = __shfl_up_sync(ALL_LANES, second, 1);
+    if (lane == 0) before = carry.row;
+    const bool joins = first == before, one_row = first == second;
+    // Sums over the run of lanes, up to this one, that end in the row of its second slot.
+    Value sum = one_row ? values[0] + values[1] : values[1];
+    if (lane == 0 && joins && one_row) sum += carry.sum;
+    const u32 heads = __ballot_sync(ALL_LANES, !(joins && one_row)) | 1;
+    const u32 head = 31 - __clz(heads & (lanes_before() | 1u << lane));
+    for (u32 offset = 1; offset < 32; offset <<= 1) {
+        const Value other = __shfl_up_sync(ALL_LANES, sum, offset);
+        if (lane >= head + offset) sum += other;
+    }
+    Value previous = __shfl_up_sync(ALL_LANES, sum, 1);
+    if (lane == 0) previous = carry.sum;
+    if (lane == 0 && !joins && before != NO_LEAF) emit(before, previous);
+    if (!one_row) emit(first, joins ? previous + values[0] : values[0]);
+    const u32 after = __shfl_down_sync(ALL_LANES, first, 1);
+    const u32 live = __ballot_sync(ALL_LANES, first != NO_LEAF);
+    const u32 last = live ? 31 - __clz(live) : 0;
+    if (lane < last && after != second) emit(second, sum);
+    carry.row = __shfl_sync(ALL_LANES, second, last);
+    carry.sum = __shfl_sync(ALL_LANES, sum, last);
+}
+
+// Sums by row over the leaves ``begin`` to ``end``, by a warp: calls value(key, weight) for every edge and
+// emit(row, sum), by one lane, once for each row in these leaves (a row may go on outside of them).
+template <class Value, class ValueOf, class Emit> __device__ __forceinline__ void scan_leaves(
+    const State& state, u32 begin, u32 end, ValueOf value, Emit emit)
+{
+    Carry<Value> carry = {NO_LEAF, Value()};
+    if (begin >= end) return;
+    Pair next = load_pair(state, begin);
+    for (u32 leaf = begin; leaf < end; leaf++) {
+        const Pair pair = next;
+        if (leaf + 1 < end) next = load_pair(state, leaf + 1);
+        Value values[2];
+        for (u32 i = 0; i < 2; i++)
+            values[i] = pair.keys[i] == EMPTY_KEY ? Value() : value(pair.keys[i], pair.weights[i]);
+        sum_leaf(pair, values, carry, emit);
+    }
+    if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
+}

@@ -1,0 +1,126 @@
+"""Filling and emptying whole device arrays: load, move to another size, export (``spread.cu``).
+
+Every function takes all memory that it needs before it writes anything that was there. All of them run on the
+current stream; columns are CuPy arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..edges import EdgeList
+from .module import import_cupy, load as load_module
+from .state import DeviceArray, RowIndex, Slots, address, allocate
+
+THREADS = 256
+# More blocks than this gain nothing: each thread then takes several edges.
+BLOCKS_MAX = 1 << 14
+# struct Target of spread.cu.
+_TARGET = np.dtype(
+    [
+        *((name, np.uint64) for name in ("keys", "weights", "counts", "heads", "row_leaf", "n_edges")),
+        *((name, np.uint32) for name in ("n_leaves", "unused")),
+    ]
+)
+
+
+def first_bad_key(keys: DeviceArray, n_vertices: int) -> int:
+    """The position of the first key that is not above the one before it or names a row too many; -1: none."""
+    bad = allocate(1, np.uint64)
+    bad.fill(keys.size)
+    _launch("find_bad_key", keys.size, (keys, np.uint64(keys.size), np.uint32(n_vertices), bad), weighted=False)
+    position = int(bad[0])
+    return position if position < keys.size else -1
+
+
+def sorted_last_wins(keys: DeviceArray, weights: DeviceArray | None) -> tuple[DeviceArray, DeviceArray | None]:
+    """Unsorted columns in ascending order, each key once with the weight that stood last in the columns."""
+    cupy = import_cupy()
+    if weights is None:
+        keys = cupy.sort(keys)
+    else:
+        order = cupy.argsort(keys)  # stable: it is a radix sort
+        keys = keys[order]
+    last = cupy.empty(keys.size, bool)
+    last[-1:] = True
+    cupy.not_equal(keys[1:], keys[:-1], out=last[:-1])
+    return keys[last], None if weights is None else weights[order[last]]
+
+
+def load(slots: Slots, rows: RowIndex, keys: DeviceArray, weights: DeviceArray | None) -> None:
+    """Replace all contents by these edges (strictly ascending keys of existing rows), spread evenly."""
+    weighted = slots.weights is not None
+    target = _target(slots, rows, keys.size)
+    rows.degrees.fill(0)
+    _launch("count_degrees", keys.size, (keys, np.uint64(keys.size), rows.degrees), weighted=weighted)
+    _launch("begin_leaves", slots.counts.size + 1, (target,), weighted=weighted)
+    _launch("load_columns", keys.size, (target, keys, weights), weighted=weighted)
+
+
+def respread(old: Slots, n_edges: int, slots: Slots, rows: RowIndex) -> None:
+    """Copy all ``n_edges`` edges of ``old`` evenly into ``slots``, of another number of leaves; degrees stay."""
+    weighted = slots.weights is not None
+    ends = leaf_ends(old)
+    target = _target(slots, rows, n_edges)
+    _launch("begin_leaves", slots.counts.size + 1, (target,), weighted=weighted)
+    source = (target, old.keys, old.weights, old.counts, ends, np.uint32(old.counts.size))
+    _launch("respread", 32 * old.counts.size, source, weighted=weighted)
+
+
+def leaf_ends(slots: Slots) -> DeviceArray:
+    """uint64[leaves]: the live keys in each leaf and in those before it."""
+    return import_cupy().cumsum(slots.counts, dtype=np.uint64)
+
+
+def export(slots: Slots, n_edges: int) -> EdgeList:
+    """All edges in ascending order, as device columns."""
+    keys = allocate(n_edges, np.uint64)
+    weights = None if slots.weights is None else allocate(n_edges, np.float32)
+    _empty_into("export_columns", slots, keys, weights)
+    return EdgeList(keys, weights)
+
+
+def export_csr(
+    slots: Slots, rows: RowIndex, n_vertices: int, n_edges: int
+) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
+    """The whole array as a CSR: offsets uint64[n_vertices + 1], neighbours uint32, weights float32 or None."""
+    offsets = allocate(n_vertices + 1, np.uint64)
+    offsets[:1] = 0
+    import_cupy().cumsum(rows.degrees[:n_vertices], dtype=np.uint64, out=offsets[1:])
+    neighbors = allocate(n_edges, np.uint32)
+    weights = None if slots.weights is None else allocate(n_edges, np.float32)
+    _empty_into("export_neighbors", slots, neighbors, weights)
+    return offsets, neighbors, weights
+
+
+def _empty_into(kernel: str, slots: Slots, column: DeviceArray, weights: DeviceArray | None) -> None:
+    n_leaves = slots.counts.size
+    source = (slots.keys, slots.weights, slots.counts, leaf_ends(slots), np.uint32(n_leaves))
+    _launch(kernel, 32 * n_leaves, (*source, column, weights), weighted=weights is not None)
+
+
+def _target(slots: Slots, rows: RowIndex, n_edges: int) -> Any:
+    target = np.zeros(1, _TARGET)
+    for name, array in (
+        ("keys", slots.keys),
+        ("weights", slots.weights),
+        ("counts", slots.counts),
+        ("heads", slots.heads),
+        ("row_leaf", rows.leaf),
+    ):
+        target[name] = address(array)
+    target["n_edges"] = n_edges
+    target["n_leaves"] = slots.counts.size
+    return target
+
+
+def _launch(kernel: str, n_threads: int, arguments: tuple[Any, ...], *, weighted: bool) -> None:
+    """Launch a kernel whose threads go round until about ``n_threads`` pieces of work are done."""
+    n_blocks = min(-(-n_threads // THREADS), BLOCKS_MAX)
+    if n_blocks == 0:
+        return
+    # CuPy knows no null pointer: an address goes in as a number.
+    values = tuple(np.uint64(0) if value is None else value for value in arguments)
+    load_module("spread.cu", weighted=weighted).get_function(kernel)((n_blocks,), (THREADS,), values)
