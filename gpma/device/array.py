@@ -1,12 +1,30 @@
-"""The packed memory array on a CUDA device."""
+"""The packed memory array on a CUDA device.
+
+The twin of the host's (``gpma/pma.py``): keys ``src << 32 | dst`` in ascending order in an array with gaps, and a
+batch of any size touches only the leaves where its keys belong. ``state.py`` has the arrays, ``geometry.py`` the
+layout, ``update.py`` and ``sorted.py`` the ways to apply a batch, ``spread.py`` and ``reads.py`` all else.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .geometry import DeviceLayout
+import numpy as np
+
+from ..edges import EdgeBatch
+from .geometry import LEAF_LEAST, DeviceLayout
+from .invariants import violations
 from .module import import_cupy
+from .report import DeviceReport
+from .sorted import Run, SortedUpdates
+from .staging import Columns, Staging
 from .state import RowIndex, Slots, new_rows, new_slots
+from .update import BAD_ROW, HEAVY, SMALL_MAX, Pipeline
+
+# A batch of more than this share of the edges is merged with the array into a new one.
+REBUILD_SHARE = 0.1
+# Rows grow by this factor, so that a new vertex costs constant time.
+ROOM = 1.5
 
 
 class DevicePackedArray:
@@ -22,9 +40,17 @@ class DevicePackedArray:
         self._n_edges = 0
         self._n_vertices = 0
         self._layout = DeviceLayout.holding(0)
+        self._leaf_least = LEAF_LEAST
         with self.stream:
             self._slots: Slots = new_slots(self._layout, weighted=weighted)
-            self._rows: RowIndex = new_rows(0)
+            self._slots.counts.fill(0)
+            self._slots.heads[:1] = 0
+            self._slots.heads[1:] = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+            self._rows: RowIndex = new_rows(1)
+            self._pipeline = Pipeline(self.stream, weighted=weighted)
+            self._sorted = SortedUpdates(self._pipeline)
+            self._staging = Staging(self.stream)
+        self._point()
 
     @property
     def n_edges(self) -> int:
@@ -33,3 +59,137 @@ class DevicePackedArray:
     @property
     def n_vertices(self) -> int:
         return self._n_vertices
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Make room for rows 0 .. n_vertices - 1; new rows are empty.
+
+        Raises:
+            MemoryError: there is not enough; nothing was changed.
+        """
+        room = int(self._rows.degrees.size)
+        if n_vertices > room:
+            with self.stream:
+                rows = new_rows(max(n_vertices, int(room * ROOM)))
+                for new, old in zip(rows, self._rows, strict=True):
+                    new[:room] = old
+            self._rows = rows
+            self._point()
+        self._n_vertices = max(self._n_vertices, n_vertices)
+
+    def apply(self, batch: EdgeBatch) -> DeviceReport:
+        """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised.
+
+        Until the report is there, nothing is written to the array that could not be undone by forgetting it: all
+        memory is taken before.
+
+        Raises:
+            ValueError: the batch names a row that does not exist (``ensure_vertices``).
+            MemoryError: there is not enough.
+        """
+        n = len(batch)
+        if n == 0:
+            return self._empty_report()
+        columns = self._staging.bring(batch, weighted=self.weighted)
+        pipeline = self._pipeline
+        pipeline.begin(columns, self._n_vertices)
+        if self._n_edges + n > self._layout.edges_max or n > REBUILD_SHARE * self._n_edges:
+            report = self._apply_rebuilding(columns, n)
+            if report is not None:
+                return report
+            pipeline.begin(columns, self._n_vertices)
+        flags = pipeline.small() if n <= SMALL_MAX else HEAVY
+        if flags == HEAVY:
+            flags = pipeline.large()
+        if flags == BAD_ROW:
+            raise self._no_such_row()
+        if flags == HEAVY:
+            self._finish_heavy(columns)
+        totals = pipeline.totals()
+        self._n_edges += totals[0] - totals[2]
+        report = self._report(columns, n, totals, int(pipeline.status["slots_moved"][0]))
+        if self._n_edges < self._layout.edges_min:
+            self._shrink()
+        pipeline.end()
+        return report
+
+    def check(self) -> list[str]:
+        """Violated invariants, in words; empty when all is well."""
+        self.stream.synchronize()
+        return violations(self._slots, self._rows, self._layout, self._n_edges, self._n_vertices, self._leaf_least)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held on the device, by structure: slots, leaves, rows, scratch."""
+        slots = self._slots
+        return {
+            "slots": slots.keys.nbytes + (slots.weights.nbytes if slots.weights is not None else 0),
+            "leaves": sum(array.nbytes for array in slots[2:]),
+            "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
+            "scratch": self._pipeline.memory_bytes() + self._staging.memory_bytes(),
+        }
+
+    def _apply_rebuilding(self, columns: Columns, n: int) -> DeviceReport | None:
+        """Merge array and batch into a new array, if it must grow or the batch is large; None: neither is so."""
+        pipeline = self._pipeline
+        with self.stream:
+            run, flags = self._sorted.probe(columns)
+            if flags == BAD_ROW:
+                raise self._no_such_row()
+            totals = pipeline.totals()
+            n_edges = self._n_edges + totals[0] - totals[2]
+            layout = self._layout.resized(n_edges)
+            if layout is self._layout and n <= REBUILD_SHARE * self._n_edges:
+                return None
+            try:
+                self._rebuild(run, layout, n_edges)
+            except MemoryError:
+                if layout.n_leaves > self._layout.n_leaves:
+                    raise
+                return None  # the ordinary way needs no second array
+        report = self._report(columns, n, totals, n_edges)
+        pipeline.end()
+        return report
+
+    def _finish_heavy(self, columns: Columns) -> None:
+        pipeline = self._pipeline
+        try:
+            with self.stream:
+                self._sorted.merge_heavy(columns, self._slots)
+        except MemoryError:
+            pipeline.abandon()
+            raise
+        pipeline.finish()
+
+    def _rebuild(self, run: Run | None, layout: DeviceLayout, n_edges: int) -> None:
+        self._slots = self._sorted.rebuild(run, layout, self._slots, self._rows, n_edges)
+        self._layout, self._n_edges = layout, n_edges
+        self._leaf_least = LEAF_LEAST
+        self._point()
+
+    def _shrink(self) -> None:
+        """Move to a smaller array; without the memory for it stay, until the next batch tries again."""
+        try:
+            with self.stream:
+                self._rebuild(None, self._layout.resized(self._n_edges), self._n_edges)
+        except MemoryError:
+            # The root may by now be so sparse that leaves hold fewer keys than rows are searched for.
+            self._leaf_least = min(self._leaf_least, self._n_edges // self._layout.n_leaves)
+            self._point()
+
+    def _point(self) -> None:
+        self._pipeline.point_at_array(self._slots, self._rows, self._layout, self._leaf_least)
+
+    def _report(
+        self, columns: Columns, n: int, totals: tuple[int, int, int, int], slots_moved: int
+    ) -> DeviceReport:
+        work = self._pipeline.work
+        old_weights = None if work.old_weights is None else work.old_weights[:n]
+        return DeviceReport(*columns, work.outcome[:n], old_weights, totals, slots_moved)
+
+    def _empty_report(self) -> DeviceReport:
+        cupy = import_cupy()
+        bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
+        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, bytes_, floats, (0, 0, 0, 0), 0)
+
+    def _no_such_row(self) -> ValueError:
+        row = int(self._pipeline.status["bad_row"][0])
+        return ValueError(f"the batch names row {row} of {self._n_vertices}")

@@ -1,7 +1,7 @@
-"""The arrays behind a device array, and the structures in which kernels find them (``array.cuh``).
+"""The arrays behind a device array, and the structures in which kernels find them (``array.cuh``, ``run.cuh``).
 
-Kernels take one pointer to a ``State`` in device memory instead of two dozen arguments: a launch through CuPy
-costs by the argument. It is written anew only when an array moved.
+Kernels take these structures by value: CuPy passes a NumPy array of one element so, and a launch costs by the
+argument. ``State`` changes only when an array moved, so that it is filled in once for many batches.
 """
 
 from __future__ import annotations
@@ -17,38 +17,53 @@ from .module import import_cupy
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
 
-_POINTERS = (
-    *("keys", "weights", "counts", "heads", "row_leaf", "degrees", "lower", "upper"),
-    *("pending", "marks"),
-    *("records", "update_leaf", "update_rank", "item_leaf", "item_begin", "item_count"),
-    *("unfit", "window_begin", "window_height", "tall", "outcome", "old_weights"),
-    *("partials", "chunks", "counters", "status"),
+# As in the .cuh files: most updates of one leaf that a tile merges; leaves of a chunk, as a shift.
+BUCKET = 16
+CHUNK_SHIFT = 10
+
+
+def _structure(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype[np.void]:
+    return np.dtype([*((name, np.uint64) for name in pointers), *((name, np.uint32) for name in numbers)])
+
+
+# struct State.
+STATE = _structure(
+    (
+        *("keys", "weights", "counts", "heads", "row_leaf", "degrees", "lower", "upper"),
+        *("pending", "marks", "chunks"),
+        *("records", "update_leaf", "update_rank", "item_leaf", "item_begin", "item_count"),
+        *("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
+        *("outcome", "old_weights", "counters", "status"),
+    ),
+    ("n_leaves", "height", "leaf_least", "n_blocks", "room", "unused"),
 )
-_NUMBERS = ("n_leaves", "height", "leaf_least", "n_blocks")
-# struct State of array.cuh.
-STATE = np.dtype([*((name, np.uint64) for name in _POINTERS), *((name, np.uint32) for name in _NUMBERS)])
-# struct Status of array.cuh.
+# struct Batch.
+BATCH = _structure(("keys", "ops", "weights"), ("n", "n_vertices", "sequence", "heavy_merged"))
+# struct Run.
+RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
+# struct Status.
 STATUS = np.dtype(
     [
         ("sequence", np.uint32),
         ("flags", np.uint32),
         ("totals", np.uint32, 4),
         ("heavy_records", np.uint32),
-        ("n_heavy", np.uint32),
+        ("heavy_leaves", np.uint32),
         ("bad_row", np.uint32),
-        ("n_windows", np.uint32),
+        ("n_unfit", np.uint32),
         ("slots_moved", np.uint64),
     ]
 )
-COUNTERS_BYTES = 80
+COUNTERS_BYTES = 64  # struct Counters
+RECORD_BYTES = SPILL_BYTES = 16
 
 
 class Slots(NamedTuple):
-    """The packed array itself, and work arrays of the same size; all of them on the device.
+    """The packed array itself, and work arrays by leaf; all of them on the device.
 
     ``keys`` uint64[slots]; ``weights`` float32[slots], or None; ``counts`` uint32[leaves]; ``heads``
     uint64[leaves + 1]; ``lower`` and ``upper`` float64[height + 1]; ``pending`` and ``marks`` uint32[leaves],
-    zero between batches.
+    zero between batches; ``chunks`` uint64, for sums over leaves.
     """
 
     keys: DeviceArray
@@ -69,8 +84,23 @@ class RowIndex(NamedTuple):
     degrees: DeviceArray
 
 
-# Counts are summed over runs of so many leaves for windows taller than that (CHUNK in rebalance.cuh).
-CHUNK_SHIFT = 10
+class Work(NamedTuple):
+    """Work arrays for batches of up to ``room`` updates (``item_count`` uint32[room] is zero between batches), and
+    the report of the last one: ``outcome`` uint8[room], ``old_weights`` float32[room] or None."""
+
+    records: DeviceArray
+    update_leaf: DeviceArray
+    update_rank: DeviceArray
+    item_leaf: DeviceArray
+    item_begin: DeviceArray
+    item_count: DeviceArray
+    unfit: DeviceArray
+    tall: DeviceArray
+    window_begin: DeviceArray
+    window_height: DeviceArray
+    spills: DeviceArray
+    outcome: DeviceArray
+    old_weights: DeviceArray | None
 
 
 def new_slots(layout: DeviceLayout, *, weighted: bool) -> Slots:
@@ -81,15 +111,15 @@ def new_slots(layout: DeviceLayout, *, weighted: bool) -> Slots:
     """
     n_leaves = layout.n_leaves
     return Slots(
-        keys=_allocate(layout.n_slots, np.uint64),
-        weights=_allocate(layout.n_slots, np.float32) if weighted else None,
-        counts=_allocate(n_leaves, np.uint32),
-        heads=_allocate(n_leaves + 1, np.uint64),
+        keys=allocate(layout.n_slots, np.uint64),
+        weights=allocate(layout.n_slots, np.float32) if weighted else None,
+        counts=allocate(n_leaves, np.uint32),
+        heads=allocate(n_leaves + 1, np.uint64),
         lower=_uploaded(layout.lower),
         upper=_uploaded(layout.upper),
-        pending=_zeros(n_leaves, np.uint32),
-        marks=_zeros(n_leaves, np.uint32),
-        chunks=_allocate((n_leaves >> CHUNK_SHIFT) + 1, np.uint64),
+        pending=zeros(n_leaves, np.uint32),
+        marks=zeros(n_leaves, np.uint32),
+        chunks=allocate((n_leaves >> CHUNK_SHIFT) + 1, np.uint64),
     )
 
 
@@ -99,26 +129,56 @@ def new_rows(n_vertices: int) -> RowIndex:
     Raises:
         MemoryError: the device has not enough.
     """
-    return RowIndex(_zeros(n_vertices, np.uint32), _zeros(n_vertices, np.uint32))
+    return RowIndex(zeros(n_vertices, np.uint32), zeros(n_vertices, np.uint32))
+
+
+def new_work(room: int, small_max: int, *, weighted: bool) -> Work:
+    """Work arrays for batches of up to ``room`` updates; those of up to ``small_max`` get buckets of records.
+
+    Raises:
+        MemoryError: the device has not enough.
+    """
+    n_records = max(room, BUCKET * min(room, small_max))
+    return Work(
+        records=allocate(n_records * RECORD_BYTES, np.uint8),
+        update_leaf=allocate(room, np.uint32),
+        update_rank=allocate(room, np.uint32),
+        item_leaf=allocate(room, np.uint32),
+        item_begin=allocate(room, np.uint32),
+        item_count=zeros(room, np.uint32),
+        unfit=allocate(room, np.uint32),
+        tall=allocate(room, np.uint32),
+        window_begin=allocate(room, np.uint32),
+        window_height=allocate(room, np.uint32),
+        spills=allocate((room + 1) * SPILL_BYTES, np.uint8),
+        outcome=allocate(room, np.uint8),
+        old_weights=allocate(room, np.float32) if weighted else None,
+    )
+
+
+def point_at(structure: npt.NDArray[np.void], arrays: NamedTuple) -> None:
+    """Write the addresses of these arrays into the fields of the same names."""
+    for name, array in zip(arrays._fields, arrays, strict=True):
+        structure[name] = address(array)
 
 
 def address(array: DeviceArray | None) -> int:
-    """Where an array begins on the device; 0 for None and for an empty one."""
+    """Where an array begins on the device; 0 for None."""
     return 0 if array is None else int(array.data.ptr)
 
 
-def _allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
-    """Every device array of this module comes from here, so that a test can let any one of them fail."""
+def allocate(n: int, dtype: npt.DTypeLike) -> DeviceArray:
+    """Every device array of this package comes from here, so that a test can let any one of them fail."""
     return import_cupy().empty(n, dtype)
 
 
-def _zeros(n: int, dtype: npt.DTypeLike) -> DeviceArray:
-    array = _allocate(n, dtype)
+def zeros(n: int, dtype: npt.DTypeLike) -> DeviceArray:
+    array = allocate(n, dtype)
     array.fill(0)
     return array
 
 
 def _uploaded(values: npt.NDArray[Any]) -> DeviceArray:
-    array = _allocate(values.size, values.dtype)
+    array = allocate(values.size, values.dtype)
     array.set(values)
     return array

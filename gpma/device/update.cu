@@ -138,12 +138,24 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
     state.records[at] = record_of(batch, i, batch.keys[i]);
 }
 
+// Takes back what heavy leaves left in work arrays, but for where the keys beyond their slots are.
+__device__ __forceinline__ void release_heavy(const State& state)
+{
+    const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n_heavy; i += gridDim.x * blockDim.x) {
+        const u32 item = state.room - 1 - i, leaf = load_cached(state.item_leaf + item);
+        state.item_count[item] = 0;
+        if (load_cached(state.counts + leaf) <= LEAF_SLOTS) state.pending[leaf] = 0;
+    }
+}
+
 extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_leaves(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     __shared__ u64 leaf_keys[MERGE_THREADS / TILE * LEAF_SLOTS];
     __shared__ u32 block_totals[4];
     if (obstacle(state, batch)) return;
+    if (batch.heavy_merged) release_heavy(state);
     const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);
     merge_items(state, n_items, n_items > n_warps * 32 ? 32 : 32 / TILE, leaf_keys, block_totals);

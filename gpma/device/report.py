@@ -1,0 +1,69 @@
+"""What a batch changed, as the device tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
+from ..edges import ChangeReport, EdgeList
+from .module import import_cupy
+
+# The outcome of an update that a later one of the same edge overrides; the others are those of gpma/arrays.py.
+SUPERSEDED = 4
+
+
+@dataclass(slots=True)
+class DeviceReport:
+    """The updates of a batch, in its order, and what became of each; columns on the device.
+
+    ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None (1.0 throughout): the batch itself.
+    ``outcome`` uint8[n]: INSERTED, OVERWRITTEN, DELETED, ABSENT or SUPERSEDED. ``old_weights`` float32[n], None
+    when the array is unweighted: the weight before the batch, of edges that were there; else 0.
+    ``totals``: updates by outcome, from INSERTED to ABSENT. ``slots_moved``: keys that redistribution wrote.
+
+    ``outcome`` and ``old_weights`` are the array's own work arrays: good until its next ``apply``.
+    """
+
+    keys: Any
+    ops: Any
+    weights: Any
+    outcome: Any
+    old_weights: Any
+    totals: tuple[int, int, int, int]
+    slots_moved: int
+
+    def __len__(self) -> int:
+        return int(self.keys.size)
+
+    def sorted(self) -> ChangeReport:
+        """The same on the host, each part in ascending key order: exactly what the host's array reports."""
+        asnumpy = import_cupy().asnumpy
+        keys, ops, outcome = asnumpy(self.keys), asnumpy(self.ops), asnumpy(self.outcome)
+        weighted = self.old_weights is not None
+        old = asnumpy(self.old_weights) if weighted else None
+        new = None
+        if weighted:
+            new = np.ones(keys.size, np.float32) if self.weights is None else asnumpy(self.weights)
+        assert ops.size == keys.size == outcome.size
+        order = np.argsort(keys, kind="stable")
+
+        def part(which: int) -> npt.NDArray[np.intp]:
+            chosen: npt.NDArray[np.intp] = order[outcome[order] == which]
+            return chosen
+
+        def edges(chosen: npt.NDArray[np.intp], weights: npt.NDArray[np.float32] | None) -> EdgeList:
+            return EdgeList(keys[chosen], None if weights is None else weights[chosen])
+
+        overwritten = part(OVERWRITTEN)
+        return ChangeReport(
+            inserted=edges(part(INSERTED), new),
+            overwritten=edges(overwritten, new),
+            overwritten_old=None if old is None else old[overwritten],
+            deleted=edges(part(DELETED), old),
+            absent=keys[part(ABSENT)],
+            slots_moved=self.slots_moved,
+        )

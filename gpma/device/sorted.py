@@ -1,0 +1,158 @@
+"""Batches that are sorted before they are applied (``sorted.cu``): those of heavy leaves, and rebuilds.
+
+Sorting, sums and searches are CuPy's. All memory is taken before the first write to the array.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .geometry import DeviceLayout
+from .module import import_cupy, load
+from .staging import Columns
+from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, point_at
+from .update import Pipeline
+
+# Threads of a block, as in sorted.cu, and blocks on a multiprocessor for kernels that loop.
+RUN_THREADS = 256
+RUN_BLOCKS = 8
+
+
+class Run:
+    """The kernels' view of a sorted batch, or part of one (struct Run of ``run.cuh``)."""
+
+    def __init__(self, keys: DeviceArray, updates: DeviceArray | None) -> None:
+        """Sort these keys of updates, given in the order of the batch.
+
+        ``updates``: int64[n], their positions in the batch; None: all of it.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        cupy = import_cupy()
+        n = int(keys.size)
+        order = cupy.argsort(keys)  # stable: equal keys stay in the order of the batch
+        self.keys = keys[order]
+        self.updates = order if updates is None else updates[order]
+        self.leaf = allocate(n, np.uint32)
+        self.place = allocate(n, np.uint8)
+        self.change = allocate(n, np.int32)
+        self.before = allocate(n + 1, np.int32)
+        self.before[:1] = 0
+        self.n = n
+        self.structure = np.zeros(1, RUN)
+        for name in ("keys", "updates", "leaf", "place", "change", "before"):
+            self.structure[name] = address(getattr(self, name))
+        self.structure["n"] = n
+
+    def sum_changes(self) -> None:
+        """Fill ``before``, once ``change`` is known."""
+        import_cupy().cumsum(self.change, out=self.before[1:])
+
+
+class SortedUpdates:
+    """The kernels that apply runs."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        module = load("sorted.cu", weighted=pipeline.weighted)
+        self._kernels = {
+            name: module.get_function(name)
+            for name in (
+                *("probe_run", "tell_totals", "merge_heavy", "add_heavy"),
+                *("find_leaf_begins", "rebuild_kept", "rebuild_added", "index_leaves"),
+            )
+        }
+
+    def probe(self, columns: Columns) -> tuple[Run, int]:
+        """Sort and look up the whole batch; nothing is written but the report. Returns the flags too.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        pipeline = self._pipeline
+        run = Run(columns.keys, None)
+        try:
+            self._look_up(run)
+        finally:
+            self._launch("tell_totals", 1, pipeline.arguments, threads=1)
+            flags = pipeline.wait()
+        return run, flags
+
+    def merge_heavy(self, columns: Columns, slots: Slots) -> None:
+        """Merge the leaves that ``Pipeline.large`` found heavy; what is left of the batch comes after.
+
+        Raises:
+            MemoryError: there is not enough; nothing was changed but work arrays.
+        """
+        pipeline = self._pipeline
+        cupy = import_cupy()
+        n, n_heavy = int(columns.keys.size), int(pipeline.status["heavy_records"][0])
+        updates = None
+        keys = columns.keys
+        if n_heavy < n:
+            # The records of heavy leaves lie behind all others, and their leaves point at them.
+            first_record = slots.pending[pipeline.work.update_leaf[:n]]
+            updates = cupy.flatnonzero(first_record >= np.uint32(n - n_heavy))
+            keys = columns.keys[updates]
+        run = Run(keys, updates)
+        self._look_up(run)
+        arguments = (*pipeline.arguments, run.structure)
+        n_leaves = int(pipeline.status["heavy_leaves"][0])
+        self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
+        self._launch("add_heavy", _ceil(run.n), arguments)
+
+    def rebuild(self, run: Run | None, layout: DeviceLayout, slots: Slots, rows: RowIndex, n_edges: int) -> Slots:
+        """Merge the array, ``slots``, and a run that was looked up into a new array of this layout.
+
+        ``n_edges``: what it will hold. Returns the new array; the row index is written in place.
+
+        Raises:
+            MemoryError: there is not enough; nothing was changed.
+        """
+        pipeline = self._pipeline
+        new = new_slots(layout, weighted=pipeline.weighted)
+        run = run or _empty_run()
+        n_leaves = int(slots.counts.size)
+        ranks = import_cupy().cumsum(slots.counts, dtype=np.uint64)
+        leaf_begin = allocate(n_leaves + 1, np.uint32)
+        run.structure["ranks"], run.structure["leaf_begin"] = address(ranks), address(leaf_begin)
+        target = np.zeros(1, STATE)
+        point_at(target, new)
+        target["row_leaf"], target["n_leaves"] = address(rows.leaf), layout.n_leaves
+        edges = np.uint64(n_edges)
+        arguments = (pipeline.state, target, pipeline.batch, run.structure, edges)
+        self._launch("find_leaf_begins", _ceil(n_leaves + 1), (pipeline.state, run.structure))
+        self._launch("rebuild_kept", _ceil(n_leaves * 32), arguments, loops=True)
+        if run.n:
+            self._launch("rebuild_added", _ceil(run.n), arguments)
+        self._launch("index_leaves", _ceil(layout.n_leaves * 32), (target, edges), loops=True)
+        pipeline.stream.synchronize()
+        return new
+
+    def _look_up(self, run: Run) -> None:
+        self._launch("probe_run", _ceil(run.n), (*self._pipeline.arguments, run.structure), loops=True)
+        run.sum_changes()
+
+    def _launch(
+        self,
+        name: str,
+        blocks: int,
+        arguments: tuple[Any, ...],
+        *,
+        loops: bool = False,
+        threads: int = RUN_THREADS,
+    ) -> None:
+        if loops:
+            blocks = min(blocks, self._pipeline.n_blocks * RUN_BLOCKS)
+        self._pipeline.launch(self._kernels[name], blocks, threads, arguments)
+
+
+def _empty_run() -> Run:
+    return Run(allocate(0, np.uint64), None)
+
+
+def _ceil(n: int) -> int:
+    return -(-n // RUN_THREADS)

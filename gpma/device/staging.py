@@ -1,0 +1,85 @@
+"""Bringing batches to the device: pinned memory that is used again and again, one transfer for all columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..edges import EdgeBatch
+from .module import import_cupy
+from .state import DeviceArray, allocate
+
+# Buffers grow by this factor.
+ROOM = 1.5
+# Bytes of an update: key, weight, op.
+UPDATE_BYTES = 8 + 4 + 1
+
+
+class Columns(NamedTuple):
+    """A batch on the device: ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None."""
+
+    keys: DeviceArray
+    ops: DeviceArray
+    weights: DeviceArray | None
+
+
+class Staging:
+    """Room for one batch in pinned host memory, and as much on the device."""
+
+    def __init__(self, stream: Any) -> None:
+        self._cupy = import_cupy()
+        self._stream = stream
+        self._event: Any = None
+        self._room = 0
+        self._pinned: Any = None
+        self._host = np.empty(0, np.uint8)
+        self._device: Any = None
+
+    def bring(self, batch: EdgeBatch, *, weighted: bool) -> Columns:
+        """The batch on the device, in the order of the stream. NumPy columns are copied; good until the next call.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        weights = batch.weights if weighted else None
+        if isinstance(batch.keys, np.ndarray):
+            return self._copied(batch, weights)
+        current = self._cupy.cuda.get_current_stream()
+        if current.ptr != self._stream.ptr:
+            if self._event is None:
+                self._event = self._cupy.cuda.Event(disable_timing=True)
+            self._event.record(current)
+            self._stream.wait_event(self._event)
+        contiguous = self._cupy.ascontiguousarray
+        return Columns(
+            contiguous(batch.keys), contiguous(batch.ops), None if weights is None else contiguous(weights)
+        )
+
+    def _copied(self, batch: EdgeBatch, weights: Any) -> Columns:
+        n = len(batch)
+        self._reserve(n)
+        parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops] if weights is None else [batch.keys, weights, batch.ops]
+        offsets = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
+        for part, begin in zip(parts, offsets[:-1], strict=True):
+            self._host[begin : begin + part.nbytes].view(part.dtype)[:] = part
+        self._device.data.copy_from_host_async(self._pinned.ptr, offsets[-1], self._stream)
+        on_device = [
+            self._cupy.ndarray(n, part.dtype, self._device.data + begin)
+            for part, begin in zip(parts, offsets[:-1], strict=True)
+        ]
+        return Columns(on_device[0], on_device[-1], None if weights is None else on_device[1])
+
+    def _reserve(self, n: int) -> None:
+        if n <= self._room:
+            return
+        room = max(n, int(self._room * ROOM))
+        device = allocate(room * UPDATE_BYTES, np.uint8)
+        self._pinned = self._cupy.cuda.alloc_pinned_memory(room * UPDATE_BYTES)
+        self._host = np.frombuffer(self._pinned, np.uint8, room * UPDATE_BYTES)
+        self._device, self._room = device, room
+
+    def memory_bytes(self) -> int:
+        """Bytes held on the device."""
+        return self._room * UPDATE_BYTES

@@ -1,0 +1,211 @@
+"""The kernels of an update in their order (``update.cu``), and the arrays that they work in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .geometry import LEAF_SHIFT, DeviceLayout
+from .module import import_cupy, load, load_cooperative
+from .staging import Columns
+from .state import (
+    BATCH,
+    BUCKET,
+    COUNTERS_BYTES,
+    STATE,
+    STATUS,
+    RowIndex,
+    Slots,
+    Work,
+    address,
+    allocate,
+    new_work,
+    point_at,
+    zeros,
+)
+
+# Flags of a status (array.cuh).
+DONE, HEAVY, BAD_ROW = 0, 1, 2
+# Threads of a block, as in update.cu.
+BLOCK_THREADS = 512
+MERGE_THREADS, MERGE_BLOCKS = 256, 4
+LOCATE_THREADS = 256
+# Updates of up to so many are applied by one kernel.
+SMALL_MAX = 4096
+# Up to so many, eight lanes together locate an update.
+TOGETHER_MAX = 300_000
+# A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
+BY_LEAF_SHARE = 0.25
+# Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
+ROOM = 1.5
+ROOM_MAX = 1 << 23
+# How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
+SPINS_MAX = 20_000
+
+
+class Pipeline:
+    """Applies batches to the array that ``state`` points at; everything runs on ``stream``."""
+
+    def __init__(self, stream: Any, *, weighted: bool) -> None:
+        cupy = import_cupy()
+        self.weighted = weighted
+        self.stream = stream
+        self.state = np.zeros(1, STATE)
+        self.batch = np.zeros(1, BATCH)
+        self.arguments = (self.state, self.batch)
+        self.n_blocks = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+        self.stage_bytes = _stage_bytes(weighted)
+        self._work: Work | None = None
+        self._room = 0
+        self._counters = zeros(COUNTERS_BYTES, np.uint8)
+        self._partials = allocate(2 * self.n_blocks, np.uint64)
+        pinned = cupy.cuda.alloc_pinned_memory(STATUS.itemsize)
+        self.status = np.frombuffer(pinned, STATUS, 1)
+        self.status[:] = 0
+        self._words = memoryview(self.status.view(np.uint32))
+        self._sequence = 0
+        state = self.state
+        state["counters"], state["status"] = address(self._counters), pinned.ptr
+        state["partials"], state["n_blocks"] = address(self._partials), self.n_blocks
+        together = load_cooperative("update.cu", weighted=weighted)
+        alone = load("update.cu", weighted=weighted)
+        self._small, self._rebalance, self._abandon = (
+            together.get_function(name) for name in ("update_small", "rebalance", "abandon")
+        )
+        for kernel in (self._small, self._rebalance):
+            kernel.max_dynamic_shared_size_bytes = self.stage_bytes
+        self._locate, self._locate_together, self._by_update, self._by_leaf, self._place, self._merge = (
+            alone.get_function(name)
+            for name in (
+                *("locate_updates", "locate_updates_together", "allocate_by_update", "allocate_by_leaf"),
+                *("place_updates", "merge_leaves"),
+            )
+        )
+
+    @property
+    def work(self) -> Work:
+        assert self._work is not None
+        return self._work
+
+    def point_at_array(self, slots: Slots, rows: RowIndex, layout: DeviceLayout, leaf_least: int) -> None:
+        """From here on batches go to this array."""
+        point_at(self.state, slots)
+        self.state["row_leaf"], self.state["degrees"] = address(rows.leaf), address(rows.degrees)
+        self.state["n_leaves"], self.state["height"] = layout.n_leaves, layout.height
+        self.state["leaf_least"] = leaf_least
+
+    def begin(self, columns: Columns, n_vertices: int) -> None:
+        """Take room for a batch, and make it the one that kernels see.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        n = int(columns.keys.size)
+        if n > self._room:
+            self._reserve(max(n, int(self._room * ROOM)))
+        self.batch[0] = (
+            columns.keys.data.ptr,
+            columns.ops.data.ptr,
+            0 if columns.weights is None else columns.weights.data.ptr,
+            n,
+            n_vertices,
+            self.next_sequence(),
+            0,
+        )
+
+    def end(self) -> None:
+        """Give large work arrays back."""
+        if self._room > ROOM_MAX:
+            self._work, self._room = None, 0
+
+    def small(self) -> int:
+        """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
+        self.launch(self._small, self.n_blocks, BLOCK_THREADS, shared_bytes=self.stage_bytes)
+        return self.wait()
+
+    def large(self) -> int:
+        """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays; see ``finish``."""
+        n, n_leaves = int(self.batch["n"][0]), int(self.state["n_leaves"][0])
+        if n <= TOGETHER_MAX:
+            self.launch(self._locate_together, _ceil(8 * n, LOCATE_THREADS), LOCATE_THREADS)
+        else:
+            self.launch(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
+        if n > BY_LEAF_SHARE * n_leaves:
+            self.launch(self._by_leaf, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
+        else:
+            self.launch(self._by_update, min(_ceil(n, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
+        self.launch(self._place, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
+        return self._merge_and_rebalance()
+
+    def finish(self) -> int:
+        """Apply what is left of a batch whose heavy leaves have been merged."""
+        self.batch["heavy_merged"] = 1
+        self.batch["sequence"] = self.next_sequence()
+        return self._merge_and_rebalance()
+
+    def abandon(self) -> None:
+        """Forget a batch of which nothing was written but work arrays."""
+        self.batch["sequence"] = self.next_sequence()
+        self.launch(self._abandon, self.n_blocks, BLOCK_THREADS)
+        self.wait()
+
+    def launch(
+        self, kernel: Any, blocks: int, threads: int, arguments: tuple[Any, ...] = (), *, shared_bytes: int = 0
+    ) -> None:
+        """Start a kernel of the batch, by default with State and Batch for arguments."""
+        kernel((blocks,), (threads,), arguments or self.arguments, shared_mem=shared_bytes, stream=self.stream)
+
+    def wait(self) -> int:
+        """Wait until the batch's sequence number is published; returns the flags.
+
+        Raises:
+            RuntimeError: a kernel failed.
+        """
+        words, sequence = self._words, self._sequence
+        spins = 0
+        while words[0] != sequence:
+            spins += 1
+            if spins > SPINS_MAX:
+                self.stream.synchronize()
+                if words[0] != sequence:
+                    raise RuntimeError("the device did not finish a batch")
+        return words[1]
+
+    def totals(self) -> tuple[int, int, int, int]:
+        """Updates of the finished batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
+        words = self._words
+        return words[2], words[3], words[4], words[5]
+
+    def next_sequence(self) -> int:
+        self._sequence = (self._sequence + 1) & 0xFFFF_FFFF
+        return self._sequence
+
+    def memory_bytes(self) -> int:
+        """Bytes of work arrays by update."""
+        return sum(array.nbytes for array in self._work or () if array is not None)
+
+    def _merge_and_rebalance(self) -> int:
+        n_items_max = int(min(self.batch["n"][0], self.state["n_leaves"][0]))
+        blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
+        self.launch(self._merge, blocks, MERGE_THREADS)
+        self.launch(self._rebalance, self.n_blocks, BLOCK_THREADS, shared_bytes=self.stage_bytes)
+        return self.wait()
+
+    def _reserve(self, room: int) -> None:
+        # The old ones go first: they may be what the new ones need. Without them no batch has begun.
+        self._work, self._room = None, 0
+        self._work = new_work(room, SMALL_MAX, weighted=self.weighted)
+        self._room = room
+        point_at(self.state, self._work)
+        self.state["room"] = room
+
+
+def _ceil(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+def _stage_bytes(weighted: bool) -> int:
+    """STAGE_BYTES of rebalance.cuh."""
+    n_leaves = 1 << 7
+    return (n_leaves << LEAF_SHIFT) * (12 if weighted else 8) + (n_leaves + 1 + 4) * 8
