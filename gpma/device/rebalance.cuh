@@ -173,10 +173,21 @@ __device__ __forceinline__ void index_row(
     }
 }
 
-// Writes staged keys into leaves ``begin`` to ``end`` of the window that begins at leaf ``window``.
+// The row of the next leaf's head may have begun in this window and have lost all the keys that it had there. It
+// then begins behind the window, but below that head: its index is the window's last leaf. ``key`` is the last there.
+__device__ __forceinline__ void index_row_behind(const State& state, u32 leaf, u64 key)
+{
+    if (leaf + 1 == state.n_leaves) return;
+    const u64 head = load_cached(state.heads + leaf + 1);
+    const u32 row = u32(head >> 32);
+    if (row != u32(key >> 32) && head != u64(row) << 32) state.row_leaf[row] = leaf;
+}
+
+// Writes staged keys into leaves ``begin`` to ``end`` of the ``n_leaves`` from leaf ``window`` on.
 // The first staged key is the first one of leaf ``begin``; ``previous`` is the key before it.
 __device__ __forceinline__ void write_leaves(
-    const State& state, const Stage& stage, u32 window, const Spread& spread, u64 begin, u64 end, u64 previous)
+    const State& state, const Stage& stage, u32 window, u32 n_leaves, const Spread& spread, u64 begin, u64 end,
+    u64 previous)
 {
     const u32 lane = lane_number();
     const u64 first_rank = spread.rank(begin);
@@ -196,6 +207,7 @@ __device__ __forceinline__ void write_leaves(
         if (lane == 0) {
             state.counts[leaf] = count;
             if (q > 0) state.heads[leaf] = count ? stage.keys[from] : EMPTY_KEY;
+            if (q + 1 == n_leaves && count) index_row_behind(state, leaf, stage.keys[from + count - 1]);
         }
     }
 }
@@ -255,7 +267,7 @@ __device__ __forceinline__ void redistribute_in_block(const State& state, const 
     __syncthreads();
     const Tally all = unpacked(stage.prefix[n_leaves]);
     const u64 edges = all.held + all.spilled;
-    write_leaves(state, stage, begin, Spread(edges, n_leaves), 0, n_leaves, 0);
+    write_leaves(state, stage, begin, n_leaves, Spread(edges, n_leaves), 0, n_leaves, 0);
     if (threadIdx.x == 0) atomicAdd(&state.counters->slots_moved, edges);
     __syncthreads();
 }
@@ -390,7 +402,7 @@ __device__ __forceinline__ void spread_out(
                 stage_rank(state, stage, u32(rank - first), window, rank, low, high);
         }
         grid_barrier(&state.counters->barrier, state.n_blocks);
-        write_leaves(state, stage, window, spread, begin, end, previous);
+        write_leaves(state, stage, window, n_leaves, spread, begin, end, previous);
         __syncthreads();
     }
 }
