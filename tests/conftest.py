@@ -64,3 +64,13 @@ def emulated_cupy() -> Iterator[ModuleType]:
         skip_or_fail("g++ not found (Debian: g++)")
     with cuda_emulator.emulated() as cupy:
         yield cupy
+
+
+def needs_device() -> ModuleType:
+    """The module ``cupy`` with a CUDA device behind it; skips the test where there is none, in CI too."""
+    cupy = pytest.importorskip("cupy", exc_type=ImportError)
+    try:
+        cupy.cuda.Device(0).compute_capability  # noqa: B018
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        pytest.skip(f"no CUDA device: {error}")
+    return cupy

@@ -7,18 +7,22 @@ layout, ``update.py`` and ``sorted.py`` the ways to apply a batch, ``spread.py``
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from ..edges import EdgeBatch
+from ..edges import EdgeBatch, EdgeList, SubCSR
+from . import reads, spread
 from .geometry import LEAF_LEAST, DeviceLayout
 from .invariants import violations
 from .module import import_cupy
+from .reads import DeviceRows
 from .report import DeviceReport
 from .sorted import Run, SortedUpdates
 from .staging import Columns, Staging
-from .state import RowIndex, Slots, new_rows, new_slots
+from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots
 from .update import BAD_ROW, HEAVY, SMALL_MAX, Pipeline
 
 # A batch of more than this share of the edges is merged with the array into a new one.
@@ -76,6 +80,26 @@ class DevicePackedArray:
             self._point()
         self._n_vertices = max(self._n_vertices, n_vertices)
 
+    def load(self, edges: EdgeList) -> None:
+        """Replace the contents by these edges (ascending keys, no key twice; NumPy or CuPy columns).
+
+        Raises:
+            ValueError: the keys are not strictly ascending, name a row that does not exist, or lack weights.
+            MemoryError: there is not enough; nothing was changed.
+        """
+        with self._ordered():
+            keys, weights = self._brought(edges.keys, edges.weights)
+            self._load(keys, weights)
+
+    def load_unsorted(self, keys: DeviceArray, weights: DeviceArray | None = None) -> None:
+        """Replace the contents by these edges in any order; of several entries of one key the last one counts.
+
+        ``keys`` uint64[n], ``weights`` float32[n] where the array keeps weights; NumPy or CuPy columns. Raises
+        what ``load`` raises.
+        """
+        with self._ordered():
+            self._load(*spread.sorted_last_wins(*self._brought(keys, weights)))
+
     def apply(self, batch: EdgeBatch) -> DeviceReport:
         """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised.
 
@@ -112,6 +136,45 @@ class DevicePackedArray:
         pipeline.end()
         return report
 
+    def view(self) -> DeviceRows:
+        """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
+        state = self._pipeline.state.copy()
+        rows = self._rows
+        return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
+
+    def export(self) -> EdgeList:
+        """All edges in ascending key order, copied into CuPy columns."""
+        with self._ordered():
+            return spread.export(self._slots, self._n_edges)
+
+    def export_csr(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
+        """A copy as CSR: offsets uint64[n_vertices + 1], neighbours uint32[n_edges], weights float32 or None."""
+        with self._ordered():
+            return spread.export_csr(self._slots, self._rows, self._n_vertices, self._n_edges)
+
+    def has_edge(self, keys: DeviceArray) -> DeviceArray:
+        """bool[n] on the device: which of these edges are there."""
+        with self._ordered():
+            return reads.has_edge(self.view(), self._column(keys, np.uint64))
+
+    def weights_of(self, keys: DeviceArray) -> DeviceArray:
+        """float32[n] weights of these edges on the device; NaN where there is no such edge.
+
+        Raises:
+            LookupError: the array is unweighted.
+        """
+        with self._ordered():
+            return reads.weights_of(self.view(), self._column(keys, np.uint64))
+
+    def rows(self, vertices: DeviceArray) -> SubCSR:
+        """The rows of these vertices (any order, repeats allowed), gathered into CuPy columns.
+
+        Raises:
+            IndexError: a vertex does not exist.
+        """
+        with self._ordered():
+            return reads.gather(self.view(), self._column(vertices, np.uint32))
+
     def check(self) -> list[str]:
         """Violated invariants, in words; empty when all is well."""
         self.stream.synchronize()
@@ -126,6 +189,38 @@ class DevicePackedArray:
             "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
             "scratch": self._pipeline.memory_bytes() + self._staging.memory_bytes(),
         }
+
+    @contextmanager
+    def _ordered(self) -> Iterator[None]:
+        """Work on ``stream``, after all that the caller's current stream has begun, which then waits for it."""
+        current = import_cupy().cuda.get_current_stream()
+        if current.ptr == self.stream.ptr:
+            yield
+            return
+        self.stream.wait_event(current.record())
+        with self.stream:
+            yield
+        current.wait_event(self.stream.record())
+
+    def _column(self, values: Any, dtype: Any) -> DeviceArray:
+        return import_cupy().ascontiguousarray(import_cupy().asarray(values, dtype))
+
+    def _brought(self, keys: Any, weights: Any) -> tuple[DeviceArray, DeviceArray | None]:
+        """Columns to load, on the device."""
+        if self.weighted and (weights is None or weights.size != keys.size):
+            raise ValueError("a weighted array needs one weight for each edge")
+        return self._column(keys, np.uint64), self._column(weights, np.float32) if self.weighted else None
+
+    def _load(self, keys: DeviceArray, weights: DeviceArray | None) -> None:
+        bad = spread.first_bad_key(keys, self._n_vertices)
+        if bad >= 0:
+            raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
+        layout = DeviceLayout.holding(keys.size)
+        slots = new_slots(layout, weighted=self.weighted)
+        spread.load(slots, self._rows, keys, weights)
+        self._slots, self._layout, self._n_edges = slots, layout, int(keys.size)
+        self._leaf_least = LEAF_LEAST
+        self._point()
 
     def _apply_rebuilding(self, columns: Columns, n: int) -> DeviceReport | None:
         """Merge array and batch into a new array, if it must grow or the batch is large; None: neither is so."""

@@ -1,0 +1,159 @@
+"""Packed arrays on the host, on the emulated device and on a real one: the same histories, the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from conftest import needs_device
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from packed_array_machine import ArrayMachine, Leaves
+
+from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, SubCSR
+from graphtide.gpma.layout import LEAF_SLOTS
+from graphtide.gpma.pma import PackedMemoryArray
+
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def leaves_of(heads: Any, counts: Any, slots: int, layout: Any) -> Leaves:
+    return Leaves(heads, counts, slots, layout.lower, layout.upper, layout.edges_min, layout.edges_max)
+
+
+class HostSide:
+    largest = 1500
+    settings = settings(max_examples=40, stateful_step_count=12, deadline=None, suppress_health_check=QUIET)
+
+    def array(self, *, weighted: bool) -> Any:
+        return PackedMemoryArray(weighted=weighted)
+
+    def apply(self, array: Any, batch: EdgeBatch) -> ChangeReport:
+        return array.apply(batch)
+
+    def load(self, array: Any, edges: EdgeList) -> None:
+        array.load(edges)
+
+    def load_unsorted(self, array: Any, keys: Any, weights: Any) -> None:
+        last = np.unique(keys[::-1], return_index=True)[1]
+        chosen = keys.size - 1 - last
+        array.load(EdgeList(keys[chosen], None if weights is None else weights[chosen]))
+
+    def export(self, array: Any) -> EdgeList:
+        return array.export()
+
+    def rows(self, array: Any, vertices: Any) -> SubCSR:
+        return array.rows(vertices)
+
+    def has_edge(self, array: Any, keys: Any) -> Any:
+        return array.has_edge(keys)
+
+    def weights_of(self, array: Any, keys: Any) -> Any:
+        return array.weights_of(keys)
+
+    def leaves(self, array: Any) -> Leaves:
+        slots, layout = array._slots, array._layout
+        return leaves_of(slots.heads.copy(), slots.counts.copy(), LEAF_SLOTS, layout)
+
+
+class DeviceSide:
+    """A device, emulated or real, by its module ``cupy``."""
+
+    def __init__(self, cupy: ModuleType, largest: int, options: settings) -> None:
+        from graphtide.gpma.device.array import DevicePackedArray
+        from graphtide.gpma.device.geometry import LEAF_SLOTS
+
+        self.cupy, self.largest, self.settings = cupy, largest, options
+        self.leaf_slots = LEAF_SLOTS
+        self.array = DevicePackedArray
+        self.n_applied = 0
+
+    def apply(self, array: Any, batch: EdgeBatch) -> ChangeReport:
+        self.n_applied += 1
+        if self.n_applied % 2:  # batches come from the host, or lie on the device already
+            columns = (batch.keys, batch.ops, batch.weights)
+            batch = EdgeBatch(*(None if column is None else self.cupy.asarray(column) for column in columns))
+        return array.apply(batch).sorted()
+
+    def load(self, array: Any, edges: EdgeList) -> None:
+        array.load(edges)
+
+    def load_unsorted(self, array: Any, keys: Any, weights: Any) -> None:
+        array.load_unsorted(keys, weights)
+
+    def export(self, array: Any) -> EdgeList:
+        edges = array.export()
+        return EdgeList(self.host(edges.keys), self.host(edges.weights))
+
+    def rows(self, array: Any, vertices: Any) -> SubCSR:
+        rows = array.rows(vertices)
+        columns = (rows.vertices, rows.offsets, rows.neighbors, rows.weights)
+        return SubCSR(*(self.host(column) for column in columns))
+
+    def has_edge(self, array: Any, keys: Any) -> Any:
+        return self.host(array.has_edge(keys))
+
+    def weights_of(self, array: Any, keys: Any) -> Any:
+        return self.host(array.weights_of(keys))
+
+    def leaves(self, array: Any) -> Leaves:
+        slots, layout = array._slots, array._layout
+        return leaves_of(self.host(slots.heads), self.host(slots.counts), self.leaf_slots, layout)
+
+    def host(self, column: Any) -> Any:
+        return None if column is None else self.cupy.asnumpy(column)
+
+
+# (largest batch that one kernel applies, share of the edges from which a batch rebuilds the array): as they are,
+# and so that small tests go every way.
+WAYS = {"as it is": (None, None), "in place": (None, 10.0), "in place, large": (40, 10.0)}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called when the device's modules can be imported, makes the array go this way."""
+
+    def go() -> None:
+        from graphtide.gpma.device import array
+
+        for name, value in zip(("SMALL_MAX", "REBUILD_SHARE"), WAYS[request.param], strict=True):
+            assert hasattr(array, name)
+            if value is not None:
+                monkeypatch.setattr(array, name, value)
+
+    return go
+
+
+def test_host_histories_match_the_model() -> None:
+    side = HostSide()
+    run_state_machine_as_test(partial(ArrayMachine, side), settings=side.settings)
+
+
+def test_emulated_histories_match_the_model(
+    emulated_cupy: ModuleType, way: Callable[[], None], run_long: bool, seed: int
+) -> None:
+    way()
+    cuda_emulator.seed(seed)
+    options = settings(
+        max_examples=1000 if run_long else 100,
+        stateful_step_count=10,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],  # other orders of threads would fail when it shrinks
+    )
+    side = DeviceSide(emulated_cupy, 1500, options)
+    run_state_machine_as_test(partial(ArrayMachine, side), settings=side.settings)
+
+
+@pytest.mark.gpu
+def test_device_histories_match_the_model(way: Callable[[], None]) -> None:
+    cupy = needs_device()
+    way()
+    many = settings(max_examples=150, stateful_step_count=15, deadline=None, suppress_health_check=QUIET)
+    side = DeviceSide(cupy, 30_000, many)
+    run_state_machine_as_test(partial(ArrayMachine, side), settings=side.settings)
