@@ -133,12 +133,13 @@ class Pipeline:
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
-        batch = concatenate(taken, weighted=self.graph.weighted)
+        batch, vertex_ops = concatenate(taken, weighted=self.graph.weighted)
+        updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
         with self.gate.apply():
-            if len(batch) or taken[-1].n_vertices > self.graph.n_vertices:
-                change = self.graph.apply(batch, taken[-1].n_vertices)
+            if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
                 applied = time.perf_counter()
                 point("epoch.applied")
             else:
@@ -148,7 +149,7 @@ class Pipeline:
         if change is not None:
             runs = self.engine.refresh(change)
             point("epoch.computed")
-            self.position.updates += len(batch)
+            self.position.updates += updates
         computed = time.perf_counter()
         self._audit()
         publishing = time.perf_counter()
@@ -157,7 +158,7 @@ class Pipeline:
         published = time.perf_counter()
         self._record(taken, change, runs)
         self.metrics.epoch(
-            updates=len(batch),
+            updates=updates,
             apply_seconds=applied - started,
             compute_seconds=computed - applied,
             publish_seconds=published - publishing,
@@ -225,14 +226,22 @@ class Pipeline:
         self.metrics.observe_freshness(np.maximum(now_ms - times, 0) / 1000, updates)
         if times.size:
             self.metrics.applied_up_to(float(times.max()) / 1000)
-        unknown = sum(item.unknown_deletes for item in taken)
+        batches = [batch for item in taken for batch in item.batches]
         if change is not None:
             self.metrics.changes(
                 inserted=change.inserted,
                 overwritten=change.overwritten,
                 deleted=change.deleted,
-                absent=change.absent + unknown,
+                absent=change.absent + sum(batch.unknown for batch in batches),
                 slots_moved=change.arcs.slots_moved,
+            )
+            # Ids that are new and dead came and went within the epoch.
+            new = change.n_vertices - change.n_vertices_before
+            passing = int(np.count_nonzero(change.deleted_vertices >= change.n_vertices_before))
+            self.metrics.vertex_changes(
+                inserted=new - passing + change.revived_vertices.size,
+                deleted=change.deleted_vertices.size - passing,
+                absent=change.absent_vertices + sum(batch.unknown_vertices for batch in batches),
             )
         for run in runs:
             if run.refresh is not None:
@@ -253,7 +262,7 @@ class Pipeline:
         for id, status in self.status.items():
             self.metrics.program_state(id, status.state)
         self.metrics.graph(
-            vertices=self.graph.n_vertices,
+            vertices=self.graph.n_alive,
             edges=self.graph.n_edges,
             density=self.graph.density,
             memory_bytes=self.memory_bytes(),
@@ -272,14 +281,14 @@ class Pipeline:
         """What the ``stats`` request shows of the engine."""
         lag = self.source.lag()
         return {
-            "vertices": self.graph.n_vertices,
+            "vertices": self.graph.n_alive,
             "edges": self.graph.n_edges,
             "directed": self.graph.directed,
             "weighted": self.graph.weighted,
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
             "memory_bytes": self.memory_bytes(),
-            "placement": {"sides": ["host"], "vertices": [self.graph.n_vertices]},
+            "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "programs": {id: status.state for id, status in self.status.items()},
         }

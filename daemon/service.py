@@ -24,6 +24,7 @@ from ..gpma.edges import EdgeList, Vertices
 from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
+from ..partition import graph
 from ..partition.graph import Graph
 from . import decode, produce, terminal
 from .checkpoint import CheckpointStore, Snapshot, require_same
@@ -69,6 +70,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
     directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
     steps: list[tuple[str, Callable[[], None]]] = [
         ("packed arrays", pma.warm_up),
+        ("graph", graph.warm_up),
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
         ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
         ("decoders", decode.warm_up),
@@ -338,6 +340,8 @@ class Service:
             tombstones=report.tombstones,
             inserts=report.inserts,
             deletes=report.deletes,
+            vertex_inserts=report.vertex_inserts,
+            vertex_deletes=report.vertex_deletes,
             self_loops_dropped=report.self_loops_dropped,
             poll_seconds=report.poll_seconds,
             decode_seconds=report.decode_seconds,

@@ -198,7 +198,7 @@ def test_what_is_known_of_a_file_goes_with_the_file() -> None:
 def test_a_queue_holds_few_items_even_without_updates() -> None:
     queue = PreparedQueue(10)
     nothing = np.empty(0, np.int64)
-    item = Prepared([], 0, 0, 0, {}, nothing, nothing)
+    item = Prepared([], 0, 0, {}, nothing, nothing)
     for _ in range(ITEMS_MAX):
         queue.put(item)
     waiting = threading.Thread(target=queue.put, args=(item,))
@@ -368,7 +368,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
         updates_max=10, linger_s=0, checkpoint_interval_s=0, on_checkpoint=safe.append,
     )  # fmt: skip
     nothing = np.empty(0, np.int64)
-    queue.put(Prepared([], 0, 0, 40, {P: 7}, nothing, nothing))
+    queue.put(Prepared([], 0, 40, {P: 7}, nothing, nothing))
     queue.close()
 
     def fail(*_: object) -> None:
