@@ -17,6 +17,7 @@ import numpy as np
 
 from ..compute.engine import Engine, ProgramRun
 from ..compute.program import Violation
+from ..gpma.edges import Vertices
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, GraphChange
@@ -105,7 +106,7 @@ class Pipeline:
             if program.id in restored
         ]
         self._audit()
-        self._publish([*runs, *everything], whole=True)
+        self._publish([*runs, *everything], None, whole=True)
         self._record_state()
 
     def run(self) -> None:
@@ -153,7 +154,7 @@ class Pipeline:
         computed = time.perf_counter()
         self._audit()
         publishing = time.perf_counter()
-        self._publish(runs)
+        self._publish(runs, change)
         point("epoch.published")
         published = time.perf_counter()
         self._record(taken, change, runs)
@@ -164,7 +165,7 @@ class Pipeline:
             publish_seconds=published - publishing,
         )
 
-    def _publish(self, runs: Sequence[ProgramRun], *, whole: bool = False) -> None:
+    def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
         for run in runs:
             self._note(run)
         by_id = {run.id: run for run in runs}
@@ -198,6 +199,8 @@ class Pipeline:
                 offsets=offsets_to_wire(self.position.offsets),
                 programs=programs,
                 stats=self.stats(),
+                alive=self.graph.alive,
+                alive_changed=None if whole else _alive_changed(change),
             )
         )
         self.gate.settle()
@@ -330,6 +333,7 @@ class Pipeline:
         arrays: dict[str, Any] = {"graph/keys": edges.keys}
         if edges.weights is not None:
             arrays["graph/weights"] = edges.weights
+        arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         programs = {}
@@ -368,3 +372,10 @@ class Pipeline:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
+
+
+def _alive_changed(change: GraphChange | None) -> Vertices:
+    """The vertices that came to exist or ceased to; new ones need no mention."""
+    if change is None:
+        return np.empty(0, np.uint32)
+    return np.concatenate([change.deleted_vertices, change.revived_vertices])

@@ -157,7 +157,7 @@ class Service:
         log.info(
             "epoch %s is published: %d vertices, %d edges; queries at %s",
             self.position.epoch,
-            self.graph.n_vertices,
+            self.graph.n_alive,
             self.graph.n_edges,
             ", ".join(map(str, self.link.addresses)),
         )
@@ -201,7 +201,8 @@ class Service:
         started = time.perf_counter()
         self.index.restore(snapshot.part("index"))
         edges = snapshot.part("graph")
-        self.graph.load(EdgeList(edges["keys"], edges.get("weights")), snapshot.facts["n_vertices"])
+        edge_list = EdgeList(edges["keys"], edges.get("weights"))
+        self.graph.load(edge_list, snapshot.facts["n_vertices"], edges.get("dead"))
         restored = set()
         for program in programs:
             if snapshot.programs.get(program.id) == self.specs[program.id]:
