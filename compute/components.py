@@ -43,7 +43,8 @@ class Components(Program):
 
     Columns: ``handle`` uint32[vertices], the component's dense handle; by handle, ``representative``
     (uint32, the dense vertex whose external id is the label; ``NO_VERTEX`` for a free handle) and ``size``
-    (uint32, 0 for a free handle). Scalar ``components``: how many there are.
+    (uint32, 0 for a free handle). Scalar ``components``: how many there are. A deleted vertex has no edges, and
+    so a handle to itself, which is not counted.
     """
 
     kind: ClassVar[str] = "components"
@@ -56,6 +57,7 @@ class Components(Program):
         self._order = order
         self._sorted = SortedVertices(order)
         self._n = 0
+        self._n_dead = 0
         self._run = 0
         empty = [np.empty(0, np.uint32) for _ in range(7)]
         self._forest = Forest._make([*empty, np.zeros(2, np.int64)])
@@ -67,7 +69,7 @@ class Components(Program):
     def start(self, graph: Graph) -> Refresh:
         n = graph.n_vertices
         self._grow(n)
-        self._n = n
+        self._n, self._n_dead = n, n - graph.n_alive
         out, in_, both = _rows(graph)
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
@@ -79,6 +81,7 @@ class Components(Program):
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         before, self._n = self._n, graph.n_vertices
+        self._n_dead = self._n - graph.n_alive
         self._grow(self._n)
         self._new_run()
         if self._n > before:
@@ -191,7 +194,7 @@ class Components(Program):
 
     def scalars(self) -> dict[str, float]:
         counts = self._forest.counts
-        return {"components": float(counts[kernels.N_USED] - counts[kernels.N_FREE])}
+        return {"components": float(counts[kernels.N_USED] - counts[kernels.N_FREE] - self._n_dead)}
 
     def state(self) -> dict[str, Column]:
         forest, n = self._forest, self._n
@@ -213,7 +216,7 @@ class Components(Program):
         if (named >= n).any() or not np.array_equal(handle[named], handle):
             raise ValueError("saved representatives are no members of what they represent")
         self._grow(n)
-        self._n = n
+        self._n, self._n_dead = n, n - graph.n_alive
         forest = self._forest
         forest.parent[:n] = state["parent"]
         forest.handle[:n] = state["handle"]

@@ -118,6 +118,8 @@ class Engine:
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
         """Bring every program that is not quarantined up to date with a change that the graph has taken."""
+        if change.deleted_vertices.size:  # a source may be among them, and may come back
+            self._unresolved.update(id for id, program in self._programs.items() if program.sources)
         programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
         return self._run_all(programs, lambda program: program.refresh(self._graph, change))
 
@@ -171,12 +173,14 @@ class Engine:
         return ProgramRun(program.id, refresh, self._clock() - begun, None)
 
     def _bind(self, program: Program) -> None:
-        """Tell the program its sources, until all are vertices of this epoch."""
+        """Tell the program its sources, until all are vertices of this epoch; again when vertices were deleted."""
         if program.id not in self._unresolved:
             return
         dense = np.array(self._resolve(program.sources), np.uint32)
         # The index may be ahead of the epoch; what it knows beyond is unknown here.
         dense[dense >= self._graph.n_vertices] = NO_VERTEX
+        known = np.flatnonzero(dense != NO_VERTEX)
+        dense[known[~self._graph.alive[dense[known]]]] = NO_VERTEX
         program.bind(dense)
         if not (dense == NO_VERTEX).any():
             self._unresolved.discard(program.id)

@@ -28,7 +28,9 @@ from .faults import point
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
+"""Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted."""
+READABLE = (1, 2)
 Arrays = Mapping[str, npt.NDArray[Any]]
 _PREFIX = "checkpoint-"
 
@@ -37,7 +39,8 @@ _PREFIX = "checkpoint-"
 class Snapshot:
     """One epoch, ready to be written or just read.
 
-    ``arrays`` are named ``graph/...``, ``index/...`` and ``program/<id>/...``; ``programs`` maps each program
+    ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
+    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program
     id to what it was made from, so that a state is only given to the same program again; ``identity`` is what
     must be the same at restart (source and graph settings); ``offsets`` are in wire form.
     """
@@ -230,8 +233,9 @@ def _read(folder: Path) -> Snapshot:
     if json.loads(head)["crc32c"] != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
     manifest = json.loads(body)
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"format {manifest['format']} is not one that this version reads ({FORMAT})")
+    if manifest["format"] not in READABLE:
+        known = ", ".join(map(str, READABLE))
+        raise ValueError(f"format {manifest['format']} is not one that this version reads ({known})")
     arrays = {}
     for name, entry in manifest["files"].items():
         path = folder / entry["file"]

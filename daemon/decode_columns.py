@@ -42,8 +42,8 @@ class Reason(StrEnum):
     """A time that is no 64-bit integer."""
     TOO_LARGE = "too-large"
     """More updates in a record, or more bytes in a line, than allowed."""
-    NOT_SUPPORTED = "not-supported"
-    """Understood, but not offered by this version: operations on vertices."""
+    BAD_VERTEX_OP = "bad-vertex-op"
+    """An operation on a vertex that names a dst as well."""
     INTERNAL = "internal"
     """The decoder failed; the detail holds the error."""
 
@@ -135,12 +135,58 @@ def ops_of(names: Sequence[Any]) -> Ops:
 
 
 def check_ops(ops: Ops) -> None:
-    """Refuse operations that do not exist, and those on vertices."""
+    """Refuse operations that do not exist."""
     largest = int(ops.max(initial=0))
     if largest > Op.DELETE_VERTEX:
-        raise Bad(Reason.BAD_OP, f"op is {largest}; allowed are 0 (delete) and 1 (insert)")
-    if largest > Op.INSERT:
-        raise Bad(Reason.NOT_SUPPORTED, f"op {Op(largest).name.lower()} is not supported; only edge updates are")
+        allowed = ", ".join(f"{code.value} ({name})" for name, code in OPS_BY_NAME.items())
+        raise Bad(Reason.BAD_OP, f"op is {largest}; allowed are {allowed}")
+
+
+def on_vertices(ops: Ops) -> npt.NDArray[np.bool_]:
+    """Which updates are operations on vertices, which name theirs in src (bool[n])."""
+    return ops > Op.INSERT
+
+
+def no_dst(n: int, rules: Rules) -> IdColumn:
+    """The dst of n operations on vertices: 0, or the empty string."""
+    if rules.vertex_ids == "string":
+        return StringColumn(np.empty(0, np.uint8), np.zeros(n + 1, np.int64))
+    return np.zeros(n, np.int64)
+
+
+def check_no_dst(dst: IdColumn, ops: Ops) -> None:
+    """Refuse operations on vertices that name a dst."""
+    given = on_vertices(ops)
+    given &= (dst.lengths if isinstance(dst, StringColumn) else dst) != 0
+    if given.any():
+        row = np.flatnonzero(given)[:1]
+        value = dst[row].to_list()[0] if isinstance(dst, StringColumn) else int(dst[row[0]])
+        raise Bad(Reason.BAD_VERTEX_OP, _vertex_op_detail(int(ops[row[0]]), value))
+
+
+def dst_values(values: Sequence[Any], ops: Ops, rules: Rules) -> Sequence[Any]:
+    """The dst in a list, where those of operations on vertices may be 0, empty or None, for ``ids_of``."""
+    rows = np.flatnonzero(on_vertices(ops)).tolist()
+    if not rows:
+        return values
+    filled = list(values)
+    integers = rules.vertex_ids == "int"
+    for row in rows:
+        if not _is_nothing(filled[row], integers=integers):
+            raise Bad(Reason.BAD_VERTEX_OP, _vertex_op_detail(int(ops[row]), filled[row]))
+        filled[row] = 0 if integers else ""
+    return filled
+
+
+def _is_nothing(value: object, *, integers: bool) -> bool:
+    """Whether this says that there is no dst: None, the empty string, 0, or its digits where ids are integers."""
+    if value is None or value == "" or (type(value) is int and value == 0):
+        return True
+    return integers and type(value) is str and INTEGER.fullmatch(value) is not None and int(value) == 0
+
+
+def _vertex_op_detail(op: int, dst: object) -> str:
+    return f"{Op(op).name.lower()} names its vertex in src; dst must be 0 or empty, and is {shown(dst)}"
 
 
 def weights_of(values: Sequence[Any], domain: WeightDomain) -> Weights | None:
@@ -215,7 +261,7 @@ def finish(block: UpdateBlock, rules: Rules) -> tuple[UpdateBlock | None, int]:
     """The block as it goes on (None: nothing is left), and how many self-loops were dropped."""
     if not rules.drop_self_loops:
         return (block if len(block) else None), 0
-    loops = equal_ids(block.src, block.dst)
+    loops = equal_ids(block.src, block.dst) & ~on_vertices(block.ops)
     dropped = int(np.count_nonzero(loops))
     kept = select(block, ~loops) if dropped else block
     return (kept if len(kept) else None), dropped

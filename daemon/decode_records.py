@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import orjson
 
-from ..gpma.edges import Ops
+from ..gpma.edges import Op, Ops
 from ..gpma.ids import IdColumn
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
@@ -26,11 +26,16 @@ def decode_msgpack(value: bytes, rules: Rules, timestamp_ms: int) -> UpdateBlock
     """Columnar MessagePack: int64, uint8 and float32 columns are read in place from their ``bin``."""
     document = _unpack(value)
     _check_version(document.get("v"))
-    _require(document, ("src", "dst"))
+    _require(document, ("src",))
     n = _count(document["src"], rules)
     columns.check_count(n, rules)
     ops = _msgpack_ops(document["op"], n) if "op" in document else columns.inserts(n)
-    src, dst = (_msgpack_ids(name, document[name], n, rules) for name in ("src", "dst"))
+    src = _msgpack_ids("src", document["src"], n, rules)
+    if _names_no_dst(document, ops):
+        dst = columns.no_dst(n, rules)
+    else:
+        dst = _msgpack_ids("dst", document["dst"], n, rules)
+        columns.check_no_dst(dst, ops)
     weights = None
     if "weight" in document:
         column = np.frombuffer(_binary("weight", document["weight"], n, 4), "<f4")
@@ -79,15 +84,21 @@ def decode_document(document: dict[str, Any], rules: Rules, timestamp_ms: int) -
 
 
 def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int) -> UpdateBlock:
-    """Edge objects."""
+    """Edge objects, and operations on vertices, which need no dst."""
     for row in rows:
         if "v" in row:
             _check_version(row["v"])
     ops = columns.ops_of([row.get("op", "insert") for row in rows])
     try:
-        src, dst = (columns.ids_of(name, [row[name] for row in rows], rules) for name in ("src", "dst"))
+        src = columns.ids_of("src", [row["src"] for row in rows], rules)
+        if columns.on_vertices(ops).any():
+            coded = zip(rows, ops.tolist(), strict=True)
+            heads = [row.get("dst") if code > Op.INSERT else row["dst"] for row, code in coded]
+        else:
+            heads = [row["dst"] for row in rows]
     except KeyError as missing:
         raise Bad(Reason.BAD_COLUMN, f"an edge has no {missing}") from None
+    dst = columns.ids_of("dst", columns.dst_values(heads, ops, rules), rules)
     weights = None
     if any("weight" in row for row in rows):
         weights = columns.weights_of([row.get("weight", 1.0) for row in rows], rules.weights)
@@ -99,7 +110,7 @@ def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int)
 
 
 def _decode_lists(document: dict[str, Any], rules: Rules, timestamp_ms: int) -> UpdateBlock:
-    _require(document, ("src", "dst"))
+    _require(document, ("src",))
     for name in ("src", "dst", "weight", "ts"):
         if name in document and not isinstance(document[name], list):
             raise Bad(Reason.BAD_COLUMN, f"{name} must be a list, not {columns.shown(document[name])}")
@@ -111,10 +122,13 @@ def _decode_lists(document: dict[str, Any], rules: Rules, timestamp_ms: int) -> 
         ops = columns.ops_of(op)
     else:
         ops = np.repeat(columns.ops_of([op]), n)
-    for name in ("dst", "weight", "ts"):
+    heads = [None] * n if _names_no_dst(document, ops) else document["dst"]
+    columns.check_length("dst", len(heads), n)
+    for name in ("weight", "ts"):
         if name in document:
             columns.check_length(name, len(document[name]), n)
-    src, dst = (columns.ids_of(name, document[name], rules) for name in ("src", "dst"))
+    src = columns.ids_of("src", document["src"], rules)
+    dst = columns.ids_of("dst", columns.dst_values(heads, ops, rules), rules)
     weights = columns.weights_of(document["weight"], rules.weights) if "weight" in document else None
     ts = columns.timestamps_of(document["ts"]) if "ts" in document else timestamp_ms
     return UpdateBlock(src, dst, ops, weights, ts)
@@ -158,6 +172,14 @@ def _require(document: dict[str, Any], names: Sequence[str]) -> None:
     for name in names:
         if name not in document:
             raise Bad(Reason.BAD_COLUMN, f"{name} is missing")
+
+
+def _names_no_dst(document: dict[str, Any], ops: Ops) -> bool:
+    """Whether dst is left out, as it may be where every update is an operation on a vertex."""
+    if document.get("dst") or not columns.on_vertices(ops).all():
+        _require(document, ("dst",))
+        return False
+    return True
 
 
 def _count(src: object, rules: Rules) -> int:

@@ -196,10 +196,9 @@ def _convert_rows(rows: Sequence[Sequence[str]], layout: Layout, rules: Rules, t
     n = len(rows)
     ops = columns.inserts(n) if "op" not in given else _ops(given["op"])
     strip = rules.vertex_ids == "int"
-    src, dst = (
-        columns.ids_of(name, [text.strip() if strip else text for text in given[name]], rules)
-        for name in ("src", "dst")
-    )
+    ends = {name: [text.strip() if strip else text for text in given[name]] for name in ("src", "dst")}
+    src = columns.ids_of("src", ends["src"], rules)
+    dst = columns.ids_of("dst", columns.dst_values(ends["dst"], ops, rules), rules)
     weights = None
     if any(text.strip() for text in given.get("weight", ())):
         numbers = columns.float32_of([_weight(text.strip()) for text in given["weight"]])

@@ -20,7 +20,7 @@ Ids = npt.ArrayLike | StringColumn | Sequence[str]
 
 def encode_msgpack(
     src: Ids,
-    dst: Ids,
+    dst: Ids | None = None,
     ops: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
     timestamps_ms: npt.ArrayLike | None = None,
@@ -28,12 +28,18 @@ def encode_msgpack(
     """One columnar record (``CONTENT_TYPE``) of updates in order.
 
     ``src``, ``dst``: int64[n], or n strings; ``ops``: uint8[n] of ``Op`` or one for all (None: inserts);
+    operations on vertices name theirs in ``src``, with 0 or an empty string in ``dst``, which may be None where
+    there are no others;
     ``weights``: float32[n] or None; ``timestamps_ms``: int64[n] or None (the record's own time).
 
     Raises:
-        ValueError: the columns are not of one length.
+        ValueError: the columns are not of one length, or edges have no ``dst``.
     """
-    columns: dict[str, Any] = {"v": VERSION, "src": _ids(src), "dst": _ids(dst)}
+    if dst is None and (ops is None or (np.asarray(ops, np.uint8) <= Op.INSERT).any()):
+        raise ValueError("edges need a dst; only operations on vertices do without")
+    columns: dict[str, Any] = {"v": VERSION, "src": _ids(src)}
+    if dst is not None:
+        columns["dst"] = _ids(dst)
     n = len(columns["src"])
     if ops is not None:
         column = np.asarray(ops, np.uint8)

@@ -222,11 +222,15 @@ def _staleness(result: ProgramResults) -> dict[str, Any]:
     return {"stale": {key: result.state.get(key) for key in keys}}
 
 
-def _known_vertex(serving: Serving, ids: IdColumn, n_vertices: int) -> int:
-    dense = int(serving.lookup(ids, n_vertices)[0])
+def _known_vertex(serving: Serving, snapshot: Snapshot, ids: IdColumn) -> int:
+    dense = int(serving.lookup_in(snapshot, ids)[0])
     if dense == NO_VERTEX:
-        raise UnknownVertex(f"vertex {_one(ids)!r} is unknown", {"vertex": _one(ids)})
+        raise _unknown(ids)
     return dense
+
+
+def _unknown(ids: IdColumn) -> UnknownVertex:
+    return UnknownVertex(f"vertex {_one(ids)!r} is unknown", {"vertex": _one(ids)})
 
 
 # -- the connection -----------------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ def get(serving: Serving, params: Params) -> Outcome:
         raise LimitExceeded(f"vertices times programs are more than {serving.limits.vertices_max}")
 
     def read(snapshot: Snapshot) -> Reply:
-        dense = serving.lookup(ids, snapshot.n_vertices)
+        dense = serving.lookup_in(snapshot, ids)
         unknown = dense == NO_VERTEX
         answers = {
             id: _values(serving, _program(snapshot, id), dense, unknown, with_parents=with_parents)
@@ -350,11 +354,14 @@ async def top(serving: Serving, params: Params) -> Reply:
     _program(serving.snapshot(), id)
 
     def compute() -> Reply:
-        snapshot, published = serving.read(lambda snapshot: (snapshot, _copied(_program(snapshot, id))))
+        snapshot, published, dead = serving.read(
+            lambda snapshot: (snapshot, _copied(_program(snapshot, id)), _dead(snapshot))
+        )
         result = snapshot.programs[id]
         read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
         if read.vertex_valued:
             raise NotSupported(f"the values of {result.kind} are vertices, which have no order")
+        read.null[dead[dead < published.n_vertices]] = True
         chosen = top_k(read, k, descending=order == "desc")
         ids = wire_ids(serving.external(chosen))
         answer = {"ids": ids, "values": pack_column(read.values[chosen]), **_staleness(result)}
@@ -369,6 +376,11 @@ def _copied(result: ProgramResults) -> Published:
     n = published.n_vertices
     columns = {name: column[:n].copy() for name, column in published.columns.items()}
     return Published(columns, published.scalars, n)
+
+
+def _dead(snapshot: Snapshot) -> npt.NDArray[np.int64]:
+    """The dense ids of deleted vertices, copied."""
+    return np.empty(0, np.int64) if snapshot.alive is None else np.flatnonzero(~snapshot.alive)
 
 
 def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
@@ -432,7 +444,7 @@ def _follow(serving: Serving, id: str, target: IdColumn) -> tuple[Snapshot, Vert
         kind = serving.program_class(result.kind)
         if not kind.has_parents:
             raise NotSupported(f"programs of kind {result.kind} keep no parents")
-        dense = _known_vertex(serving, target, snapshot.n_vertices)
+        dense = _known_vertex(serving, snapshot, target)
         if dense >= result.published.n_vertices:
             return snapshot, [], True, None, None
         answer = kind.read(result.published, np.array([dense], np.uint32))
@@ -477,7 +489,7 @@ async def component(serving: Serving, params: Params) -> Reply:
 
     def read(snapshot: Snapshot) -> Reply:
         result = _components(snapshot, given)
-        dense = _known_vertex(serving, vertex, snapshot.n_vertices)
+        dense = _known_vertex(serving, snapshot, vertex)
         n = result.published.n_vertices
         if dense >= n:
             raise UnknownVertex(f"vertex {_one(vertex)!r} is newer than these results", _staleness(result))
@@ -533,14 +545,14 @@ async def neighbors(serving: Serving, params: Params) -> Reply:
     deadline = params.deadline(serving)
     params.end()
     asked = {
-        "vertex": _known_vertex(serving, vertex, ALL_VERTICES),
+        "vertex": int(serving.lookup(vertex, ALL_VERTICES)[0]),
         "direction": direction,
         "limit": limit,
         "cursor": None if cursor < 0 else cursor,
     }
     result = await serving.engine.call("neighbors", asked, deadline)
-    if asked["vertex"] >= result["n_vertices"]:
-        raise UnknownVertex(f"vertex {_one(vertex)!r} is unknown", {"vertex": _one(vertex)})
+    if not result["known"]:
+        raise _unknown(vertex)
     dense = np.frombuffer(result["neighbors"], np.uint32)
 
     def reply() -> Reply:
@@ -560,7 +572,7 @@ async def degree(serving: Serving, params: Params) -> Reply:
     params.end()
     dense = await serving.lookup_anywhere(ids)
     result = await serving.engine.call("degree", {"vertices": dense.tobytes()}, deadline)
-    unknown = dense >= result["n_vertices"]
+    unknown = ~np.frombuffer(result["known"], np.bool_)
     answer = {
         name: None if result[name] is None else pack_column(np.frombuffer(result[name], np.int64))
         for name in ("out", "in")

@@ -12,14 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import NO_VERTEX, EdgeBatch, Op, pack
-from ..gpma.ids import concatenate_ids
+from ..gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, pack
+from ..gpma.ids import IdColumn, concatenate_ids
 from ..gpma.vertex_index import VertexIndex
+from ..partition.existence import VertexOps
 from .decode import Decoder
+from .decode_columns import on_vertices
 from .errors import IdSpaceFull
 from .faults import point
 from .produce import Columns, canonical, partition_of
@@ -43,6 +46,8 @@ class IngestReport:
     tombstones: int
     inserts: int
     deletes: int
+    vertex_inserts: int
+    vertex_deletes: int
     self_loops_dropped: int
     misrouted: int
     bad: Sequence[BadRecord]
@@ -51,19 +56,36 @@ class IngestReport:
     index_seconds: float
 
 
+class DenseBatch(NamedTuple):
+    """A block of updates between dense vertices.
+
+    ``vertices``: the operations on vertices, None where there are none. Deletions that named a vertex which
+    never existed are left out, and counted: ``unknown`` of edges, ``unknown_vertices`` of vertices.
+    """
+
+    edges: EdgeBatch
+    vertices: VertexOps | None = None
+    unknown: int = 0
+    unknown_vertices: int = 0
+
+    @property
+    def updates(self) -> int:
+        """How many updates the block had."""
+        named = 0 if self.vertices is None else len(self.vertices)
+        return len(self.edges) + named + self.unknown + self.unknown_vertices
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Updates between dense vertices, and where the source stands after them.
 
-    ``batches``: in order; ``unknown_deletes``: deletes that named a vertex that does not exist;
-    ``n_vertices``: vertices known after these updates; ``record_times_ms`` and ``record_updates``: the time
-    of each record and how many updates it brought, for freshness; ``prepared_at``: ``time.perf_counter`` when
-    it began to wait for the engine.
+    ``batches``: in order; ``updates``: how many they came from; ``n_vertices``: vertices known after these
+    updates; ``record_times_ms`` and ``record_updates``: the time of each record and how many updates it brought,
+    for freshness; ``prepared_at``: ``time.perf_counter`` when it began to wait for the engine.
     """
 
-    batches: Sequence[EdgeBatch]
+    batches: Sequence[DenseBatch]
     updates: int
-    unknown_deletes: int
     n_vertices: int
     offsets: dict[Partition, int]
     record_times_ms: npt.NDArray[np.int64]
@@ -166,7 +188,8 @@ class PlacementSample:
         src = concatenate_ids([block.src[some] for (_, block), some in zip(blocks, rows, strict=True)])
         if not self._directed:
             dst = concatenate_ids([block.dst[some] for (_, block), some in zip(blocks, rows, strict=True)])
-            src = canonical(Columns(src, dst, np.ones(len(src), np.uint8))).src
+            ops = np.concatenate([block.ops[some] for (_, block), some in zip(blocks, rows, strict=True)])
+            src = canonical(Columns(src, dst, ops)).src
         came_through = np.repeat([partition.number for partition, _ in blocks], [some.size for some in rows])
         belongs_to = partition_of(src, n_partitions)
         wrong = np.flatnonzero(came_through != belongs_to)
@@ -248,14 +271,16 @@ class Ingest:
         prepared = self._prepare(decoded)
         index_seconds = time.perf_counter() - started
         blocks = [item.block for item in decoded if item.block is not None]
-        inserts = sum(int(np.count_nonzero(block.ops == Op.INSERT)) for block in blocks)
+        ops = sum((np.bincount(block.ops, minlength=len(Op)) for block in blocks), np.zeros(len(Op), np.int64))
         self.report(
             IngestReport(
                 records=len(raw),
                 bytes=sum(len(record.value or b"") for record in raw),
                 tombstones=sum(record.value is None for record in raw),
-                inserts=inserts,
-                deletes=sum(map(len, blocks)) - inserts,
+                inserts=int(ops[Op.INSERT]),
+                deletes=int(ops[Op.DELETE]),
+                vertex_inserts=int(ops[Op.INSERT_VERTEX]),
+                vertex_deletes=int(ops[Op.DELETE_VERTEX]),
                 self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
                 misrouted=self._placement.misrouted(decoded),
                 bad=bad,
@@ -280,17 +305,11 @@ class Ingest:
             point("ingest.queued")
 
     def _prepare(self, decoded: Sequence[Decoded]) -> Prepared:
-        batches: list[EdgeBatch] = []
-        unknown = 0
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
-        for _, block in blocks:
-            batch, dropped = dense_batch(block, self.index)
-            batches.append(batch)
-            unknown += dropped
+        batches = [dense_batch(block, self.index) for _, block in blocks]
         return Prepared(
             batches=batches,
-            updates=sum(map(len, batches)) + unknown,
-            unknown_deletes=unknown,
+            updates=sum(batch.updates for batch in batches),
             n_vertices=self.index.n_vertices,
             offsets=self.source.position(),
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
@@ -298,41 +317,86 @@ class Ingest:
         )
 
 
-def dense_batch(block: UpdateBlock, index: VertexIndex) -> tuple[EdgeBatch, int]:
-    """The block between dense vertices, and how many deletes named an unknown vertex (and were left out).
+def dense_batch(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
+    """The block between dense vertices.
 
     Only inserts make vertices. Deletes are looked up after the whole block's inserts: whether a vertex was
-    made before or after the delete of an edge that is not there makes no difference to the graph.
+    made before or after the delete of an edge that is not there, or of itself, makes no difference to the graph.
 
     Raises:
         IdSpaceFull: a new vertex found no id left.
     """
+    if int(block.ops.max(initial=0)) > Op.INSERT:
+        return _with_vertex_ops(block, index)
     inserts = block.ops == Op.INSERT
-    try:
-        if inserts.all():
-            src, dst = index.insert_edges(block.src, block.dst)
-            return EdgeBatch(pack(src, dst), block.ops, block.weights), 0
-        index.insert_edges(block.src[inserts], block.dst[inserts])
-    except OverflowError as error:
-        raise IdSpaceFull(str(error)) from error
+    if inserts.all():
+        src, dst = _inserted(index, block.src, block.dst)
+        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights))
+    _inserted(index, block.src[inserts], block.dst[inserts])
     src, dst = index.lookup(block.src), index.lookup(block.dst)
     known = (src != NO_VERTEX) & (dst != NO_VERTEX)
     unknown = int(known.size - np.count_nonzero(known))
     if unknown == 0:
-        return EdgeBatch(pack(src, dst), block.ops, block.weights), 0
+        return DenseBatch(EdgeBatch(pack(src, dst), block.ops, block.weights))
     weights = None if block.weights is None else block.weights[known]
-    return EdgeBatch(pack(src[known], dst[known]), block.ops[known], weights), unknown
+    return DenseBatch(EdgeBatch(pack(src[known], dst[known]), block.ops[known], weights), unknown=unknown)
 
 
-def concatenate(prepared: Sequence[Prepared], *, weighted: bool) -> EdgeBatch:
+def _with_vertex_ops(block: UpdateBlock, index: VertexIndex) -> DenseBatch:
+    """``dense_batch`` where some updates are operations on vertices."""
+    n = len(block)
+    vertex_op = on_vertices(block.ops)
+    # A vertex alone stands for both ends, so that new ones are numbered in order of first appearance.
+    heads = concatenate_ids([block.src, block.dst])[np.where(vertex_op, np.arange(n), np.arange(n, 2 * n))]
+    inserts = (block.ops == Op.INSERT) | (block.ops == Op.INSERT_VERTEX)
+    _inserted(index, block.src[inserts], heads[inserts])
+    src, dst = index.lookup(block.src), index.lookup(heads)
+    known = (src != NO_VERTEX) & (dst != NO_VERTEX)
+    edge, vertex = known & ~vertex_op, known & vertex_op
+    weights = None if block.weights is None else block.weights[edge]
+    positions = np.cumsum(edge, dtype=np.int64)
+    unknown_vertices = int(np.count_nonzero(vertex_op & ~known))
+    return DenseBatch(
+        EdgeBatch(pack(src[edge], dst[edge]), block.ops[edge], weights),
+        VertexOps(src[vertex], block.ops[vertex], positions[vertex]),
+        unknown=int(np.count_nonzero(~known)) - unknown_vertices,
+        unknown_vertices=unknown_vertices,
+    )
+
+
+def _inserted(index: VertexIndex, src: IdColumn, dst: IdColumn) -> tuple[Vertices, Vertices]:
+    try:
+        return index.insert_edges(src, dst)
+    except OverflowError as error:
+        raise IdSpaceFull(str(error)) from error
+
+
+def concatenate(prepared: Sequence[Prepared], *, weighted: bool) -> tuple[EdgeBatch, VertexOps | None]:
     """One batch of all updates, in order; weights only where the graph keeps them."""
-    batches = [batch for item in prepared for batch in item.batches]
+    dense = [batch for item in prepared for batch in item.batches]
+    batches = [batch.edges for batch in dense]
     if not batches:
-        return EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8))
+        return EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8)), None
     weights = None
     if weighted and any(batch.weights is not None for batch in batches):
         weights = np.concatenate(
             [np.ones(len(batch), np.float32) if batch.weights is None else batch.weights for batch in batches]
         )
     keys = np.concatenate([batch.keys for batch in batches])
-    return EdgeBatch(keys, np.concatenate([batch.ops for batch in batches]), weights)
+    edges = EdgeBatch(keys, np.concatenate([batch.ops for batch in batches]), weights)
+    return edges, _concatenated_vertex_ops(dense)
+
+
+def _concatenated_vertex_ops(batches: Sequence[DenseBatch]) -> VertexOps | None:
+    parts, start = [], 0
+    for batch in batches:
+        if batch.vertices is not None:
+            parts.append((batch.vertices, start))
+        start += len(batch.edges)
+    if not parts:
+        return None
+    return VertexOps(
+        np.concatenate([part.vertices for part, _ in parts]),
+        np.concatenate([part.ops for part, _ in parts]),
+        np.concatenate([part.positions + before for part, before in parts]),
+    )

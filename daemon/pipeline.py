@@ -17,6 +17,7 @@ import numpy as np
 
 from ..compute.engine import Engine, ProgramRun
 from ..compute.program import Violation
+from ..gpma.edges import Vertices
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, GraphChange
@@ -105,7 +106,7 @@ class Pipeline:
             if program.id in restored
         ]
         self._audit()
-        self._publish([*runs, *everything], whole=True)
+        self._publish([*runs, *everything], None, whole=True)
         self._record_state()
 
     def run(self) -> None:
@@ -133,12 +134,13 @@ class Pipeline:
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
-        batch = concatenate(taken, weighted=self.graph.weighted)
+        batch, vertex_ops = concatenate(taken, weighted=self.graph.weighted)
+        updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
         with self.gate.apply():
-            if len(batch) or taken[-1].n_vertices > self.graph.n_vertices:
-                change = self.graph.apply(batch, taken[-1].n_vertices)
+            if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
                 applied = time.perf_counter()
                 point("epoch.applied")
             else:
@@ -148,22 +150,22 @@ class Pipeline:
         if change is not None:
             runs = self.engine.refresh(change)
             point("epoch.computed")
-            self.position.updates += len(batch)
+            self.position.updates += updates
         computed = time.perf_counter()
         self._audit()
         publishing = time.perf_counter()
-        self._publish(runs)
+        self._publish(runs, change)
         point("epoch.published")
         published = time.perf_counter()
         self._record(taken, change, runs)
         self.metrics.epoch(
-            updates=len(batch),
+            updates=updates,
             apply_seconds=applied - started,
             compute_seconds=computed - applied,
             publish_seconds=published - publishing,
         )
 
-    def _publish(self, runs: Sequence[ProgramRun], *, whole: bool = False) -> None:
+    def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
         for run in runs:
             self._note(run)
         by_id = {run.id: run for run in runs}
@@ -197,6 +199,8 @@ class Pipeline:
                 offsets=offsets_to_wire(self.position.offsets),
                 programs=programs,
                 stats=self.stats(),
+                alive=self.graph.alive,
+                alive_changed=None if whole else _alive_changed(change),
             )
         )
         self.gate.settle()
@@ -225,14 +229,22 @@ class Pipeline:
         self.metrics.observe_freshness(np.maximum(now_ms - times, 0) / 1000, updates)
         if times.size:
             self.metrics.applied_up_to(float(times.max()) / 1000)
-        unknown = sum(item.unknown_deletes for item in taken)
+        batches = [batch for item in taken for batch in item.batches]
         if change is not None:
             self.metrics.changes(
                 inserted=change.inserted,
                 overwritten=change.overwritten,
                 deleted=change.deleted,
-                absent=change.absent + unknown,
+                absent=change.absent + sum(batch.unknown for batch in batches),
                 slots_moved=change.arcs.slots_moved,
+            )
+            # Ids that are new and dead came and went within the epoch.
+            new = change.n_vertices - change.n_vertices_before
+            passing = int(np.count_nonzero(change.deleted_vertices >= change.n_vertices_before))
+            self.metrics.vertex_changes(
+                inserted=new - passing + change.revived_vertices.size,
+                deleted=change.deleted_vertices.size - passing,
+                absent=change.absent_vertices + sum(batch.unknown_vertices for batch in batches),
             )
         for run in runs:
             if run.refresh is not None:
@@ -253,7 +265,7 @@ class Pipeline:
         for id, status in self.status.items():
             self.metrics.program_state(id, status.state)
         self.metrics.graph(
-            vertices=self.graph.n_vertices,
+            vertices=self.graph.n_alive,
             edges=self.graph.n_edges,
             density=self.graph.density,
             memory_bytes=self.memory_bytes(),
@@ -272,14 +284,14 @@ class Pipeline:
         """What the ``stats`` request shows of the engine."""
         lag = self.source.lag()
         return {
-            "vertices": self.graph.n_vertices,
+            "vertices": self.graph.n_alive,
             "edges": self.graph.n_edges,
             "directed": self.graph.directed,
             "weighted": self.graph.weighted,
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
             "memory_bytes": self.memory_bytes(),
-            "placement": {"sides": ["host"], "vertices": [self.graph.n_vertices]},
+            "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "programs": {id: status.state for id, status in self.status.items()},
         }
@@ -321,6 +333,7 @@ class Pipeline:
         arrays: dict[str, Any] = {"graph/keys": edges.keys}
         if edges.weights is not None:
             arrays["graph/weights"] = edges.weights
+        arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         programs = {}
@@ -359,3 +372,10 @@ class Pipeline:
         if self._writer is not None:
             self._writer.join()
             self._writer = None
+
+
+def _alive_changed(change: GraphChange | None) -> Vertices:
+    """The vertices that came to exist or ceased to; new ones need no mention."""
+    if change is None:
+        return np.empty(0, np.uint32)
+    return np.concatenate([change.deleted_vertices, change.revived_vertices])

@@ -152,6 +152,15 @@ class Columns:
             None if self.timestamps_ms is None else self.timestamps_ms[chosen],
         )
 
+    @classmethod
+    def of_vertices(cls, op: Op, vertices: IdColumn) -> Columns:
+        """One operation, ``Op.INSERT_VERTEX`` or ``Op.DELETE_VERTEX``, on each of these."""
+        n = len(vertices)
+        nothing: IdColumn = np.zeros(n, np.int64)
+        if isinstance(vertices, StringColumn):
+            nothing = StringColumn(np.empty(0, np.uint8), np.zeros(n + 1, np.int64))
+        return cls(vertices, nothing, np.full(n, op, np.uint8))
+
     def encode(self) -> bytes:
         """One columnar record."""
         ops = None if (self.ops == Op.INSERT).all() else self.ops
@@ -159,15 +168,21 @@ class Columns:
 
 
 def canonical(columns: Columns) -> Columns:
-    """Every edge with its smaller end as src (integers by value, strings by bytes), as undirected graphs do."""
+    """Every edge with its smaller end as src (integers by value, strings by bytes), as undirected graphs do.
+
+    Operations on vertices stay as they are.
+    """
     src, dst = columns.src, columns.dst
+    turned = columns.ops <= Op.INSERT
     ends: tuple[IdColumn, IdColumn]
     if isinstance(src, StringColumn) or isinstance(dst, StringColumn):
         assert isinstance(src, StringColumn) and isinstance(dst, StringColumn)
-        pairs = [sorted(pair, key=str.encode) for pair in zip(src.to_list(), dst.to_list(), strict=True)]
+        rows = zip(src.to_list(), dst.to_list(), turned.tolist(), strict=True)
+        pairs = [sorted((a, b), key=str.encode) if edge else (a, b) for a, b, edge in rows]
         ends = StringColumn.of([a for a, _ in pairs]), StringColumn.of([b for _, b in pairs])
     else:
-        ends = np.minimum(src, dst), np.maximum(src, dst)
+        turned &= src > dst
+        ends = np.where(turned, dst, src), np.where(turned, src, dst)
     return Columns(ends[0], ends[1], columns.ops, columns.weights, columns.timestamps_ms)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgpack
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..compute.program import Column, Published
-from ..gpma.edges import Vertices
+from ..gpma.edges import NO_VERTEX, Vertices
 from . import shared_memory
 from .errors import Unavailable
 from .shared_memory import SharedArray
@@ -43,6 +43,9 @@ READ_PAUSE_S = 0.0002
 
 _MAGIC, _ACTIVE, _SEQUENCE, _META_LENGTH, _META_BYTES, _WORDS = 0, 1, 2, 4, 6, 8
 _MAGIC_VALUE = 0x67745F726573_01
+
+_GRAPH = ""
+"""Under this name, which no program can have, the flags of vertices lie among the programs' columns."""
 
 _pass = threading.Lock()
 
@@ -82,13 +85,19 @@ class ProgramPublication:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One epoch of results. ``offsets`` and ``stats`` are as queries show them (MessagePack-able)."""
+    """One epoch of results. ``offsets`` and ``stats`` are as queries show them (MessagePack-able).
+
+    ``alive``: bool, at least ``n_vertices`` entries, which dense ids are vertices (None: all); ``alive_changed``:
+    those of them that differ from the last publication, or None for all of them.
+    """
 
     epoch: tuple[int, int]
     n_vertices: int
     offsets: Mapping[str, Any]
     programs: Mapping[str, ProgramPublication]
     stats: Mapping[str, Any] = field(default_factory=dict)
+    alive: Column | None = None
+    alive_changed: Vertices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +234,7 @@ class ResultsWriter:
             ValueError: a column is shorter than ``n_vertices``.
             IndexError: a program says that it changed a vertex that does not exist.
         """
+        publication = _with_vertices(publication)
         _check(publication)
         n_active = self._active_counts()
         counts = {
@@ -331,6 +341,15 @@ def _update(
         target[changed] = source[changed]
 
 
+def _with_vertices(publication: Publication) -> Publication:
+    """The flags of vertices as one more program: they are kept up to date in the same way."""
+    if publication.alive is None:
+        return publication
+    columns, changed = {"alive": publication.alive}, {"alive": publication.alive_changed}
+    flags = ProgramPublication(_GRAPH, columns, changed)
+    return replace(publication, programs={**publication.programs, _GRAPH: flags})
+
+
 def _check(publication: Publication) -> None:
     for id, program in publication.programs.items():
         for name, column in program.columns.items():
@@ -397,7 +416,10 @@ class ProgramResults:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One published epoch. Its columns lie in shared memory and are good only within ``ResultsReader.read``."""
+    """One published epoch. Its columns lie in shared memory and are good only within ``ResultsReader.read``.
+
+    ``alive``: which dense ids below ``n_vertices`` are vertices (bool); None: all.
+    """
 
     epoch: tuple[int, int]
     n_vertices: int
@@ -405,6 +427,16 @@ class Snapshot:
     index_generation: int
     programs: Mapping[str, ProgramResults]
     stats: Mapping[str, Any]
+    alive: Column | None = None
+
+    def known(self, dense: Vertices) -> Vertices:
+        """These dense ids (below ``n_vertices``, or ``NO_VERTEX``), with ``NO_VERTEX`` for deleted vertices."""
+        if self.alive is None:
+            return dense
+        found = np.flatnonzero(dense != NO_VERTEX)
+        known = dense.copy()
+        known[found[~self.alive[dense[found]]]] = NO_VERTEX
+        return known
 
 
 class ResultsReader:
@@ -477,6 +509,7 @@ class ResultsReader:
             offsets=meta["offsets"],
             index_generation=meta["index_generation"],
             stats=meta["stats"],
+            alive=columns[_GRAPH]["alive"][:n_vertices] if _GRAPH in meta["programs"] else None,
             programs={
                 id: ProgramResults(
                     program["kind"],
@@ -484,5 +517,6 @@ class ResultsReader:
                     program["state"],
                 )
                 for id, program in meta["programs"].items()
+                if id != _GRAPH
             },
         )

@@ -269,6 +269,10 @@ class Serving:
         assert self._index is not None
         return self._index.lookup(ids, n_vertices)
 
+    def lookup_in(self, snapshot: Snapshot, ids: IdColumn) -> Vertices:
+        """Dense vertices, ``NO_VERTEX`` for what is no vertex in that epoch; only within ``read``."""
+        return snapshot.known(self.lookup(ids, snapshot.n_vertices))
+
     async def lookup_anywhere(self, ids: IdColumn) -> Vertices:
         """Dense vertices of every indexed id, for questions to the storage."""
         if len(ids) <= handlers.VERTICES_INLINE_MAX:

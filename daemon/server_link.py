@@ -68,7 +68,6 @@ class StorageState:
     """The state of the storage that an answer was read from. ``offsets`` as queries show them."""
 
     epoch: tuple[int, int]
-    n_vertices: int
     offsets: Mapping[str, Any]
 
 
@@ -76,10 +75,12 @@ class StorageState:
 class NeighborPage:
     """Some neighbours of a vertex: ``neighbors`` uint32[m] in ascending order, ``weights`` float32[m] or None.
 
-    ``cursor``: what the request for the next page passes; None when there is none.
+    ``known``: whether it is a vertex; ``cursor``: what the request for the next page passes; None when there is
+    none.
     """
 
     state: StorageState
+    known: bool
     neighbors: Vertices
     weights: Weights | None
     cursor: int | None
@@ -87,9 +88,13 @@ class NeighborPage:
 
 @dataclass(frozen=True, slots=True)
 class Degrees:
-    """Degrees of vertices: ``out`` and ``in_`` int64[n]; ``in_`` is None when in-edges are not kept."""
+    """Degrees of vertices: ``out`` and ``in_`` int64[n]; ``in_`` is None when in-edges are not kept.
+
+    ``known``: bool[n], which of them are vertices.
+    """
 
     state: StorageState
+    known: npt.NDArray[np.bool_]
     out: npt.NDArray[np.int64]
     in_: npt.NDArray[np.int64] | None
 
@@ -105,8 +110,8 @@ class EdgesExist:
 class Topology(Protocol):
     """Questions to the storage, in dense vertices; one thread asks them, one at a time.
 
-    Vertices at or past ``n_vertices`` (also ``NO_VERTEX``) are allowed everywhere, and have no edges. A
-    TimeoutError tells the client that the storage is busy, a LookupError that it does not keep what was
+    Dense ids that are no vertices (not yet, or no longer, or ``NO_VERTEX``) are allowed everywhere, and have no
+    edges. A TimeoutError tells the client that the storage is busy, a LookupError that it does not keep what was
     asked for; a ``GraphtideError`` is passed on as it is.
     """
 
@@ -567,7 +572,7 @@ class ServerLink:
         try:
             state, answer = self._ask(method, params)
             # Sent before the answer, so that the server can name every vertex in it.
-            answer |= {"epoch": state.epoch, "n_vertices": state.n_vertices, "offsets": state.offsets}
+            answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()
         except GraphtideError as failure:
             error = failure
@@ -598,11 +603,13 @@ class ServerLink:
                 )
                 weights = None if page.weights is None else page.weights.astype(np.float32).tobytes()
                 neighbors = page.neighbors.astype(np.uint32).tobytes()
-                return page.state, {"neighbors": neighbors, "weights": weights, "cursor": page.cursor}
+                answer = {"known": page.known, "neighbors": neighbors, "weights": weights, "cursor": page.cursor}
+                return page.state, answer
             case "degree":
                 degrees = self.topology.degree(column("vertices"), timeout_s)
                 in_ = None if degrees.in_ is None else degrees.in_.astype(np.int64).tobytes()
-                return degrees.state, {"out": degrees.out.astype(np.int64).tobytes(), "in": in_}
+                out = degrees.out.astype(np.int64).tobytes()
+                return degrees.state, {"known": degrees.known.tobytes(), "out": out, "in": in_}
             case "has_edge":
                 found = self.topology.has_edge(column("src"), column("dst"), timeout_s)
                 return found.state, {"exists": found.exists.astype(np.bool_).tobytes()}

@@ -24,6 +24,7 @@ from ..gpma.edges import EdgeList, Vertices
 from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
+from ..partition import graph
 from ..partition.graph import Graph
 from . import decode, produce, terminal
 from .checkpoint import CheckpointStore, Snapshot, require_same
@@ -69,6 +70,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
     directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
     steps: list[tuple[str, Callable[[], None]]] = [
         ("packed arrays", pma.warm_up),
+        ("graph", graph.warm_up),
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
         ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
         ("decoders", decode.warm_up),
@@ -155,7 +157,7 @@ class Service:
         log.info(
             "epoch %s is published: %d vertices, %d edges; queries at %s",
             self.position.epoch,
-            self.graph.n_vertices,
+            self.graph.n_alive,
             self.graph.n_edges,
             ", ".join(map(str, self.link.addresses)),
         )
@@ -199,7 +201,8 @@ class Service:
         started = time.perf_counter()
         self.index.restore(snapshot.part("index"))
         edges = snapshot.part("graph")
-        self.graph.load(EdgeList(edges["keys"], edges.get("weights")), snapshot.facts["n_vertices"])
+        edge_list = EdgeList(edges["keys"], edges.get("weights"))
+        self.graph.load(edge_list, snapshot.facts["n_vertices"], edges.get("dead"))
         restored = set()
         for program in programs:
             if snapshot.programs.get(program.id) == self.specs[program.id]:
@@ -338,6 +341,8 @@ class Service:
             tombstones=report.tombstones,
             inserts=report.inserts,
             deletes=report.deletes,
+            vertex_inserts=report.vertex_inserts,
+            vertex_deletes=report.vertex_deletes,
             self_loops_dropped=report.self_loops_dropped,
             poll_seconds=report.poll_seconds,
             decode_seconds=report.decode_seconds,

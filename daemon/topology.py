@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ..gpma.edges import Vertices, Weights, pack
 from ..gpma.rows import RowView
@@ -116,7 +117,7 @@ class EngineTopology:
         self._position = position
 
     def current_epoch(self) -> StorageState:
-        return StorageState(self._position.epoch, self._graph.n_vertices, offsets_to_wire(self._position.offsets))
+        return StorageState(self._position.epoch, offsets_to_wire(self._position.offsets))
 
     def neighbors(
         self, vertex: int, direction: Literal["out", "in"], limit: int, cursor: int | None, timeout_s: float
@@ -124,23 +125,25 @@ class EngineTopology:
         first = 0 if cursor is None else cursor
         with self._gate.read(settled=False, timeout_s=timeout_s):
             state = self.current_epoch()
-            if vertex >= state.n_vertices:
+            if not self._known(np.array([vertex], np.uint32))[0]:
                 nothing = np.empty(0, np.float32) if self._graph.weighted else None
-                return NeighborPage(state, np.empty(0, np.uint32), nothing, None)
+                return NeighborPage(state, False, np.empty(0, np.uint32), nothing, None)
             # One more than asked for tells whether there is a next page, and where it begins.
             neighbors, weights = self._graph.neighbors(vertex, direction, first, limit + 1)
         next_cursor = int(neighbors[limit]) if neighbors.size > limit else None
-        return NeighborPage(state, neighbors[:limit], None if weights is None else weights[:limit], next_cursor)
+        weights = None if weights is None else weights[:limit]
+        return NeighborPage(state, True, neighbors[:limit], weights, next_cursor)
 
     def degree(self, vertices: Vertices, timeout_s: float) -> Degrees:
         with self._gate.read(settled=False, timeout_s=timeout_s):
             state = self.current_epoch()
-            out = _degrees(self._graph.out_rows(), vertices, state.n_vertices)
+            known = self._known(vertices)
+            out = _degrees(self._graph.out_rows(), vertices, known)
             try:
-                in_ = _degrees(self._graph.in_rows(), vertices, state.n_vertices)
+                in_ = _degrees(self._graph.in_rows(), vertices, known)
             except LookupError:
-                return Degrees(state, out, None)
-        return Degrees(state, out, in_)
+                return Degrees(state, known, out, None)
+        return Degrees(state, known, out, in_)
 
     def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
         with self._gate.read(settled=False, timeout_s=timeout_s):
@@ -156,9 +159,14 @@ class EngineTopology:
             self._gate.hold(HOLD_S)
             return None
 
+    def _known(self, vertices: Vertices) -> npt.NDArray[np.bool_]:
+        """Which of these dense ids are vertices (bool[n]); only while the gate is held."""
+        known = vertices < self._graph.n_vertices
+        known[known] = self._graph.alive[vertices[known]]
+        return known
 
-def _degrees(rows: RowView, vertices: Vertices, n_vertices: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    known = vertices < n_vertices
+
+def _degrees(rows: RowView, vertices: Vertices, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     degrees = np.zeros(vertices.size, np.int64)
     degrees[known] = rows.degrees[vertices[known]]
     return degrees

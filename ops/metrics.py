@@ -43,8 +43,9 @@ STAGE_SECONDS_BUCKETS = (
 EPOCH_UPDATES_BUCKETS = (1, 10, 100, 1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 
 STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
-OPS = ("insert", "delete")
+OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
+VERTEX_CHANGES = ("inserted", "deleted", "absent")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
 
 QueryCounts = tuple[Sequence[int], float, Mapping[str, int]]
@@ -201,6 +202,12 @@ class Metrics:
             "kind",
             CHANGES,
         )
+        self._vertex_changes = self._counter(
+            "vertex_changes",
+            "Distinct vertices that epochs changed; absent: deletions of vertices that did not exist.",
+            "kind",
+            VERTEX_CHANGES,
+        )
         self._vertices = self._gauge("vertices", "Vertices of the graph.")
         self._edges = self._gauge("edges", "Edges of the graph; an undirected edge counts once.")
         self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
@@ -290,6 +297,8 @@ class Metrics:
         tombstones: int,
         inserts: int,
         deletes: int,
+        vertex_inserts: int = 0,
+        vertex_deletes: int = 0,
         self_loops_dropped: int,
         poll_seconds: float,
         decode_seconds: float,
@@ -301,6 +310,8 @@ class Metrics:
         self._tombstones.inc(tombstones)
         self._updates.labels("insert").inc(inserts)
         self._updates.labels("delete").inc(deletes)
+        self._updates.labels("insert_vertex").inc(vertex_inserts)
+        self._updates.labels("delete_vertex").inc(vertex_deletes)
         self._loops.inc(self_loops_dropped)
         self.stage("poll", poll_seconds)
         self.stage("decode", decode_seconds)
@@ -364,6 +375,11 @@ class Metrics:
         for kind, number in counted.items():
             self._changes.labels(kind).inc(number)
         self._slots_moved.inc(slots_moved)
+
+    def vertex_changes(self, *, inserted: int, deleted: int, absent: int) -> None:
+        """What an epoch did to vertices."""
+        for kind, number in {"inserted": inserted, "deleted": deleted, "absent": absent}.items():
+            self._vertex_changes.labels(kind).inc(number)
 
     def graph(self, *, vertices: int, edges: int, density: float, memory_bytes: Mapping[str, int]) -> None:
         """The graph as it is, and the memory of every structure; structures not named are gone."""

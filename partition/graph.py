@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -19,14 +19,17 @@ from ..gpma.edges import (
     EdgeBatch,
     EdgeList,
     Keys,
+    Op,
     Vertices,
     Weights,
     destinations,
+    pack,
     sources,
     transpose,
 )
 from ..gpma.pma import PackedMemoryArray
 from ..gpma.rows import RowView, copy_row
+from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 
 T = TypeVar("T")
@@ -34,13 +37,24 @@ T = TypeVar("T")
 _PIECE = 1 << 16
 
 
+def _none() -> Vertices:
+    return np.empty(0, np.uint32)
+
+
 @dataclass(frozen=True, slots=True)
 class GraphChange:
     """What a batch changed in the graph.
 
     ``arcs``: the change of the out-rows; in an undirected graph both directions of each edge are listed.
-    The counts are of edges (an undirected edge counts once). ``n_vertices_before`` and ``n_vertices``
-    bound the vertices that are new.
+    The counts are of edges (an undirected edge counts once), after compaction: an update that a later one of
+    its pair overrides, or a later deletion of one of its ends, counts nowhere; ``deleted`` has the edges that
+    went with a vertex, and an edge that was inserted again after that is in ``overwritten``. Dense ids from
+    ``n_vertices_before`` up to ``n_vertices`` are new.
+
+    ``deleted_vertices``: ids (uint32, ascending) that ceased to exist, or are new and do not exist after all;
+    their edges are in ``arcs.deleted``. ``revived_vertices``: ids that existed before, were deleted in an earlier
+    change, and exist again. A vertex that is deleted and comes back in one batch is in neither.
+    ``absent_vertices`` counts the vertices whose deletion found none (after compaction, too).
     """
 
     arcs: ChangeReport
@@ -50,10 +64,13 @@ class GraphChange:
     overwritten: int
     deleted: int
     absent: int
+    deleted_vertices: Vertices = field(default_factory=_none)
+    revived_vertices: Vertices = field(default_factory=_none)
+    absent_vertices: int = 0
 
     @property
     def updates(self) -> int:
-        """Distinct pairs that the batch named."""
+        """Distinct pairs that the batch named, or that went with a vertex."""
         return self.inserted + self.overwritten + self.deleted + self.absent
 
 
@@ -79,8 +96,19 @@ class Graph:
         self.n_vertices = 0
         self.self_loops = 0
         self.placement = Placement()
+        self.existence = Existence()
         self.host = HostSide(weighted=weighted, in_edges=in_edges and directed)
         self._transposer = ThreadPoolExecutor(1, thread_name_prefix="in-rows")
+
+    @property
+    def alive(self) -> Flags:
+        """bool[n_vertices], in place: which dense ids are vertices, and were not deleted."""
+        return self.existence.alive(self.n_vertices)
+
+    @property
+    def n_alive(self) -> int:
+        """How many vertices there are; ``n_vertices`` also counts the dense ids of deleted ones."""
+        return self.n_vertices - self.existence.n_dead
 
     @property
     def n_arcs(self) -> int:
@@ -138,10 +166,15 @@ class Graph:
         copied = copy_row(rows, vertex, first, neighbors, weights)
         return neighbors[:copied], weights[:copied] if self.weighted else None
 
-    def apply(self, batch: EdgeBatch, n_vertices: int) -> GraphChange:
+    def apply(self, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
 
-        All of it or nothing: every array takes its memory before the first one is written.
+        ``vertex_ops`` stand among the edge updates. Deleting a vertex deletes all its edges; it exists again
+        once an insert names it. New vertices exist, except those that the batch deletes again.
+
+        All of it or nothing: every array takes its memory before the first one is written. The cost is
+        proportional to the batch and the degrees of the deleted vertices; only in a directed graph without
+        in-rows, their in-edges are found by one pass over all edges.
 
         Raises:
             MemoryError: the graph is as before.
@@ -149,6 +182,9 @@ class Graph:
         """
         before = self.n_vertices
         self._make_room(n_vertices)
+        lives = self.existence.plan(batch, vertex_ops, before)
+        if lives is not None:
+            batch = self._without(lives, batch)
         if not self.directed:
             batch = _both_directions(batch)
         reports = [
@@ -156,6 +192,8 @@ class Graph:
             for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
         ]
         self.n_vertices = n_vertices
+        if lives is not None:
+            self.existence.commit(lives)
         arcs = reports[0] if reports else _no_change(self.weighted)
         loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
         self.self_loops += loops["inserted"] - loops["deleted"]
@@ -163,11 +201,52 @@ class Graph:
             name: keys.size if self.directed else (keys.size + loops[name]) // 2
             for name, keys in _parts(arcs).items()
         }
-        return GraphChange(arcs, before, self.n_vertices, **edges)
+        none = _none()
+        return GraphChange(
+            arcs,
+            before,
+            self.n_vertices,
+            inserted=edges["inserted"],
+            overwritten=edges["overwritten"],
+            deleted=edges["deleted"],
+            absent=edges["absent"],
+            deleted_vertices=none if lives is None else lives.deleted,
+            revived_vertices=none if lives is None else lives.revived,
+            absent_vertices=0 if lives is None else lives.absent,
+        )
 
-    def load(self, edges: EdgeList, n_vertices: int) -> None:
-        """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
+    def _without(self, lives: VertexChange, batch: EdgeBatch) -> EdgeBatch:
+        """The batch for the storage: first the deletion of every edge that deleted vertices have, then those
+        updates that no deletion of a vertex overrides."""
+        gone = self._edges_of(lives.stripped)
+        if gone.size == 0 and lives.overridden.size == 0:
+            return batch
+        kept = np.ones(len(batch), bool)
+        kept[lives.overridden] = False
+        weights = None
+        if batch.weights is not None:
+            weights = np.concatenate([np.zeros(gone.size, np.float32), batch.weights[kept]])
+        ops = np.concatenate([np.full(gone.size, Op.DELETE, np.uint8), batch.ops[kept]])
+        return EdgeBatch(np.concatenate([gone, batch.keys[kept]]), ops, weights)
+
+    def _edges_of(self, vertices: Vertices) -> Keys:
+        """Every edge that begins or ends at one of these vertices; some twice, undirected ones in either order."""
+        if vertices.size == 0:
+            return np.empty(0, np.uint64)
+        out = _row_keys(self.host.out, vertices)
+        if not self.directed:
+            return out
+        if self.host.in_ is not None:
+            return np.concatenate([out, transpose(_row_keys(self.host.in_, vertices))])
+        return np.concatenate([out, self.existence.arcs_into(self.out_rows(), vertices)])
+
+    def load(self, edges: EdgeList, n_vertices: int, dead: Vertices | None = None) -> None:
+        """Replace everything by these out-arcs (ascending; of an undirected graph both directions).
+
+        ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
+        """
         self._make_room(n_vertices)
+        self.existence.load(_none() if dead is None else dead)
         self.n_vertices = n_vertices
         self.host.out.load(edges)
         self.self_loops = 0 if self.directed else _loops(edges.keys)
@@ -187,12 +266,19 @@ class Graph:
         for array in self.host.arrays:
             for name, size in array.memory_bytes().items():
                 total[name] = total.get(name, 0) + size
+        total["vertices"] = self.existence.memory_bytes()
         return total
 
     def check(self) -> list[str]:
         """Violated storage invariants, in words: each array's own, and the agreement of out- and in-rows."""
         problems = [problem for array in self.host.arrays for problem in array.check()]
         out = self.export()
+        dead = np.flatnonzero(~self.alive)
+        if dead.size != self.existence.n_dead:
+            problems.append(f"{dead.size} vertices are dead, not {self.existence.n_dead}")
+        rows = [self.out_rows()] if self.host.in_ is None else [self.out_rows(), self.in_rows()]
+        if any(view.degrees[dead].any() for view in rows):
+            problems.append("a deleted vertex has edges")
         mirror = out if not self.directed else self.host.in_.export() if self.host.in_ is not None else None
         if mirror is not None:
             keys = transpose(mirror.keys)
@@ -214,6 +300,7 @@ class Graph:
         if n_vertices < self.n_vertices:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
         self.placement.ensure_vertices(n_vertices)
+        self.existence.ensure_vertices(n_vertices)
         for array in self.host.arrays:
             array.ensure_vertices(n_vertices)
 
@@ -234,6 +321,12 @@ class Graph:
         finally:
             wait([transposed])
         return done, transposed.result()
+
+
+def _row_keys(array: PackedMemoryArray, vertices: Vertices) -> Keys:
+    """The keys of these rows, as the array has them."""
+    rows = array.rows(vertices)
+    return pack(np.repeat(vertices, np.diff(rows.offsets)), rows.neighbors)
 
 
 def _both_directions(batch: EdgeBatch) -> EdgeBatch:
@@ -265,3 +358,14 @@ def _no_change(weighted: bool) -> ChangeReport:
     weights = np.empty(0, np.float32) if weighted else None
     nothing = EdgeList(keys, weights)
     return ChangeReport(nothing, nothing, weights, nothing, keys)
+
+
+def warm_up() -> None:
+    """Compile what vertex operations need beyond the packed array's own kernels, or load it from the cache."""
+    graph = Graph(weighted=False, in_edges=False)
+    try:
+        graph.apply(EdgeBatch.of([0], [1]), 2)
+        ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
+        graph.apply(EdgeBatch.of([], []), 2, ops)
+    finally:
+        graph.close()

@@ -16,17 +16,23 @@ class NaiveReport:
     overwritten: dict[Edge, tuple[float, float]] = field(default_factory=dict)
     deleted: dict[Edge, float] = field(default_factory=dict)
     absent: set[Edge] = field(default_factory=set)
+    deleted_vertices: set[int] = field(default_factory=set)
+    revived_vertices: set[int] = field(default_factory=set)
+    absent_vertices: set[int] = field(default_factory=set)
 
 
 class NaiveGraph:
     """Weighted edges between vertices 0, 1, ...; in an undirected graph (u, v) and (v, u) are one edge.
 
     ``arcs`` holds what is stored: u -> v -> weight, both directions of an undirected edge, a loop once.
+    ``known`` are the vertices that ever were named by an insert, ``alive`` those that exist.
     """
 
     def __init__(self, directed: bool = True) -> None:
         self.directed = directed
         self.arcs: dict[int, dict[int, float]] = {}
+        self.known: set[int] = set()
+        self.alive: set[int] = set()
 
     def apply(
         self,
@@ -35,16 +41,34 @@ class NaiveGraph:
         ops: Iterable[int] | None = None,
         weights: Iterable[float] | None = None,
     ) -> NaiveReport:
-        """Apply updates in order, the last one of a pair winning; ops are 1 (insert, default) or 0 (delete).
+        """Apply updates in order, the last one of a pair winning.
 
-        The report is of edges; those of an undirected graph have the smaller vertex first.
+        ops are those of the wire: 1 (insert, default), 0 (delete), 2 (insert the vertex src), 3 (delete the
+        vertex src). The report is of edges, and of vertices known before the batch (``deleted_vertices``: and of
+        those that came and went in it); edges of an undirected graph have the smaller vertex first.
         """
         pairs = list(zip(src, dst, strict=True))
         op_list = [1] * len(pairs) if ops is None else list(ops)
         weight_list = [1.0] * len(pairs) if weights is None else list(weights)
         last: dict[Edge, tuple[int, float]] = {}
-        for pair, op, weight in zip(pairs, op_list, weight_list, strict=True):
-            last[self._edge(*pair)] = (int(op), float(weight))
+        known, alive = set(self.known), set(self.alive)
+        unlinked: set[int] = set()
+        for (u, v), op, weight in zip(pairs, op_list, weight_list, strict=True):
+            if op == 3:
+                last = {edge: update for edge, update in last.items() if u not in edge}
+                unlinked.add(u)
+                self.alive.discard(u)
+            elif op == 2:
+                self.known.add(u)
+                self.alive.add(u)
+            else:
+                last[self._edge(u, v)] = (int(op), float(weight))
+                if op == 1:
+                    self.known |= {u, v}
+                    self.alive |= {u, v}
+        for edge in self.edges():
+            if unlinked & set(edge):
+                last.setdefault(edge, (0, 0.0))
         report = NaiveReport()
         for edge, (op, weight) in sorted(last.items()):
             old = self.weight(*edge)
@@ -57,6 +81,9 @@ class NaiveGraph:
             else:
                 report.absent.add(edge)
             self._store(edge, weight if op == 1 else None)
+        report.deleted_vertices = (alive | (self.known - known)) - self.alive
+        report.revived_vertices = (self.alive & known) - alive
+        report.absent_vertices = unlinked - alive - self.alive
         return report
 
     def weight(self, u: int, v: int) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -11,17 +12,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import numpy as np
 import pytest
+from naive import NaiveGraph
 from running import Daemon
 
 from graphtide import Client
 from graphtide.daemon.dead_letters import read_dead_letters
 from graphtide.daemon.encode import encode_msgpack
-from graphtide.daemon.errors import NotSupported, RequestError
+from graphtide.daemon.errors import NotSupported, RequestError, UnknownVertex
 from graphtide.daemon.generate import Churn, Updates
+from graphtide.daemon.produce import SpoolDestination, produce, read_files
+from graphtide.daemon.records import offsets_to_wire
 from graphtide.daemon.spool import SpoolWriter
 from graphtide.daemon.verify import FinalGraph
+from graphtide.gpma.edges import Op
 
 PROGRAMS = [
     {"name": "bfs", "id": "hops", "source": 1},
@@ -125,6 +131,115 @@ def test_string_ids(daemon: Daemon) -> None:
         assert client.neighbors("b").ids == ["c"]
 
 
+VERTEX_PROGRAMS = [{"name": "bfs", "id": "hops", "source": 1}, {"name": "components"}]
+
+
+def expect(client: Client, **expected: Any) -> None:
+    """What every kind of request says of vertices 1 to 6, which form a path with 9 standing alone, as given."""
+    ids = [1, 2, 3, 4, 5, 6, 9]
+    hops, labels = client.get("hops", ids), client.get("components", ids)
+    assert hops.values.tolist() == expected["hops"]
+    assert labels.values.tolist() == expected["labels"]
+    gone = expected["unknown"]
+    assert hops.unknown.tolist() == labels.unknown.tolist() == client.degree(ids).unknown.tolist() == gone
+    assert client.stats()["vertices"] == len(ids) - len(gone)
+    assert client.stats()["edges"] == expected["edges"]
+    for id in gone:
+        for ask in (client.neighbors, client.component, lambda id: client.path("hops", id)):
+            with pytest.raises(UnknownVertex):
+                ask(id)
+        assert not client.has_edge([id, id - 1], [id + 1, id]).exists.any()
+    reached = sum(value is not None for value in expected["hops"])
+    assert len(client.top("hops", 10).ids) == reached
+
+
+@pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
+def test_vertices_come_and_go_and_survive_restarts(daemon: Daemon) -> None:
+    """insert_vertex and delete_vertex over the spool: every answer, the source included, before and after."""
+    whole = {"hops": [0, 1, 2, 3, 4, 5, None], "labels": [1] * 6 + [9], "unknown": [], "edges": 5}
+    cut = {"hops": [0, 1, None, None, None, None, None], "labels": [1, 1, None, 4, 4, 4, 9], "unknown": [3]}
+    headless = {"hops": [None] * 7, "labels": [None, 2, None, 4, 4, 4, 9], "unknown": [1, 3]}
+    steps: list[tuple[bytes, dict[str, Any]]] = [
+        (encode_msgpack([1, 2, 3, 4, 5, 9], [2, 3, 4, 5, 6, 0], [1] * 5 + [2]), whole),
+        (encode_msgpack([3], ops=3), cut | {"edges": 3}),
+        (encode_msgpack([1, 3, 77], ops=3), headless | {"edges": 2}),
+        (
+            encode_msgpack([1], ops=2),
+            headless | {"hops": [0, *[None] * 6], "labels": [1, 2, None, 4, 4, 4, 9], "unknown": [3], "edges": 2},
+        ),
+        (encode_msgpack([1, 2, 3], [2, 3, 4]), whole),
+        (encode_msgpack([9, 3, 9, 3, 2, 3], [0, 0, 0, 4, 3, 0], [3, 3, 2, 1, 1, 2]), whole),
+    ]
+    for number, (record, expected) in enumerate(steps):
+        daemon.start()
+        with daemon.client() as client:
+            if number:
+                expect(client, **steps[number - 1][1])
+            client.wait(write(daemon, f"r{number}", record), timeout_ms=30_000)
+            expect(client, **expected)
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+@pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
+def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon) -> None:
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=30_000)
+    assert daemon.stop() == 0
+    newest = max((daemon.folder / "checkpoints").glob("checkpoint-*"))
+    manifest = json.loads((newest / "manifest.json").read_bytes().partition(b"\n")[2])
+    assert manifest["format"] == 2
+    manifest["format"] = 1
+    (newest / manifest["files"].pop("graph/dead")["file"]).unlink()
+    body = json.dumps(manifest).encode()
+    (newest / "manifest.json").write_bytes(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
+    daemon.start()
+    with daemon.client() as client:
+        assert client.get("hops", [1, 2, 3]).values.tolist() == [0, 1, 2]
+        client.wait(write(daemon, "b", encode_msgpack([2], ops=3)), timeout_ms=30_000)
+        assert client.get("hops", [1, 2, 3]).values.tolist() == [0, None, None]
+        assert client.stats()["vertices"] == 2
+
+
+@pytest.mark.parametrize(
+    "daemon",
+    [{"graph": {"directed": directed}, "program": [{"name": "components"}]} for directed in (True, False)],
+    indirect=True,
+    ids=["directed", "undirected"],
+)
+def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_path: Path) -> None:
+    """A random stream with both kinds of operations, produced from a CSV file, against plain dictionaries."""
+    directed = "directed = false" not in daemon.config.read_text()
+    rng = np.random.default_rng(8)
+    model = NaiveGraph(directed)
+    lines = ["op,src,dst"]
+    for op, src, dst in zip(
+        rng.choice(4, 3000, p=[0.15, 0.7, 0.05, 0.1]), *rng.integers(0, 200, (2, 3000)), strict=True
+    ):
+        model.apply([int(src)], [int(dst)], [int(op)])
+        lines.append(f"{Op(op).name.lower()},{src},{'' if op > 1 else dst}")
+    file = tmp_path / "stream.csv"
+    file.write_text("\n".join(lines))
+    with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
+        produced = produce(read_files([file]), spool, undirected=not directed, edges_per_record=70)
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(offsets_to_wire(produced.offsets), timeout_ms=60_000)
+        stats = client.stats()
+        assert (stats["vertices"], stats["edges"]) == (len(model.alive), len(model.edges()))
+        degree = client.degree(np.arange(200))
+        assert set(degree.unknown.tolist()) == set(range(200)) - model.alive
+        assert degree.out.tolist() == [
+            len(model.out_neighbors(v)) if v in model.alive else None for v in range(200)
+        ]
+        labels = client.get("components", np.arange(200))
+        assert labels.unknown.tolist() == degree.unknown.tolist()
+        for u, v in model.contents():
+            assert labels.values[u] == labels.values[v]
+        assert all(label in model.alive for label in labels.values.compressed().tolist())
+    assert daemon.stop() == 0, daemon.log_tail()
+
+
 def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
     good = encode_msgpack(np.array([1, 2]), np.array([2, 3]))
     offsets = write(
@@ -133,6 +248,7 @@ def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
         b"\xc1nonsense",
         good,
         encode_msgpack(np.array([7]), np.array([8]), weights=np.array([-1], np.float32)),
+        encode_msgpack([8], [7], 3),
     )
     (daemon.spool / "lines.csv").write_text("src,dst,weight\n4,5,1\nx,5,1\n5,6,inf\n6,7,2\n")
     daemon.start()
@@ -142,8 +258,8 @@ def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
         assert client.get("hops", [7, 8]).unknown.tolist() == [8], "a bad record makes no vertex"
     assert daemon.stop() == 0, daemon.log_tail()
     letters = list(read_dead_letters(daemon.folder / "dead-letters"))
-    assert {letter.reason for letter in letters} == {"malformed", "bad-weight", "bad-id"}
-    assert len(letters) == 4
+    assert {letter.reason for letter in letters} == {"malformed", "bad-weight", "bad-id", "bad-vertex-op"}
+    assert len(letters) == 5
     assert all(letter.detail for letter in letters)
 
 

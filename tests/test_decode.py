@@ -44,9 +44,17 @@ strings = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 weights = st.floats(0, width=32, allow_infinity=False, allow_nan=False).map(abs)
 
 
-def updates_of(ids: Any) -> Any:
-    one = st.builds(Update, ids, ids, st.integers(0, 1), weights, st.integers(-(2**62), 2**62))
-    return st.lists(one, max_size=12)
+OPS = ("delete", "insert", "insert_vertex", "delete_vertex")
+
+
+def updates_of(ids: Any, *, ops: int = 4) -> Any:
+    """Rows of the first so many operations; those on vertices have 0, or nothing, for a dst."""
+    one = st.builds(Update, ids, ids, st.integers(0, ops - 1), weights, st.integers(-(2**62), 2**62))
+    return st.lists(one.map(without_dst), max_size=12)
+
+
+def without_dst(row: Update) -> Update:
+    return row if row.op < 2 else row._replace(dst="" if isinstance(row.dst, str) else 0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,8 +110,7 @@ def columns_of(rows: list[Update], ids: Callable[[list[Any]], Any] = list) -> di
 
 
 def edge(row: Update) -> dict[str, Any]:
-    op = ("delete", "insert")[row.op]
-    return {"src": row.src, "dst": row.dst, "op": op, "weight": row.weight, "ts": row.ts}
+    return {"src": row.src, "dst": row.dst, "op": OPS[row.op], "weight": row.weight, "ts": row.ts}
 
 
 # There and back
@@ -148,7 +155,7 @@ def test_json_in_every_form(rows: list[Update], form: str) -> None:
     elif form == "columns":
         names = {"ops": "op", "weights": "weight", "timestamps_ms": "ts"}
         document = {names.get(name, name): column for name, column in columns_of(rows).items()}
-        document["op"] = ["insert" if op else "delete" for op in document["op"]]
+        document["op"] = [OPS[op] for op in document["op"]]
         value = json.dumps({"v": 1, **document}).encode()
     elif form == "lines":
         value, partition = b"".join(json.dumps(edge(row)).encode() + b"\n" for row in rows), FILE
@@ -211,7 +218,7 @@ def test_csv_in_any_column_order(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    rows=updates_of(int64),
+    rows=updates_of(int64, ops=1),
     fields=st.integers(2, 4),
     blank=st.sampled_from([" ", "\t", "  \t"]),
     end=st.sampled_from(["\n", "\r\n", " \n"]),
@@ -233,6 +240,45 @@ def test_operations_in_csv() -> None:
     words = ["insert", "I", "i", "1", "+", "Insert", "", "delete", "D", "d", "0", "-", "DELETE"]
     value = "op,src,dst\n" + "".join(f"{word},1,2\n" for word in words)
     assert [row.op for row in good(Decoder().decode(raw(value.encode(), "csv")))] == [1] * 7 + [0] * 6
+
+
+def test_operations_on_vertices_need_no_dst() -> None:
+    """What an operation on a vertex leaves out, or fills with nothing, in every encoding that has operations."""
+    ends: dict[Any, list[Any]] = {"int": [1, 2], "string": ["a", "b"]}
+    for kind, (first, second) in ends.items():
+        nothing = 0 if kind == "int" else ""
+        expected = [Update(first, nothing, 3), Update(second, nothing, 2)]
+        rows = [{"src": first, "op": "delete_vertex"}, {"src": second, "op": "insert_vertex", "dst": None}]
+        ids = [first, second]
+        only = encode_msgpack(ids, ops=[3, 2])
+        documents: list[tuple[Any, str]] = [
+            (only, "msgpack"),
+            (encode_msgpack(ids, [nothing, nothing], [3, 2]), "msgpack"),
+            (msgpack.packb({**msgpack.unpackb(only), "dst": b"" if kind == "int" else []}), "msgpack"),
+            (json.dumps({"v": 1, "edges": rows}), "json"),
+            (json.dumps({"v": 1, "src": ids, "op": ["delete_vertex", "insert_vertex"]}), "json"),
+            (json.dumps({"v": 1, "src": ids, "dst": [], "op": ["delete_vertex", "insert_vertex"]}), "json"),
+            (json.dumps({"v": 1, "src": ids, "dst": [0, ""], "op": ["delete_vertex", "insert_vertex"]}), "json"),
+            (f"op,src,dst\ndelete_vertex,{first},\nINSERT_VERTEX,{second},\n", "csv"),
+        ]
+        for value, encoding in documents:
+            record = raw(value if isinstance(value, bytes) else value.encode(), encoding)
+            assert good(Decoder(kind, self_loops="drop").decode(record)) == expected, (encoding, value)
+    assert good(Decoder().decode(raw(b"src,dst,op\n1,0,insert_vertex\n2,3,\n", "csv"))) == [
+        Update(1, 0, 2),
+        Update(2, 3),
+    ]
+    with pytest.raises(ValueError, match="edges need a dst"):
+        encode_msgpack([1, 2], ops=[3, 1])
+    with pytest.raises(ValueError, match="edges need a dst"):
+        encode_msgpack([1, 2])
+
+
+def test_a_vertex_zero_is_no_self_loop() -> None:
+    record = raw(encode_msgpack([0, 0, 0], [0, 0, 1], [2, 1, 1]), "msgpack")
+    decoded = Decoder(self_loops="drop").decode(record)
+    assert good(decoded) == [Update(0, 0, 2), Update(0, 1)]
+    assert decoded.self_loops_dropped == 1
 
 
 def test_fields_that_are_empty_mean_nothing_given() -> None:
@@ -277,7 +323,25 @@ def test_weights_in_text_are_read_like_python_reads_them(text: str) -> None:
 
 line_text = st.text(st.sampled_from('0123456789+-.eE ,\t"#%xIDnsert\r\0é'), max_size=14)
 likely_field = st.sampled_from(
-    ["1", "-7", "0.5", "1e3", "", "insert", "D", " 4 ", '"5"', "9" * 19, "x", "-1", "3,", "é"]
+    [
+        "insert_vertex",
+        "delete_vertex",
+        "0",
+        "1",
+        "-7",
+        "0.5",
+        "1e3",
+        "",
+        "insert",
+        "D",
+        " 4 ",
+        '"5"',
+        "9" * 19,
+        "x",
+        "-1",
+        "3,",
+        "é",
+    ]
 )
 likely_line = st.lists(likely_field, max_size=6).flatmap(
     lambda fields: st.sampled_from([",", "\t", " "]).map(lambda blank: blank.join(fields))
@@ -361,10 +425,14 @@ BAD_MSGPACK = [
     (packed(op=None), "bad-column"),
     (packed(op=b"\1\4"), "bad-op"),
     (packed(op="upsert"), "bad-op"),
-    (packed(op=b"\1\2"), "not-supported"),
-    (packed(op=b"\3\1"), "not-supported"),
-    (packed(op="insert_vertex", dst=b""), "not-supported"),
-    (packed(op="delete_vertex"), "not-supported"),
+    (packed(op=b"\2\1", dst=b"\1" + bytes(15)), "bad-vertex-op"),
+    (packed(op=b"\0\3", dst=b"\1" * 16), "bad-vertex-op"),
+    (packed(op="insert_vertex", dst=b"\1" * 16), "bad-vertex-op"),
+    (packed(op="delete_vertex", dst=bytes(8)), "bad-column"),
+    (packed(op=b"\2\1", dst=b""), "bad-column"),
+    (packed(op=b"\2\1", dst=...), "bad-column"),
+    (packed(op="delete_vertex", src=...), "bad-column"),
+    (packed(op="delete_vertex", src=["a"]), "bad-column"),
     (packed(weight=f4(1)), "bad-column"),
     (packed(weight=[1.0, 2.0]), "bad-column"),
     (packed(weight=np.ones(2).tobytes()), "bad-column"),
@@ -380,6 +448,9 @@ BAD_MSGPACK = [
 BAD_STRINGS = [
     (packed(), "bad-column"),
     (packed(src=["a"], dst=["b", "c"]), "bad-column"),
+    (packed(src=["a"], dst=["b"], op="delete_vertex"), "bad-vertex-op"),
+    (packed(src=["a", "b"], dst=["", "0"], op=b"\2\3"), "bad-vertex-op"),
+    (packed(src=["a", "b"], dst=[""], op=b"\2\3"), "bad-column"),
     (packed(src=["a"], dst=bytes(8)), "bad-column"),
     (packed(src=["a"], dst=[1]), "bad-id"),
     (packed(src=["a"], dst=[b"b"]), "bad-id"),
@@ -415,8 +486,16 @@ BAD_JSON = [
     (b'{"src":1,"dst":2,"op":"Insert"}', "bad-op"),
     (b'{"src":1,"dst":2,"op":1}', "bad-op"),
     (b'{"src":1,"dst":2,"op":[]}', "bad-op"),
-    (b'{"src":1,"op":"insert_vertex"}', "not-supported"),
-    (b'{"v":1,"src":[1],"dst":[2],"op":"delete_vertex"}', "not-supported"),
+    (b'{"src":1,"dst":2,"op":"insert_vertex"}', "bad-vertex-op"),
+    (b'{"src":1,"dst":false,"op":"insert_vertex"}', "bad-vertex-op"),
+    (b'{"src":1,"dst":0.0,"op":"insert_vertex"}', "bad-vertex-op"),
+    (b'{"src":1,"dst":[],"op":"insert_vertex"}', "bad-vertex-op"),
+    (b'{"dst":1,"op":"insert_vertex"}', "bad-column"),
+    (b'{"v":1,"edges":[{"src":1,"op":"insert_vertex"},{"src":1}]}', "bad-column"),
+    (b'{"v":1,"src":[1],"dst":[2],"op":"delete_vertex"}', "bad-vertex-op"),
+    (b'{"v":1,"src":[1,2],"dst":[0],"op":"delete_vertex"}', "bad-column"),
+    (b'{"v":1,"src":[1,2],"op":["delete_vertex","delete"]}', "bad-column"),
+    (b'{"v":1,"src":[1,2],"dst":[null,null],"op":["delete_vertex","delete"]}', "bad-id"),
     (b'{"src":true,"dst":2}', "bad-id"),
     (b'{"src":1.0,"dst":2}', "bad-id"),
     (b'{"src":null,"dst":2}', "bad-id"),
@@ -455,7 +534,9 @@ BAD_CSV = [
     (b"src,dst\n1,\xff\n", "malformed"),
     (b'src,dst\n1,"2\n', "malformed"),
     (b"src,dst,op\n1,2,2\n", "bad-op"),
-    (b"src,dst,op\n1,,insert_vertex\n", "not-supported"),
+    (b"src,dst,op\n1,2,insert_vertex\n", "bad-vertex-op"),
+    (b"src,dst,op\n,1,delete_vertex\n", "bad-id"),
+    (b"src,dst,op\n1,,delete\n", "bad-id"),
     (b"src,dst,weight\n1,2,nan\n", "bad-weight"),
     (b"src,dst,weight\n1,2,inf\n", "bad-weight"),
     (b"src,dst,weight\n1,2,1_0\n", "bad-weight"),
@@ -675,14 +756,16 @@ def test_matrix_market_files_load_as_they_are(kind: Any) -> None:
 SEEDS = {
     "msgpack": [
         encode_msgpack([1, 2], [3, 4], [0, 1], [0.5, 1.0], [5, 6]),
+        encode_msgpack([1, 2], [0, 0], [2, 3]),
         encode_msgpack(["a", "é"], ["b", "c"]),
     ],
     "json": [
         b'{"v":1,"edges":[{"op":"insert","src":1,"dst":"2","weight":0.5,"ts":17}]}',
         b'{"v":1,"src":[1,2],"dst":[3,4],"op":"insert"}',
+        b'{"v":1,"src":[1,2],"op":"delete_vertex"}',
         b'{"src":"a","dst":"b"}\n{"src":1,"dst":2}\n',
     ],
-    "csv": [b"op,src,dst,weight,ts\nI,1,2,0.5,3\n-,3,4,,\n", b'src,dst\n"a,b",c\n'],
+    "csv": [b"op,src,dst,weight,ts\nI,1,2,0.5,3\n-,3,4,,\ninsert_vertex,7,,,\n", b'src,dst\n"a,b",c\n'],
     "el": [b"%%MatrixMarket x\n% c\n3 3 1\n1 2 3.5 4\n", b"# c\n1\t2\n 3 4 5e-7\r\n"],
 }
 
@@ -726,10 +809,11 @@ def test_no_bytes_can_stop_the_stream(
     decoded = decoder.decode(raw(value, encoding, partition, offset))
     assert set(reasons(decoded)) <= set(REASONS) - {"internal"}
     for row in updates(decoded.block):
-        assert row.op in (0, 1)
+        assert row.op in (0, 1, 2, 3)
+        assert row.op < 2 or row.dst in (0, "")
         assert domain != "unweighted" or row.weight == 1
         assert domain != "non-negative" or row.weight >= 0
-        assert loops == "keep" or row.src != row.dst
+        assert loops == "keep" or row.src != row.dst or row.op > 1
     for bad in decoded.bad:
         begin = bad.offset - offset if partition is FILE else value.find(bad.value)
         assert value[begin : begin + len(bad.value)] == bad.value

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from histories import History, deletes, inserts, random_history, small_histories
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from graphtide.compute import registry
 from graphtide.compute.bfs import BFS
@@ -26,7 +29,8 @@ from graphtide.compute.program import (
     Refresh,
     Violation,
 )
-from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.gpma.edges import NO_VERTEX, Op, Vertices, destinations, sources
+from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 
 
@@ -134,6 +138,54 @@ def test_all_programs_of_an_engine_stay_true(history: History) -> None:
     finally:
         engine.close()
         graph.close()
+
+
+OP_COLUMNS = ("uint32", "uint8", "int64")
+vertex_ops = st.lists(
+    st.tuples(st.integers(0, 7), st.sampled_from((Op.INSERT_VERTEX, Op.DELETE_VERTEX)), st.integers(0, 10)),
+    max_size=4,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(small_histories(), st.lists(vertex_ops, min_size=8, max_size=8))
+def test_programs_stay_true_while_vertices_come_and_go(
+    history: History, operations: list[list[tuple[int, Op, int]]]
+) -> None:
+    graph = Graph(directed=history.directed, weighted=False)
+    ids = DenseIds()
+    parts, restored = Components("parts", ids), Components("restored", ids)
+    hops, several = BFS("hops", (0,)), BFS("several", (1, 2))
+    engine = Engine(graph, [hops, several, parts], ids.resolve)
+    try:
+        engine.start()
+        for epoch, ops in zip(history.epochs, operations, strict=False):
+            n = epoch.n_vertices
+            ops = sorted(((v, op, min(at, len(epoch))) for v, op, at in ops if v < n), key=lambda row: row[2])
+            columns = [np.array([row[i] for row in ops], dtype) for i, dtype in enumerate(OP_COLUMNS)]
+            runs = engine.refresh(graph.apply(epoch.batch(), n, VertexOps(*columns)))
+            assert all(run.error is None for run in runs)
+            assert not any(engine.audit().values())
+            assert parts.scalars() == {"components": number_of_components(graph)}
+            restored.restore(parts.state(), graph)
+            assert restored.scalars() == parts.scalars()
+            for program in (hops, several):
+                published = Published(program.columns(), {}, n)
+                null = BFS.read(published, np.arange(n, dtype=np.uint32)).null
+                assert null[~graph.alive].all()
+                living = [v for v in program.sources if int(v) < n and graph.alive[int(v)]]
+                assert not null[living].any()
+                assert living or null.all(), "without a living source nothing is reached"
+    finally:
+        engine.close()
+        graph.close()
+
+
+def number_of_components(graph: Graph) -> int:
+    """By SciPy, over the vertices that exist."""
+    keys, n = graph.export().keys, graph.n_vertices
+    matrix = coo_array((np.ones(keys.size), (sources(keys), destinations(keys))), shape=(n, n))
+    return int(connected_components(matrix, directed=False)[0] - (n - graph.n_alive)) if n else 0
 
 
 def test_programs_run_at_once(graph: Graph) -> None:

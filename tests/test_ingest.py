@@ -5,17 +5,21 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive import NaiveGraph
 
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import Prepared, PreparedQueue, concatenate, dense_batch
+from graphtide.daemon.ingest import DenseBatch, Prepared, PreparedQueue, concatenate, dense_batch
 from graphtide.daemon.records import Partition, UpdateBlock, offsets_from_wire, offsets_to_wire
 from graphtide.daemon.topology import StorageGate
 from graphtide.gpma.edges import EdgeBatch, destinations, sources
+from graphtide.gpma.ids import StringColumn
 from graphtide.gpma.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
@@ -23,9 +27,8 @@ from graphtide.partition.graph import Graph
 def prepared(updates: int, offset: int = 0) -> Prepared:
     keys = np.arange(updates, dtype=np.uint64)
     return Prepared(
-        batches=[EdgeBatch(keys, np.ones(updates, np.uint8))],
+        batches=[DenseBatch(EdgeBatch(keys, np.ones(updates, np.uint8)))],
         updates=updates,
-        unknown_deletes=0,
         n_vertices=updates,
         offsets={Partition("t", 0): offset},
         record_times_ms=np.zeros(1, np.int64),
@@ -123,12 +126,37 @@ class TestGate:
 class TestDenseBatch:
     def test_deletes_make_no_vertices(self) -> None:
         index = VertexIndex.create("int")
-        batch, unknown = dense_batch(block([(5, 6, 0, 1), (1, 2, 1, 3), (2, 1, 0, 1), (1, 9, 0, 1)]), index)
-        assert unknown == 2
+        dense = dense_batch(block([(5, 6, 0, 1), (1, 2, 1, 3), (2, 1, 0, 1), (1, 9, 0, 1)]), index)
+        batch = dense.edges
+        assert (dense.unknown, dense.vertices, dense.updates) == (2, None, 4)
         assert index.n_vertices == 2
         assert sources(batch.keys).tolist() == [0, 1]
         assert destinations(batch.keys).tolist() == [1, 0]
         assert batch.ops.tolist() == [1, 0]
+
+    @pytest.mark.parametrize("kind", ["int", "string"])
+    def test_operations_on_vertices_stand_among_the_edges(self, kind: Literal["int", "string"]) -> None:
+        index = VertexIndex.create(kind)
+        rows = [(7, 0, 2, 1), (5, 6, 1, 2), (9, 0, 3, 1), (8, 0, 2, 1), (5, 4, 0, 1), (6, 0, 3, 1), (0, 5, 1, 1)]
+        made = block(rows)
+        if kind == "string":
+            src = StringColumn.of(map(str, made.src))  # type: ignore[call-overload]
+            dst = StringColumn.of(str(v) if op < 2 else "" for _, v, op, _ in rows)
+            made = replace(made, src=src, dst=dst)
+        dense = dense_batch(made, index)
+        ids = index.external(np.arange(index.n_vertices, dtype=np.uint32))
+        assert (ids.to_list() if isinstance(ids, StringColumn) else ids.tolist()) == (
+            [7, 5, 6, 8, 0] if kind == "int" else ["7", "5", "6", "8", "0"]
+        ), "in order of first appearance; what is only deleted, or no dst, is no vertex"
+        assert (dense.unknown, dense.unknown_vertices, dense.updates) == (1, 1, 7)
+        assert sources(dense.edges.keys).tolist() == [1, 4]
+        assert destinations(dense.edges.keys).tolist() == [2, 1]
+        assert dense.edges.weights is not None
+        assert dense.edges.weights.tolist() == [2, 1]
+        assert dense.vertices is not None
+        assert dense.vertices.vertices.tolist() == [0, 3, 2]
+        assert dense.vertices.ops.tolist() == [2, 2, 3]
+        assert dense.vertices.positions.tolist() == [0, 1, 1]
 
     def test_a_full_id_space_is_a_clear_stop(self) -> None:
         index = VertexIndex.create("int", vertices_max=3)
@@ -144,7 +172,9 @@ def test_offsets_survive_the_wire() -> None:
         offsets_from_wire({"t": {"0": -1}})
 
 
-update = st.tuples(st.integers(-3, 6), st.integers(-3, 6), st.sampled_from([0, 1, 1]), st.sampled_from([1.0, 2.5]))
+update = st.tuples(
+    st.integers(-3, 6), st.integers(-3, 6), st.sampled_from([0, 1, 1, 1, 2, 3]), st.sampled_from([1.0, 2.5])
+).map(lambda row: row if row[2] < 2 else (row[0], 0, *row[2:]))
 
 
 @settings(deadline=None, max_examples=60)
@@ -156,20 +186,22 @@ update = st.tuples(st.integers(-3, 6), st.integers(-3, 6), st.sampled_from([0, 1
 def test_chunking_never_shows_in_the_graph(
     records: list[list[tuple[int, int, int, float]]], cuts: list[int], directed: bool
 ) -> None:
-    def edges(bounds: list[int]) -> tuple[list[int], dict[tuple[int, int], float]]:
+    def edges(bounds: list[int]) -> tuple[list[int], list[int], dict[tuple[int, int], float]]:
         index = VertexIndex.create("int")
         graph = Graph(directed=directed)
         for start, stop in itertools.pairwise(bounds):
             items = []
             for record in records[start:stop]:
-                batch, unknown = dense_batch(block(record), index)
+                batch = dense_batch(block(record), index)
+                assert batch.updates == len(record)
                 items.append(prepared(0))
                 items.append(
-                    Prepared([batch], len(batch), unknown, index.n_vertices, {}, np.empty(0), np.empty(0))  # type: ignore[arg-type]
+                    Prepared([batch], batch.updates, index.n_vertices, {}, np.empty(0), np.empty(0))  # type: ignore[arg-type]
                 )
-            graph.apply(concatenate(items, weighted=True), index.n_vertices)
+            edges, vertex_ops = concatenate(items, weighted=True)
+            graph.apply(edges, index.n_vertices, vertex_ops)
             assert graph.check() == []
-        found = graph.export()
+        found, alive = graph.export(), graph.alive.copy()
         src, dst = index.external(sources(found.keys)), index.external(destinations(found.keys))
         graph.close()
         assert isinstance(src, np.ndarray)
@@ -178,8 +210,14 @@ def test_chunking_never_shows_in_the_graph(
         pairs = zip(src.tolist(), dst.tolist(), strict=True)
         vertices = index.external(np.arange(index.n_vertices, dtype=np.uint32))
         assert isinstance(vertices, np.ndarray)
-        return vertices.tolist(), dict(zip(pairs, found.weights.tolist(), strict=True))
+        return vertices.tolist(), vertices[alive].tolist(), dict(zip(pairs, found.weights.tolist(), strict=True))
 
-    whole = [0, len(records)]
+    whole = edges([0, len(records)])
     pieces = sorted({0, len(records), *(min(cut, len(records)) for cut in cuts)})
-    assert edges(whole) == edges(pieces)
+    assert edges(pieces) == whole
+    model = NaiveGraph(directed)
+    for src, dst, op, weight in itertools.chain.from_iterable(records):
+        model.apply([src], [dst], [op], [weight])
+    assert set(whole[1]) == model.alive
+    if directed:
+        assert whole[2] == model.contents()

@@ -39,6 +39,7 @@ from graphtide.daemon.produce import (
 from graphtide.daemon.records import Partition, Source
 from graphtide.daemon.source_kafka import KafkaSource
 from graphtide.daemon.source_spool import SpoolSource
+from graphtide.gpma.edges import Op
 from graphtide.gpma.ids import IdColumn, StringColumn
 from graphtide.ops.kafka import DevKafka
 
@@ -87,6 +88,29 @@ def test_undirected_edges_have_one_order() -> None:
     assert [row[1:3] for row in rows(canonical(ints))] == [(2, 5), (1, 4), (-3, -3)]
     strings = Columns(StringColumn.of(["b", "é"]), StringColumn.of(["a", "z"]), np.ones(2, np.uint8))
     assert [row[1:3] for row in rows(canonical(strings))] == [("a", "b"), ("z", "é")]
+
+
+def test_operations_on_vertices_go_where_their_vertex_belongs(tmp_path: Path) -> None:
+    for ids, nothing in ((np.array([5, -3]), 0), (StringColumn.of(["b", "é"]), "")):
+        columns = Columns.of_vertices(Op.DELETE_VERTEX, ids)
+        expected = [(3, name, nothing, None, None) for name in plain(ids)]
+        assert rows(columns) == rows(canonical(columns)) == expected
+        with contextlib.closing(SpoolDestination(tmp_path, name="ops")) as spool:
+            produced = produce([columns], spool, undirected=True)
+        assert produced.updates == 2
+        kind: Any = "string" if isinstance(ids, StringColumn) else "int"
+        source = SpoolSource(tmp_path)
+        source.open(None)
+        (record,) = source.poll(1 << 20, 0)
+        block = Decoder(vertex_ids=kind).decode(record).block
+        source.close()
+        assert block is not None
+        assert rows(Columns(block.src, block.dst, block.ops)) == expected
+        for file in tmp_path.iterdir():
+            file.unlink()
+    file = tmp_path / "mixed.csv"
+    file.write_text("op,src,dst\ninsert,7,1\ndelete_vertex,7,\n")
+    assert [row[:3] for row in rows(canonical(next(read_columns(file))))] == [(1, 1, 7), (3, 7, 0)]
 
 
 # -- windows ------------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ from graphtide.daemon.source_spool import SpoolSource
 from graphtide.daemon.spool import SpoolWriter
 from graphtide.daemon.topology import Position, StorageGate
 from graphtide.gpma import pma
-from graphtide.gpma.edges import EdgeBatch, EdgeList
-from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
+from graphtide.gpma.ids import IdColumn, StringColumn, concatenate_ids
 from graphtide.gpma.vertex_index import Kind, VertexIndex
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
@@ -198,7 +198,7 @@ def test_what_is_known_of_a_file_goes_with_the_file() -> None:
 def test_a_queue_holds_few_items_even_without_updates() -> None:
     queue = PreparedQueue(10)
     nothing = np.empty(0, np.int64)
-    item = Prepared([], 0, 0, 0, {}, nothing, nothing)
+    item = Prepared([], 0, 0, {}, nothing, nothing)
     for _ in range(ITEMS_MAX):
         queue.put(item)
     waiting = threading.Thread(target=queue.put, args=(item,))
@@ -219,13 +219,18 @@ def test_misrouted_edges_are_sampled_and_counted(
     dst: IdColumn = np.arange(40)
     if kind == "string":
         src, dst = StringColumn.of(map(str, np.arange(100, 140))), StringColumn.of(map(str, np.arange(40)))
-    edges = Edges(src, dst, np.ones(40, np.uint8))
+    ops = np.ones(40, np.uint8)
+    ops[::2] = Op.DELETE_VERTEX
+    nothing = np.zeros(40, np.int64) if kind == "int" else StringColumn.of([""] * 40)
+    where = np.arange(40) + 40 * (ops == Op.DELETE_VERTEX)
+    dst = concatenate_ids([dst, nothing])[where]  # type: ignore[list-item]
+    edges = Edges(src, dst, ops)
     placed = partition_of(src if directed else canonical(edges).src, 3)
     polls = []
     for number in range(3):
         for owner in (0, 1):
             some = np.flatnonzero(placed == owner)[:5]
-            record = encode_msgpack(src[some], dst[some])
+            record = encode_msgpack(src[some], dst[some], ops[some])
             polls.append(([raw(0, record, Partition("t", number))], {Partition("t", number): 1}))
     source = ScriptedSource(*polls, partitions=3)
     _, reports, bad = ingested(source, directed=directed, kind=kind)
@@ -368,7 +373,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
         updates_max=10, linger_s=0, checkpoint_interval_s=0, on_checkpoint=safe.append,
     )  # fmt: skip
     nothing = np.empty(0, np.int64)
-    queue.put(Prepared([], 0, 0, 40, {P: 7}, nothing, nothing))
+    queue.put(Prepared([], 0, 40, {P: 7}, nothing, nothing))
     queue.close()
 
     def fail(*_: object) -> None:

@@ -17,6 +17,7 @@ from graphtide.daemon import results, shared_memory
 from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.results import ProgramPublication, Publication, ResultsReader, ResultsWriter
 from graphtide.daemon.shared_memory import SharedArray
+from graphtide.gpma.edges import NO_VERTEX
 
 
 def attach(writer: ResultsWriter) -> ResultsReader:
@@ -141,6 +142,32 @@ def test_readers_see_exactly_what_was_published(history, seed):
         assert (snapshot.epoch, snapshot.n_vertices) == ((1, number), n)
         assert (snapshot.offsets, snapshot.stats) == ({"file": number}, {"edges": number})
         assert snapshot.programs["p"].published.scalars == {"norm": number}
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 700), st.lists(st.integers(0, 10_000), max_size=9)), min_size=1, max_size=10)
+)
+def test_every_epoch_has_its_own_vertices(history):
+    """Each epoch some vertices are new, and some that are there change between dead and alive."""
+    writer = ResultsWriter()
+    alive = np.zeros(0, bool)
+    for number, (more, flipped) in enumerate(history):
+        alive = np.concatenate([alive, np.ones(more, bool)])
+        n = alive.size
+        changed = np.unique(np.array(flipped, np.int64) % n).astype(np.uint32) if n else np.empty(0, np.uint32)
+        alive[changed] ^= True
+        program = ProgramPublication("fake", {"a": np.zeros(n)}, {})
+        writer.publish(Publication((1, number), n, {}, {"p": program}, {}, alive, changed))
+        reader = attach(writer)
+        asked = np.append(np.arange(n, dtype=np.uint32), NO_VERTEX)
+        known = reader.read(lambda snapshot, asked=asked: snapshot.known(asked))
+        assert known.tolist() == [v if alive[v] else NO_VERTEX for v in range(n)] + [NO_VERTEX]
+        assert set(reader.snapshot().programs) == {"p"}
+    writer.publish(publication(99, alive.size, {"a": np.zeros(alive.size)}, {}))
+    snapshot = attach(writer).snapshot()
+    assert snapshot.alive is None, "whoever publishes no flags has no dead vertices"
+    assert snapshot.known(np.arange(3, dtype=np.uint32)).tolist() == [0, 1, 2]
 
 
 def test_the_old_memory_keeps_its_epoch_when_new_memory_takes_over():

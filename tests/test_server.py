@@ -49,6 +49,7 @@ class Chain:
         self.storage_ahead = 0
         self.state = "fresh"
         self.asked = 0
+        self.dead: list[int] = []
 
     def ids(self, positions):
         return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
@@ -80,13 +81,16 @@ class Chain:
             id: ProgramPublication(kind, data, dict.fromkeys(data), scalars, {"state": self.state})
             for id, (kind, data, scalars) in columns.items()
         }
-        return Publication((1, self.number), n, {"t": {0: self.number * 10}}, programs, {"vertices": n})
+        alive = np.ones(n, bool)
+        alive[self.dead] = False
+        offsets = {"t": {0: self.number * 10}}
+        return Publication((1, self.number), n, offsets, programs, {"vertices": n}, alive)
 
     # what the engine answers about edges
 
     def current_epoch(self) -> StorageState:
         number = self.number + self.storage_ahead
-        return StorageState((1, number), self.n, {"t": {0: number * 10}})
+        return StorageState((1, number), {"t": {0: number * 10}})
 
     def neighbors(self, vertex, direction, limit, cursor, timeout_s):
         if vertex == 13:
@@ -102,11 +106,15 @@ class Chain:
         page = [v for v in found if cursor is None or v > cursor]
         more = page[limit - 1] if len(page) > limit else None
         chosen = np.array(page[:limit], np.uint32)
-        return NeighborPage(self.current_epoch(), chosen, (chosen / 2).astype(np.float32), more)
+        known = vertex < self.n and vertex not in self.dead
+        return NeighborPage(self.current_epoch(), known, chosen, (chosen / 2).astype(np.float32), more)
 
     def degree(self, vertices, timeout_s):
         out = (vertices < self.n - 2).astype(np.int64)
-        return Degrees(self.current_epoch(), out, ((vertices > 0) & (vertices < self.n - 1)).astype(np.int64))
+        known = (vertices < self.n) & ~np.isin(vertices, self.dead)
+        return Degrees(
+            self.current_epoch(), known, out, ((vertices > 0) & (vertices < self.n - 1)).astype(np.int64)
+        )
 
     def has_edge(self, src, dst, timeout_s):
         exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
@@ -315,6 +323,35 @@ def test_bad_requests_are_told_why_and_change_nothing(client, method, params, er
 
 
 # -- epochs -------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_vertex_is_unknown_until_it_is_back(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        assert client.top("rank", 1).ids.tolist() == [109]
+        chain.dead = [0, 9]
+        link.publish(chain.publication())
+        answer = client.get("rank", [100, 101, 109, 7])
+        assert answer.values.tolist() == [None, 1, None, None]
+        assert answer.unknown.tolist() == [100, 109, 7]
+        assert client.top("rank", 1).ids.tolist() == [108]
+        assert client.top("rank", 10, order="asc").ids.tolist() == list(range(101, 109))
+        degree = client.degree([100, 101, 109])
+        assert degree.out.tolist() == [None, 1, None] and degree.unknown.tolist() == [100, 109]
+        for ask in (
+            lambda: client.path("hops", 109),
+            lambda: client.component(109),
+            lambda: client.neighbors(109),
+            lambda: client.neighbors(100, direction="in"),
+        ):
+            with pytest.raises(errors.UnknownVertex, match=r"vertex 10[09] is unknown"):
+                ask()
+        chain.dead = [0]
+        link.publish(chain.publication())
+        assert client.get("rank", [100, 109]).values.tolist() == [None, 10 / 3]
+        assert client.component(109).label == 109
+        assert client.neighbors(109, direction="in").ids.tolist() == []
 
 
 def test_a_producer_reads_its_own_writes(tmp_path):

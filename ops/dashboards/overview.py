@@ -220,9 +220,12 @@ GRAPH = (
     ),
     PanelSpec(
         "Changes",
-        "What epochs changed, in edges per second.",
+        "What epochs changed, in edges and vertices per second.",
         "ops",
-        (Query(_rate("edge_changes_total", "kind"), "{{kind}}"),),
+        (
+            Query(_rate("edge_changes_total", "kind"), "edges {{kind}}"),
+            Query(_rate("vertex_changes_total", "kind"), "vertices {{kind}}"),
+        ),
         stacked=True,
     ),
     PanelSpec(

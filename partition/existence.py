@@ -1,0 +1,211 @@
+"""Which vertices exist, and what operations on vertices among edge updates come to.
+
+A vertex keeps its dense id when it is deleted: it is *dead* until an insert names it again. So a batch with
+operations on vertices is, for the storage, a plain batch of edges: the stored edges of a deleted vertex are
+deleted first, and what the batch said of its edges before the deletion is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import EdgeBatch, Keys, Op, Ops, Vertices, destinations, sources
+from ..gpma.rows import RowView
+
+Positions = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# Flags grow by this factor, so that a new vertex costs constant time.
+_ROOM = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class VertexOps:
+    """Operations on vertices among the edge updates of a batch, in the order in which they were read.
+
+    ``vertices``: uint32[k]; ``ops``: uint8[k], ``Op.INSERT_VERTEX`` or ``Op.DELETE_VERTEX``; ``positions``:
+    int64[k], never falling, how many edge updates of the batch stand before each.
+    """
+
+    vertices: Vertices
+    ops: Ops
+    positions: Positions
+
+    def __post_init__(self) -> None:
+        assert self.vertices.dtype == np.uint32 and self.ops.dtype == np.uint8
+        assert self.vertices.shape == self.ops.shape == self.positions.shape
+
+    def __len__(self) -> int:
+        return int(self.ops.size)
+
+
+@dataclass(frozen=True, slots=True)
+class VertexChange:
+    """What a batch does to vertices. All uint32, ascending, each vertex once.
+
+    ``deleted``: do not exist after the batch, but did before or are new in it; ``revived``: known and dead
+    before, alive after; ``stripped``: existed before and are deleted somewhere in the batch, also where they
+    come back, so that every edge they had goes; ``absent``: how many deletions found no vertex, counting the
+    last one of each; ``overridden``: int64, positions of the edge updates that a later deletion of an end
+    makes void.
+    """
+
+    deleted: Vertices
+    revived: Vertices
+    stripped: Vertices
+    absent: int
+    overridden: Positions
+
+
+class Existence:
+    """The flag ``alive`` of every vertex. What is not a vertex yet counts as alive: it exists once it comes."""
+
+    def __init__(self) -> None:
+        self.n_dead = 0
+        self._alive: Flags = np.ones(0, bool)
+        self._marked: Flags = np.zeros(0, bool)  # work space: all False between calls
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Take memory for vertices 0 .. n_vertices - 1."""
+        known = self._alive.size
+        if n_vertices > known:
+            room = max(n_vertices, int(known * _ROOM))
+            alive = np.ones(room, bool)
+            alive[:known] = self._alive
+            self._marked = np.zeros(room, bool)
+            self._alive = alive
+
+    def alive(self, n_vertices: int) -> Flags:
+        """bool[n_vertices], in place."""
+        return self._alive[:n_vertices]
+
+    def load(self, dead: Vertices) -> None:
+        """Exactly these vertices (each once, below the number ensured) are dead."""
+        self._alive[:] = True
+        self._alive[dead] = False
+        self.n_dead = dead.size
+
+    def plan(self, batch: EdgeBatch, ops: VertexOps | None, n_before: int) -> VertexChange | None:
+        """What a batch does to vertices, of which ``n_before`` were known; None: nothing. Changes nothing.
+
+        Costs a constant where no operation on vertices comes and no vertex is dead.
+        """
+        if ops is None and self.n_dead == 0:
+            return None
+        if ops is None:
+            ops = _NO_OPS
+        deletions = _Deletions.of(ops)
+        named, overridden = self._named(batch, deletions)
+        inserting = np.flatnonzero(ops.ops == Op.INSERT_VERTEX)
+        inserted = ops.vertices[inserting]
+        inserted = inserted[inserting > deletions.last(inserted)]
+        living = np.unique(np.concatenate([named, inserted]))
+        doomed = deletions.vertices
+        dying = np.setdiff1d(doomed, living, assume_unique=True)
+        existed = self._existed(dying, n_before)
+        return VertexChange(
+            deleted=dying[existed | (dying >= n_before)],
+            revived=living[~self._alive[living] & (living < n_before)],
+            stripped=doomed[self._existed(doomed, n_before)],
+            absent=int(np.count_nonzero(~existed)),
+            overridden=overridden,
+        )
+
+    def commit(self, change: VertexChange) -> None:
+        """Make it so. Takes no memory that grows with anything but the change."""
+        self._alive[change.deleted] = False
+        self._alive[change.revived] = True
+        self.n_dead += change.deleted.size - change.revived.size
+
+    def memory_bytes(self) -> int:
+        return self._alive.nbytes + self._marked.nbytes
+
+    def arcs_into(self, rows: RowView, vertices: Vertices) -> Keys:
+        """The arcs (keys as they stand in ``rows``) whose heads are among the vertices: reads every arc."""
+        self._marked[vertices] = True
+        try:
+            found = np.empty(_count_into(rows.keys, rows.counts, rows.leaf_shift, self._marked), np.uint64)
+            _list_into(rows.keys, rows.counts, rows.leaf_shift, self._marked, found)
+        finally:
+            self._marked[vertices] = False
+        return found
+
+    def _existed(self, vertices: Vertices, n_before: int) -> Flags:
+        return self._alive[vertices] & (vertices < n_before)
+
+    def _named(self, batch: EdgeBatch, deletions: _Deletions) -> tuple[Vertices, Positions]:
+        """The vertices, of those that are dead or deleted, that edge inserts name after their last deletion;
+        and the positions of the edge updates that a later deletion overrides."""
+        ends = sources(batch.keys), destinations(batch.keys)
+        inserts = batch.ops == Op.INSERT
+        named, overridden = [], []
+        self._marked[deletions.vertices] = True
+        try:
+            for end in ends:
+                is_deleted = self._marked[end]
+                watched = is_deleted | ~self._alive[end] if self.n_dead else is_deleted
+                rows = np.flatnonzero(watched & inserts)
+                named.append(end[rows][rows >= deletions.cut(end[rows])])
+                rows = np.flatnonzero(is_deleted)
+                overridden.append(rows[rows < deletions.cut(end[rows])])
+        finally:
+            self._marked[deletions.vertices] = False
+        return np.concatenate(named), np.concatenate(overridden)
+
+
+@dataclass(frozen=True, slots=True)
+class _Deletions:
+    """The last deletion of each vertex that has one: ``vertices`` uint32[k] ascending, ``rows`` int64[k] where
+    it stands among the operations, ``positions`` int64[k] how many edge updates stand before it."""
+
+    vertices: Vertices
+    rows: Positions
+    positions: Positions
+
+    @classmethod
+    def of(cls, ops: VertexOps) -> _Deletions:
+        rows = np.flatnonzero(ops.ops == Op.DELETE_VERTEX)[::-1]
+        vertices, first = np.unique(ops.vertices[rows], return_index=True)
+        return cls(vertices, rows[first], ops.positions[rows[first]])
+
+    def last(self, vertices: Vertices) -> Positions:
+        """Where the last deletion of each of these stands among the operations; -1: there is none."""
+        return self._find(vertices, self.rows, -1)
+
+    def cut(self, vertices: Vertices) -> Positions:
+        """How many edge updates stand before the last deletion of each of these; 0: there is none."""
+        return self._find(vertices, self.positions, 0)
+
+    def _find(self, vertices: Vertices, column: Positions, absent: int) -> Positions:
+        if self.vertices.size == 0:
+            return np.full(vertices.size, absent, np.int64)
+        at = np.minimum(np.searchsorted(self.vertices, vertices), self.vertices.size - 1)
+        return np.where(self.vertices[at] == vertices, column[at], absent)
+
+
+_NO_OPS = VertexOps(np.empty(0, np.uint32), np.empty(0, np.uint8), np.empty(0, np.int64))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _count_into(keys: Keys, counts: npt.NDArray[np.int32], leaf_shift: int, marked: Flags) -> int:
+    n = 0
+    for leaf in range(counts.size):
+        begin = leaf << leaf_shift
+        for slot in range(begin, begin + counts[leaf]):
+            n += marked[np.uintp(keys[slot] & np.uint64(0xFFFF_FFFF))]
+    return n
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _list_into(keys: Keys, counts: npt.NDArray[np.int32], leaf_shift: int, marked: Flags, found: Keys) -> None:
+    n = 0
+    for leaf in range(counts.size):
+        begin = leaf << leaf_shift
+        for slot in range(begin, begin + counts[leaf]):
+            if marked[np.uintp(keys[slot] & np.uint64(0xFFFF_FFFF))]:
+                found[n] = keys[slot]
+                n += 1
