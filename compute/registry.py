@@ -10,6 +10,7 @@ import numpy as np
 
 from ..gpma.edges import EdgeBatch, Op, Vertices
 from ..partition.graph import Graph, GraphChange
+from .audit_storage import audit_leaves
 from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
@@ -111,10 +112,14 @@ def warm_up(*, directed: bool, weighted: bool) -> None:
                 program.refresh(graph, change)
         for program in programs:
             program.audit(graph)
+            program.audit_slice(graph, 0, graph.n_vertices)
+            program.audit_whole(graph)
             saved = {name: column.copy() for name, column in program.state().items()}
             program.restore(saved, graph)
             published = Published(program.columns(), program.scalars(), graph.n_vertices)
             type(program).read(published, np.zeros(1, np.uint32))
+        for array in graph.host.arrays:
+            audit_leaves(graph, array, None, 0, array.view().counts.size)
     finally:
         graph.close()
 

@@ -13,6 +13,7 @@ from histories import History, deletes, inserts, random_history, small_histories
 from hypothesis import given, settings
 
 from graphtide.compute import registry
+from graphtide.compute.audit import Auditor
 from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
@@ -356,6 +357,9 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
         assert all(run.error is None for run in runs)
     engine.refresh(graph.apply(deletes([(0, 1)], graph.n_vertices).batch(), graph.n_vertices))
     assert not any(engine.audit().values())
+    auditor = Auditor(graph, engine)
+    while auditor.step(1e-3, (1, 1)).ended is None:
+        pass
     engine.close()
     graph.close()
     assert compiled() == before
@@ -364,6 +368,7 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
     from graphtide.compute import (
+        audit_storage,
         bfs_kernels,
         forest,
         forest_audit,
@@ -373,7 +378,16 @@ def compiled() -> dict[str, int]:
         sspaths_kernels,
     )
 
-    modules = (bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels, sspaths_kernels)
+    modules = (
+        audit_storage,
+        bfs_kernels,
+        forest,
+        forest_audit,
+        forest_cut,
+        forest_span,
+        pagerank_kernels,
+        sspaths_kernels,
+    )
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
         for module in modules
