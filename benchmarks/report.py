@@ -8,13 +8,14 @@ import platform
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-LIBRARIES = ("graphtide", "numpy", "numba", "scipy", "kafka-python")
+LIBRARIES = ("graphtide", "numpy", "numba", "scipy", "kafka-python", "networkit", "igraph")
 
 
 def machine() -> dict[str, Any]:
@@ -28,7 +29,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
+        "libraries": {name: version(name) for name in LIBRARIES if find_spec(name.partition("-")[0])},
     }
 
 

@@ -37,6 +37,14 @@ _WORK_FLOOR = 4096
 _GIANT_SHARE = 64
 _EVIDENCE = 5
 
+_SLICE_RULES = (
+    ("handle", kernels.WRONG_HANDLE, "a handle that was never given out"),
+    ("split-edge", kernels.SPLIT_EDGE, "an edge joins different handles"),
+    ("link", kernels.WRONG_LINK, "the link to the parent is no edge, or joins different handles"),
+    ("list", kernels.WRONG_LIST, "the list of the component's members is broken here"),
+    ("representative", kernels.WRONG_NAME, "the component is named by no member"),
+)
+
 
 class Components(Program):
     """The component of every vertex.
@@ -255,29 +263,76 @@ class Components(Program):
         _report(found, "link", "the parent has another handle", np.flatnonzero(~root & (above != handle)))
         _report(found, "forest", "parents lead to no root", vertices_without_root(parent))
         found.extend(self._audit_handles(n, used, root))
+        found.extend(self._audit_representatives(n, used))
         return found
 
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """What the edges and entries of these vertices tell; that trees have one root each is for the whole."""
+        n, forest = graph.n_vertices, self._forest
+        if self._n != n:
+            return [Violation("size", f"{self._n} entries for {n} vertices")], 0
+        out, in_, both = _rows(graph)
+        wrong = np.zeros(end - begin, np.uint8)
+        edges = kernels.audit_slice(forest, n, out, in_, both, begin, end, wrong)
+        found: list[Violation] = []
+        for rule, bit, detail in _SLICE_RULES if wrong.any() else ():
+            _report(found, rule, detail, np.flatnonzero(wrong & bit) + begin)
+        if not found:
+            vertices = np.arange(begin, end, dtype=np.uint32)
+            named = forest.representative[forest.handle[begin:end]]
+            wrong_name = ~self._in_order(named, vertices)
+            _report(found, "representative", "an external id below that of the component's", vertices[wrong_name])
+        return found, int(edges)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        """That every handle has one tree with one root, and that sizes, lists and free handles are right."""
+        n, forest = graph.n_vertices, self._forest
+        parent = forest.parent[:n]
+        used = int(forest.counts[kernels.N_USED])
+        beyond = np.flatnonzero(forest.handle[:n] >= used) if used <= n else np.arange(n)
+        found: list[Violation] = []
+        _report(found, "handle", "a handle that was never given out", beyond)
+        if not found:
+            _report(found, "forest", "parents lead to no root", vertices_without_root(parent))
+            found.extend(self._audit_handles(n, used, parent == kernels.NONE))
+        return found, 0
+
+    def _in_order(self, first: Vertices, second: Vertices) -> npt.NDArray[np.bool_]:
+        """Whether the external id of first[i] is not above that of second[i]."""
+        vertices = np.unique(np.concatenate([first, second]))
+        rank = np.empty(vertices.size, np.int64)
+        rank[np.searchsorted(vertices, self._order.sort_by_external(vertices))] = np.arange(vertices.size)
+        ordered: npt.NDArray[np.bool_]
+        ordered = rank[np.searchsorted(vertices, first)] <= rank[np.searchsorted(vertices, second)]
+        return ordered
+
     def _audit_handles(self, n: int, used: int, root: npt.NDArray[np.bool_]) -> list[Violation]:
+        """The tables by handle; evidence are the vertices that represent the handles."""
         found: list[Violation] = []
         forest = self._forest
         handle, size = forest.handle[:n], forest.size[:used]
-        representative = forest.representative[:used]
         live = np.bincount(handle, minlength=used)
         roots = np.bincount(handle[root], minlength=used)
         free = np.sort(forest.free[: forest.counts[kernels.N_FREE]])
-        _report(found, "one-root", "handles without exactly one root", np.flatnonzero((live > 0) & (roots != 1)))
-        _report(found, "size", "handles with a wrong size", np.flatnonzero(live != size))
+        named = forest.representative[:used]
+        _report(found, "one-root", "of handles without exactly one root", named[(live > 0) & (roots != 1)])
+        _report(found, "size", "of handles with a wrong size", named[live != size])
         if not np.array_equal(free, np.flatnonzero(live == 0)):
             found.append(Violation("free", "the free handles are not those without members"))
+        broken = kernels.audit_lists(forest, n, np.zeros(n, bool))
+        if broken:
+            found.append(Violation("list", f"{broken} handles whose list is not their members"))
+        return found
+
+    def _audit_representatives(self, n: int, used: int) -> list[Violation]:
+        found: list[Violation] = []
+        handle, representative = self._forest.handle[:n], self._forest.representative[:used]
         ordered = self._order.sort_by_external(np.arange(n, dtype=np.uint32))
         expected = np.full(used, kernels.NONE, np.uint32)
         names, first = np.unique(handle[ordered], return_index=True)
         expected[names] = ordered[first]
-        wrong = np.flatnonzero(expected != representative)
-        _report(found, "representative", "handles not named by their smallest external id", wrong)
-        broken = kernels.audit_lists(forest, n, np.zeros(n, bool))
-        if broken:
-            found.append(Violation("list", f"{broken} handles whose list is not their members"))
+        wrong = expected[expected != representative]
+        _report(found, "representative", "smallest of a handle that is not named so", wrong)
         return found
 
     # -- arrays -----------------------------------------------------------------------------------------

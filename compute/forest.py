@@ -304,6 +304,60 @@ def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
     return split, example
 
 
+# Bits of what ``audit_slice`` finds at a vertex.
+WRONG_HANDLE, SPLIT_EDGE, WRONG_LINK, WRONG_LIST, WRONG_NAME = 1, 2, 4, 8, 16
+
+
+@_jit
+def _audit_row(forest, rows, u, parent):  # type: ignore[no-untyped-def]
+    """(whether an edge of this row joins different handles, whether the parent is among the neighbours)."""
+    split = False
+    linked = False
+    remaining = np.int64(rows.degrees[u])
+    if remaining:
+        leaf, slot = first_slot(rows, u)
+        while remaining > 0:
+            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+            for i in range(slot, end):
+                v = np.int64(rows.keys[i] & _LOW)
+                split |= forest.handle[v] != forest.handle[u]
+                linked |= v == parent
+            remaining -= end - slot
+            leaf += np.int64(1)
+            slot = leaf << rows.leaf_shift
+    return split, linked
+
+
+@_jit
+def audit_slice(forest, n, out, in_, both, begin, end, wrong):  # type: ignore[no-untyped-def]
+    """Check vertices begin .. end - 1 by their entries and edges; bits to ``wrong``; the edges read."""
+    edges = np.int64(0)
+    used = forest.counts[N_USED]
+    for u in range(begin, end):
+        h = np.int64(forest.handle[u])
+        if h >= used or h >= n:
+            wrong[u - begin] = WRONG_HANDLE
+            continue
+        flags = 0
+        parent = np.int64(forest.parent[u])
+        split, linked = _audit_row(forest, out, u, parent)
+        edges += np.int64(out.degrees[u])
+        if both and parent != np.int64(NONE) and not linked:
+            _, linked = _audit_row(forest, in_, u, parent)
+            edges += np.int64(in_.degrees[u])
+        flags |= SPLIT_EDGE if split else 0
+        if parent != np.int64(NONE):
+            flags |= WRONG_LINK if not linked or np.int64(forest.handle[parent]) != h else 0
+        after, before = np.int64(forest.next[u]), np.int64(forest.prev[u])
+        if after >= n or before >= n or np.int64(forest.prev[after]) != u or np.int64(forest.handle[after]) != h:
+            flags |= WRONG_LIST
+        name = np.int64(forest.representative[h])
+        if name >= n or np.int64(forest.handle[name]) != h:
+            flags |= WRONG_NAME
+        wrong[u - begin] = flags
+    return edges
+
+
 @_jit
 def audit_lists(forest, n, seen):  # type: ignore[no-untyped-def]
     """Walk every list once from its representative: the number of handles whose list is not its members."""

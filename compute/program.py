@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import Vertices
 from ..partition.graph import Graph, GraphChange
+from .forest_audit import vertices_without_root
 
 Column = npt.NDArray[Any]
 ExternalId = int | str
@@ -74,12 +75,15 @@ class Answer:
     """Values for the vertices that were asked for.
 
     ``null``: bool of the same length, True where the vertex is known but has no value (no path).
-    ``vertex_valued``: the values are dense vertices and must be shown as external ids.
+    ``vertex_valued``: the values are dense vertices and must be shown as external ids. ``saturated``: bool of
+    the same length, True where the value is only a lower bound, because it reached the largest that the program
+    can tell exactly; None where that cannot happen.
     """
 
     values: Column
     null: npt.NDArray[np.bool_]
     vertex_valued: bool = False
+    saturated: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,35 @@ class Program(ABC):
     @abstractmethod
     def audit(self, graph: Graph) -> list[Violation]:
         """Check the whole present state against the graph; empty when it is proven right."""
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """Check what can be told of vertices ``begin`` to ``end`` - 1 by their own entries and edges.
+
+        Returns the violations and the edges read. Slices over all vertices, and ``audit_whole``, together prove
+        what ``audit`` proves. A program that does not override this can only be audited whole.
+
+        Raises:
+            NotImplementedError: part of the vertices is asked for, and the program cannot be audited by parts.
+        """
+        if begin == 0 and end == graph.n_vertices:
+            return self.audit(graph), graph.n_arcs
+        raise NotImplementedError(f"{self.kind} can only be audited whole")
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        """Check what slices cannot see, such as parents that lead to each other and to no root.
+
+        Returns as ``audit_slice``. Parents, where the program keeps any, are followed to the end.
+        """
+        if not self.has_parents:
+            return [], 0
+        n = graph.n_vertices
+        published = Published(self.columns(), self.scalars(), n)
+        loose = vertices_without_root(type(self).parents(published, np.arange(n, dtype=np.uint32)))
+        if not loose.size:
+            return [], 0
+        return [
+            Violation("forest", f"{loose.size} vertices: parents lead to no root", tuple(loose[:5].tolist()))
+        ], 0
 
     def memory_bytes(self) -> int:
         """Bytes of the arrays that the program holds."""

@@ -10,13 +10,15 @@ import numpy as np
 
 from ..gpma.edges import EdgeBatch, Op, Vertices
 from ..partition.graph import Graph, GraphChange
+from .audit_storage import audit_leaves
 from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
 from .pagerank import PageRank
 from .program import Program, ProgramError, Published
+from .sspaths import SSPaths
 
-KINDS: dict[str, type[Program]] = {kind.kind: kind for kind in (BFS, Components, PageRank)}
+KINDS: dict[str, type[Program]] = {kind.kind: kind for kind in (BFS, Components, PageRank, SSPaths)}
 
 
 def program_class(kind: str) -> type[Program]:
@@ -95,7 +97,7 @@ def default_id(kind: str, params: Mapping[str, Any], *, ambiguous: bool = False)
 def warm_up(*, directed: bool, weighted: bool) -> None:
     """Compile every kernel that programs on such a graph use, so that no epoch pays for it."""
     graph = Graph(directed=directed, weighted=weighted)
-    required: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
+    required: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "sspaths": {"source": 0}}
     programs = [make_program(kind, None, required.get(kind, {}), _DenseOrder()) for kind in KINDS]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges.
@@ -110,10 +112,14 @@ def warm_up(*, directed: bool, weighted: bool) -> None:
                 program.refresh(graph, change)
         for program in programs:
             program.audit(graph)
+            program.audit_slice(graph, 0, graph.n_vertices)
+            program.audit_whole(graph)
             saved = {name: column.copy() for name, column in program.state().items()}
             program.restore(saved, graph)
             published = Published(program.columns(), program.scalars(), graph.n_vertices)
             type(program).read(published, np.zeros(1, np.uint32))
+        for array in graph.host.arrays:
+            audit_leaves(graph, array, None, 0, array.view().counts.size)
     finally:
         graph.close()
 

@@ -57,13 +57,15 @@ class Values(Result):
     """``values``: a masked array in the order of the request, masked where a vertex has no value or is unknown.
 
     ``unknown``: ids that the epoch does not know. ``parents``: external ids, masked where there is none.
-    ``stale``: why and since when the values are older than the epoch; None when they are not.
+    ``stale``: why and since when the values are older than the epoch; None when they are not. ``saturated``:
+    bool per vertex, True where the value is only a lower bound; None when all are exact.
     """
 
     values: np.ma.MaskedArray[Any, Any]
     unknown: Ids
     parents: np.ma.MaskedArray[Any, Any] | None = None
     stale: Mapping[str, Any] | None = None
+    saturated: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +178,15 @@ def _wire_vertices(vertices: VertexIds) -> Any:
 
 
 def _values(stamp: tuple[tuple[int, int], Offsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
-    parents = answer.get("parents")
+    parents, saturated = answer.get("parents"), answer.get("saturated")
+    values = _masked(answer["values"], answer["null"])
     return Values(
         *stamp,
-        values=_masked(answer["values"], answer["null"]),
+        values=values,
         unknown=unknown,
         parents=None if parents is None else _masked(parents["values"], parents["null"]),
         stale=answer.get("stale"),
+        saturated=None if saturated is None else unpack_bitmap(saturated, values.size),
     )
 
 

@@ -316,7 +316,7 @@ class DeadLettersConfig(Section):
 class ProgramConfig(Section):
     """One vertex program to keep up to date. Further keys are the program's parameters."""
 
-    name: str = Field(min_length=1, description="Which program: `bfs`, `components` or `pagerank`.")
+    name: str = Field(min_length=1, description="Which program: `bfs`, `components`, `pagerank` or `sspaths`.")
     id: str = Field(
         default="",
         max_length=128,
@@ -515,8 +515,23 @@ class ComputeConfig(Section):
 
 
 class AuditConfig(Section):
-    """The check of published results against the graph."""
+    """The check of published results, and of the storage, against the graph.
 
+    It runs in the background, slice by slice over everything, again and again. What contradicts the graph is
+    logged with its evidence and counted by the metric `graphtide_audit_violations_total`.
+    """
+
+    share: float = Field(
+        default=0.02,
+        ge=0,
+        le=0.5,
+        description="The share of the engine thread's time that the background audit may take; 0: none.",
+    )
+    repair: Literal["off", "restart"] = Field(
+        default="off",
+        description="What to do about a program that contradicts the graph: nothing, or compute it from scratch. "
+        "A storage that contradicts itself is never repaired, nor are programs from then on.",
+    )
     full_every_epoch: bool = Field(
         default=False,
         description="Check everything after every epoch. For tests: it costs far more than the epoch.",

@@ -319,6 +319,10 @@ def _values(
     null = ~seen
     null[seen] = read.null
     answer = _shown(serving, values, null, vertex_valued=read.vertex_valued)
+    if read.saturated is not None and read.saturated.any():
+        saturated = np.zeros(dense.size, bool)
+        saturated[seen] = read.saturated
+        answer["saturated"] = pack_bitmap(saturated)
     if with_parents:
         if not kind.has_parents:
             raise NotSupported(f"programs of kind {result.kind} keep no parents")

@@ -21,6 +21,7 @@ from ..gpma.edges import Vertices
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, GraphChange
+from .auditing import BackgroundAudit
 from .checkpoint import CheckpointStore, Snapshot
 from .faults import point
 from .ingest import Prepared, PreparedQueue, concatenate
@@ -30,6 +31,9 @@ from .server_link import ServerLink
 from .topology import Position, StorageGate
 
 log = logging.getLogger(__name__)
+
+STATISTICS_INTERVAL_S = 5.0
+"""Without epochs, what the audit has found is published so often at most."""
 
 
 class AuditFailure(AssertionError):
@@ -69,6 +73,7 @@ class Pipeline:
         linger_s: float,
         checkpoint_interval_s: float,
         on_checkpoint: Callable[[dict[Partition, int]], None],
+        background_audit: BackgroundAudit,
         full_audit: bool = False,
     ) -> None:
         self.graph = graph
@@ -88,11 +93,14 @@ class Pipeline:
         self.linger_s = linger_s
         self.checkpoint_interval_s = checkpoint_interval_s
         self.on_checkpoint = on_checkpoint
+        self.background_audit = background_audit
         self.full_audit = full_audit
         self.status = {program.id: ProgramStatus() for program in engine.programs}
         self._writer: threading.Thread | None = None
         self._checkpointed = time.monotonic()
         self._checkpointed_epoch = position.epoch
+        self._published_at = 0.0
+        self._passes_published = 0
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -119,6 +127,7 @@ class Pipeline:
             elif self.queue.closed:
                 return
             self.metrics.queue_depth(self.queue.updates)
+            self._audit_in_background()
             if self._checkpoint_due():
                 self.checkpoint(wait=False)
 
@@ -204,6 +213,8 @@ class Pipeline:
             )
         )
         self.gate.settle()
+        self._published_at = time.monotonic()
+        self._passes_published = self.background_audit.passes
 
     def _note(self, run: ProgramRun) -> None:
         status = self.status[run.id]
@@ -214,6 +225,28 @@ class Pipeline:
             status.state, status.reason = "quarantined", run.error
         elif run.refresh is not None:
             status.error_bound = run.refresh.error_bound
+
+    def _audit_in_background(self) -> None:
+        """A turn of the background audit; what it found wrong is put right, or at least shown."""
+        wrong = self.background_audit.run(self.position.epoch, lambda: self.queue.updates > 0)
+        if wrong:
+            self._repair(wrong)
+        elif (
+            self.background_audit.passes > self._passes_published
+            and time.monotonic() - self._published_at >= STATISTICS_INTERVAL_S
+            and not self.queue.updates
+        ):
+            self._publish([])
+
+    def _repair(self, programs: Sequence[str]) -> None:
+        """Compute programs from scratch and publish them: a new epoch of the same graph and offsets."""
+        with self.gate.apply():
+            self.position.number += 1
+        runs = self.engine.start(programs)
+        self._audit()
+        self._publish(runs)
+        self.background_audit.repaired(programs)
+        self._record_state()
 
     def _audit(self) -> None:
         if not self.full_audit:
@@ -294,6 +327,7 @@ class Pipeline:
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "programs": {id: status.state for id, status in self.status.items()},
+            "audit": self.background_audit.stats(),
         }
 
     # -- checkpoints ------------------------------------------------------------------------------------

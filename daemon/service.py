@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..compute import registry
+from ..compute import audit_storage, registry
+from ..compute.audit import Auditor
 from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
 from ..gpma import pma, runtime, vertex_index
@@ -27,6 +28,7 @@ from ..ops.metrics import Metrics
 from ..partition import graph
 from ..partition.graph import Graph
 from . import decode, produce, terminal
+from .auditing import BackgroundAudit
 from .checkpoint import CheckpointStore, Snapshot, require_same
 from .config import Config
 from .decode import Decoder
@@ -121,7 +123,9 @@ class Service:
         self._saved_source: dict[str, Any] | None = None if snapshot is None else snapshot.identity["source"]
         self._build(store.next_incarnation(), snapshot)
         del snapshot  # as large as the graph
-        self.metrics = Metrics(version=__version__, bad_record_reasons=decode.REASONS)
+        self.metrics = Metrics(
+            version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
+        )
         self._build_source()
         gate = StorageGate()
         self.link = self._make_link(gate)
@@ -143,6 +147,13 @@ class Service:
             linger_s=config.epoch.linger_ms / 1000,
             checkpoint_interval_s=config.checkpoint.interval,
             on_checkpoint=self.ingest.commit_soon,
+            background_audit=BackgroundAudit(
+                Auditor(self.graph, self.engine),
+                self.metrics,
+                self._external,
+                share=config.audit.share,
+                repair=config.audit.repair,
+            ),
             full_audit=config.audit.full_every_epoch,
         )
         self.link.start()
@@ -221,6 +232,11 @@ class Service:
 
     def _resolve(self, sources: Sequence[ExternalId]) -> Vertices:
         return self.index.lookup(id_column(sources, self.config.graph.vertex_ids))
+
+    def _external(self, vertices: Sequence[int]) -> list[ExternalId]:
+        known = np.array([vertex for vertex in vertices if vertex < self.index.n_vertices], np.uint32)
+        ids = self.index.external(known)
+        return list(ids.to_list() if isinstance(ids, StringColumn) else ids.tolist())
 
     def _build_source(self) -> None:
         config = self.config

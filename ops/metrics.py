@@ -134,8 +134,15 @@ def _cumulative(bounds: Iterable[float], counts: Iterable[int]) -> list[tuple[st
 class Metrics:
     """All metrics of one daemon. Every method may be called from any thread."""
 
-    def __init__(self, *, version: str = "", bad_record_reasons: Iterable[str] = ()) -> None:
-        """Declare everything; ``bad_record_reasons`` are shown as 0 until the first such record comes."""
+    def __init__(
+        self,
+        *,
+        version: str = "",
+        bad_record_reasons: Iterable[str] = (),
+        storage_rules: Iterable[str] = (),
+    ) -> None:
+        """Declare everything; bad records of ``bad_record_reasons``, and violations of ``storage_rules`` of the
+        audit, are shown as 0 until the first one comes."""
         self.registry = CollectorRegistry()
         self.declared: list[Declared] = []
         self._lock = threading.Lock()
@@ -146,6 +153,7 @@ class Metrics:
         self._epoch_metrics()
         self._graph_metrics()
         self._program_metrics()
+        self._audit_metrics(tuple(storage_rules))
         self._checkpoint_metrics()
         self._query_metrics()
         self._process_metrics(version)
@@ -234,6 +242,27 @@ class Metrics:
             "program_applied_up_to_timestamp_seconds",
             "Time of the newest record that the program's published result covers.",
             "program",
+        )
+
+    def _audit_metrics(self, storage_rules: tuple[str, ...]) -> None:
+        self._audit_coverage = self._gauge(
+            "audit_coverage_ratio", "Share of storage and programs that the current pass of the audit has checked."
+        )
+        self._audit_passes = self._counter("audit_passes", "Complete passes of the audit over everything.")
+        self._audit_time = self._gauge(
+            "audit_pass_timestamp_seconds", "When the last complete pass ended; 0: none yet."
+        )
+        self._audit_seconds = self._counter("audit_seconds", "Time that the audit took of the engine thread.")
+        self._audit_edges = self._counter("audit_edges_read", "Edges read by the audit.")
+        help = "Findings that contradict the graph, by program (or storage) and rule: there should be none, ever."
+        self._declare("graphtide_audit_violations_total", "counter", ("program", "rule"), help)
+        self._audit_violations = Counter(
+            "graphtide_audit_violations", help, ("program", "rule"), registry=self.registry
+        )
+        for rule in storage_rules:
+            self._audit_violations.labels("storage", rule)
+        self._audit_repairs = self._counter(
+            "audit_repairs", "Programs computed from scratch because the audit found them wrong.", "program"
         )
 
     def _checkpoint_metrics(self) -> None:
@@ -425,8 +454,30 @@ class Metrics:
             if self._states.get(program) == state:
                 return
             self._states[program] = state
+        self._audit_repairs.labels(program)  # the zero before the first one
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
+
+    # -- the audit --------------------------------------------------------------------------------------
+
+    def audit_step(self, *, seconds: float, edges_read: int, coverage: float) -> None:
+        """A step of the background audit, and how much of its pass is done now."""
+        self._audit_seconds.inc(seconds)
+        self._audit_edges.inc(edges_read)
+        self._audit_coverage.set(coverage)
+
+    def audit_violation(self, program: str, rule: str) -> None:
+        """A finding; ``program`` is an id, or ``"storage"``."""
+        self._audit_violations.labels(program, rule).inc()
+
+    def audit_pass(self) -> None:
+        """A pass is complete."""
+        self._audit_passes.inc()
+        self._audit_time.set_to_current_time()
+
+    def audit_repair(self, program: str) -> None:
+        """A program was computed from scratch for what the audit found."""
+        self._audit_repairs.labels(program).inc()
 
     # -- checkpoints, queries, the process ----------------------------------------------------------------
 
@@ -482,9 +533,9 @@ def catalogue_markdown() -> str:
     values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES}
     lines += ["", "Values of labels: " + "; ".join(f"`{k}`: {', '.join(v)}" for k, v in values.items()) + "."]
     lines += [
-        "`reason`: the error codes of dead letters; `program`: the ids of programs; `method`, `code`: those of"
+        "`reason`: the error codes of dead letters; `program`: the ids of programs; `rule`: those of the audit;"
     ]
-    lines += ["the query protocol.", ""]
+    lines += ["`method`, `code`: those of the query protocol.", ""]
     return "\n".join(lines)
 
 

@@ -233,23 +233,40 @@ def rmat_edges(seed: int, scale: int, n_edges: int) -> tuple[npt.NDArray[np.uint
     return names[src], names[dst]
 
 
+def mixed_sizes(seed: int, epochs: int, most: int) -> list[int]:
+    """Sizes of batches from 0 to ``most``, small ones and large ones alike: evenly spread by their logarithm."""
+    rng = np.random.default_rng(seed)
+    return (np.exp(rng.uniform(0, np.log(most + 1), epochs)) - 1).astype(int).tolist()
+
+
 def rmat_history(
-    seed: int, *, directed: bool, scale: int = 9, degree: int = 4, epochs: int = 12, updates: int = 60
+    seed: int,
+    *,
+    directed: bool,
+    scale: int = 9,
+    degree: int = 4,
+    epochs: int = 12,
+    updates: int | Sequence[int] = 60,
 ) -> History:
-    """A load of an RMAT graph, then epochs of 80 % insertions and 20 % deletions of edges that were loaded."""
+    """A load of an RMAT graph, then epochs of 80 % insertions and 20 % deletions of edges that were loaded.
+
+    ``updates``: of each epoch; a sequence says how many each has, and how many epochs there are.
+    """
+    sizes = [updates] * epochs if isinstance(updates, int) else list(updates)
     rng = np.random.default_rng(seed)
     n = 1 << scale
-    loaded = n * degree
-    src, dst = rmat_edges(seed, scale, loaded + epochs * updates)
+    at = loaded = n * degree
+    src, dst = rmat_edges(seed, scale, loaded + sum(sizes))
     weights = rng.choice(np.array(WEIGHTS, np.float32), src.size)
     made = [Epoch(src[:loaded], dst[:loaded], np.ones(loaded, np.uint8), weights[:loaded], n)]
-    for k in range(epochs):
-        part = slice(loaded + k * updates, loaded + (k + 1) * updates)
+    for size in sizes:
+        part = slice(at, at + size)
         u, v = src[part].copy(), dst[part].copy()
-        delete = rng.random(updates) < 0.2
-        old = rng.integers(0, loaded + k * updates, updates)
+        delete = rng.random(size) < 0.2
+        old = rng.integers(0, at, size)
         u[delete], v[delete] = src[old[delete]], dst[old[delete]]
         made.append(Epoch(u, v, np.where(delete, Op.DELETE, Op.INSERT).astype(np.uint8), weights[part], n))
+        at += size
     return History(directed, tuple(made))
 
 

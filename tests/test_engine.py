@@ -16,6 +16,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from graphtide.compute import registry
+from graphtide.compute.audit import Auditor
 from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
@@ -372,8 +373,8 @@ def test_default_ids() -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank; did you mean 'bfs'?"),
-        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank"),
+        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank, sspaths; did you mean 'bfs'?"),
+        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank, sspaths"),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
         ("components", {"x": 1}, "components has no parameter 'x'; it takes none"),
@@ -399,7 +400,7 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
     before = compiled()
     graph = Graph(directed=directed, weighted=weighted)
     ids = DenseIds()
-    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
+    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "sspaths": {"source": 0}}
     programs = [registry.make_program(kind, None, params.get(kind, {}), ids) for kind in registry.KINDS]
     engine = Engine(graph, programs, ids.resolve)
     engine.start()
@@ -408,6 +409,9 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
         assert all(run.error is None for run in runs)
     engine.refresh(graph.apply(deletes([(0, 1)], graph.n_vertices).batch(), graph.n_vertices))
     assert not any(engine.audit().values())
+    auditor = Auditor(graph, engine)
+    while auditor.step(1e-3, (1, 1)).ended is None:
+        pass
     engine.close()
     graph.close()
     assert compiled() == before
@@ -415,11 +419,30 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
 
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
-    from graphtide.compute import bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels
+    from graphtide.compute import (
+        audit_storage,
+        bfs_kernels,
+        forest,
+        forest_audit,
+        forest_cut,
+        forest_span,
+        pagerank_kernels,
+        sspaths_kernels,
+    )
 
+    modules = (
+        audit_storage,
+        bfs_kernels,
+        forest,
+        forest_audit,
+        forest_cut,
+        forest_span,
+        pagerank_kernels,
+        sspaths_kernels,
+    )
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels)
+        for module in modules
         for name, kernel in vars(module).items()
         if hasattr(kernel, "signatures")
     }

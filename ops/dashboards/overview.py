@@ -258,6 +258,47 @@ GRAPH = (
     ),
 )
 
+AUDIT = (
+    PanelSpec(
+        "Violations",
+        "What the audit found to contradict the graph, by program and rule; the log has the evidence.",
+        "short",
+        (
+            Query(
+                f"sum by (program, rule) ({_series('audit_violations_total')})",
+                "{{program}} {{rule}}",
+            ),
+        ),
+    ),
+    PanelSpec(
+        "Coverage",
+        "Share of storage and programs that the current pass has checked; complete passes per second.",
+        "percentunit",
+        (
+            Query(f"min({_series('audit_coverage_ratio')})", "coverage"),
+            Query(_rate("audit_passes_total"), "passes/s"),
+        ),
+    ),
+    PanelSpec(
+        "Age of the last complete pass",
+        "What was wrong before it began, and still is, has been found.",
+        "s",
+        (Query(f"time() - min({_series('audit_pass_timestamp_seconds')})", "age"),),
+    ),
+    PanelSpec(
+        "Price and repairs",
+        "The share of the engine thread's time that the audit takes, the edges that it reads for it, and programs "
+        "that were computed from scratch for what it found.",
+        "short",
+        (
+            Query(_rate("audit_seconds_total"), "share of time"),
+            Query(_rate("audit_edges_read_total"), "edges/s"),
+            Query(f"sum by (program) ({_series('audit_repairs_total')})", "{{program}} repaired"),
+        ),
+        log=True,
+    ),
+)
+
 QUERIES = (
     PanelSpec(
         "Requests",
@@ -285,6 +326,7 @@ ROWS: dict[str, tuple[PanelSpec, ...]] = {
     "Epochs": EPOCHS,
     "Programs": PROGRAMS,
     "Graph": GRAPH,
+    "Audit": AUDIT,
     "Queries": QUERIES,
 }
 

@@ -1,0 +1,388 @@
+"""Shortest-path counts: every epoch against a fresh run, naive counting, and the audit; saturation on a ladder."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+import networkx as nx
+import numpy as np
+import pytest
+from histories import (
+    EdgeSet,
+    Epoch,
+    History,
+    deletes,
+    inserts,
+    random_history,
+    real_history,
+    rmat_history,
+    small_histories,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphtide.compute import bfs
+from graphtide.compute.program import Published, Refresh
+from graphtide.compute.sspaths import SSPaths
+from graphtide.compute.sspaths_kernels import LIMIT
+from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.partition.graph import Graph
+
+
+def count_naively(n: int, arcs: Iterable[tuple[int, int]], sources: Iterable[int]) -> list[int]:
+    """Shortest paths to each of n vertices in whole numbers of any size, by a queue and nothing else."""
+    heads: dict[int, list[int]] = {}
+    for u, v in arcs:
+        heads.setdefault(u, []).append(v)
+    hops = {s: 0 for s in sources if s < n}
+    paths = dict.fromkeys(hops, 1)
+    queue = deque(hops)
+    while queue:
+        u = queue.popleft()
+        for v in heads.get(u, ()):
+            if v not in hops:
+                hops[v], paths[v] = hops[u] + 1, 0
+                queue.append(v)
+            if hops[v] == hops[u] + 1:
+                paths[v] += paths[u]
+    return [paths.get(v, 0) for v in range(n)]
+
+
+class Run:
+    """A graph and the counts on it, moved epoch by epoch."""
+
+    def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
+        self.graph = Graph(directed=directed, weighted=False)
+        self.edges = EdgeSet(directed=directed)
+        self.sources = sources
+        self.program = SSPaths("paths", sources)
+        self.fresh = SSPaths("fresh", sources)
+        for program in (self.program, self.fresh):
+            program.bind(self._bound())
+        self.program.start(self.graph)
+
+    def step(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch and check that exactly what changed is reported."""
+        before = self.counts.copy()
+        change = self.graph.apply(epoch.batch(), epoch.n_vertices)
+        self.edges.apply(epoch)
+        self.program.bind(self._bound())
+        refresh = self.program.refresh(self.graph, change)
+        if "count" not in refresh.changed or refresh.changed["count"] is not None:
+            differs = set(np.flatnonzero(self.counts[: before.size] != before).tolist())
+            differs |= set(range(before.size, self.counts.size))
+            listed = refresh.changed.get("count", np.empty(0))
+            assert listed is not None and sorted(listed.tolist()) == sorted(differs)
+        return refresh
+
+    @property
+    def counts(self) -> np.ndarray:
+        return self.program.columns()["count"][: self.graph.n_vertices]
+
+    def check(self) -> None:
+        """Against a fresh run, and both audits."""
+        self.fresh.bind(self._bound())
+        self.fresh.start(self.graph)
+        fresh = self.fresh.columns()["count"][: self.graph.n_vertices]
+        np.testing.assert_array_equal(self.counts, fresh)
+        assert self.program.scalars() == self.fresh.scalars()
+        assert self.program.audit(self.graph) == []
+        assert self.fresh.audit(self.graph) == []
+
+    def check_against_oracle(self) -> None:
+        arcs = ((u, v) for u, v, _ in self.edges.arcs())
+        expected = count_naively(self.edges.n_vertices, arcs, self.sources)
+        assert self.counts.tolist() == [float(min(paths, 2**53)) for paths in expected]
+
+    def _bound(self) -> Vertices:
+        n = self.graph.n_vertices
+        return np.array([s if s < n else NO_VERTEX for s in self.sources], np.uint32)
+
+
+def played(history: History, run: Run) -> Iterator[Refresh]:
+    for epoch in history.epochs:
+        yield run.step(epoch)
+        run.check()
+
+
+@settings(deadline=None, max_examples=200)
+@given(small_histories(), st.sets(st.integers(0, 9), min_size=1, max_size=3))
+def test_any_history(history: History, sources: set[int]) -> None:
+    run = Run(history.directed, tuple(sources))
+    for _ in played(history, run):
+        run.check_against_oracle()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("seed", range(12))
+def test_long_histories(seed: int, directed: bool) -> None:
+    run = Run(directed)
+    for _ in played(random_history(seed, directed=directed), run):
+        run.check_against_oracle()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_rmat_histories(seed: int, directed: bool) -> None:
+    history = rmat_history(seed, directed=directed)
+    run = Run(directed, (int(np.bincount(history.epochs[0].src).argmax()),))
+    for _ in played(history, run):
+        run.check_against_oracle()
+
+
+@pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
+def test_real_deletions(name: str, updates: int) -> None:
+    run = Run(directed=False)
+    for k, _ in enumerate(played(real_history(name, directed=False, updates=updates), run)):
+        if k % 16 == 0:
+            run.check_against_oracle()
+
+
+def test_networkx_lists_as_many_paths() -> None:
+    run = Run(directed=True)
+    for _ in played(random_history(3, directed=True), run):
+        pass
+    graph = nx.DiGraph((u, v) for u, v, _ in run.edges.arcs())
+    graph.add_nodes_from(range(run.edges.n_vertices))
+    listed = [
+        len(list(nx.all_shortest_paths(graph, 0, v))) if nx.has_path(graph, 0, v) else 0
+        for v in range(run.edges.n_vertices)
+    ]
+    assert run.counts.tolist() == listed
+
+
+@settings(deadline=None, max_examples=60)
+@given(small_histories(), st.integers(0, 2**32))
+def test_rechunking_changes_nothing(history: History, seed: int) -> None:
+    one, other = Run(history.directed), Run(history.directed)
+    for epoch in history.epochs:
+        one.step(epoch)
+    for epoch in history.rechunked(seed).epochs:
+        other.step(epoch)
+    assert one.counts.tolist() == other.counts.tolist()
+
+
+def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bfs, "_TRIM_FLOOR", 0)
+    started_over = 0
+    for seed in range(6):
+        run = Run(seed % 2 == 0)
+        started_over += sum(refresh.started_over for refresh in played(random_history(seed, directed=True), run))
+    assert started_over > 5
+
+
+# -- saturation ---------------------------------------------------------------------------------------------
+
+
+def ladder(diamonds: int) -> list[tuple[int, int]]:
+    """Diamonds in a row, 3 k -> 3 k + 1, 3 k + 2 -> 3 k + 3: 2^k shortest paths from 0 to 3 k."""
+    corners = range(0, 3 * diamonds, 3)
+    return [edge for k in corners for edge in ((k, k + 1), (k, k + 2), (k + 1, k + 3), (k + 2, k + 3))]
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_counts_stop_at_the_limit_and_say_so(directed: bool) -> None:
+    run = Run(directed)
+    run.step(inserts(ladder(60), 181))
+    run.check()
+    expected = [min(2.0**k, LIMIT) for k in range(61)]
+    assert run.counts[::3].tolist() == expected
+    run.check_against_oracle()
+    saturated = int((run.counts >= LIMIT).sum())
+    assert run.program.scalars() == {"saturated": saturated} and saturated == 3 * 7 + 1
+    published = Published(run.program.columns(), run.program.scalars(), 181)
+    answer = SSPaths.read(published, np.array([3 * 52, 3 * 53, 180], np.uint32))
+    assert answer.values.tolist() == [2.0**52, 2.0**53, 2.0**53]
+    assert answer.saturated is not None and answer.saturated.tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_saturated_counts_come_down_again(directed: bool) -> None:
+    """What saturated holds nothing to subtract from: it must be counted anew."""
+    run = Run(directed)
+    run.step(inserts(ladder(60), 181))
+    cut = [(3 * k + 1, 3 * k + 3) for k in range(0, 60, 2)]
+    for begin in range(0, len(cut), 3):
+        run.step(deletes(cut[begin : begin + 3], 181))
+        run.check()
+        run.check_against_oracle()
+    assert run.counts[180] == 2.0**30 and run.program.scalars() == {"saturated": 0}
+    run.step(inserts(cut, 181))
+    run.check()
+    assert run.counts[180] == LIMIT
+    run.step(inserts([(0, 180)], 181))  # a shortcut: one path, and two ways round for those that are near
+    run.check()
+    run.check_against_oracle()
+    assert run.counts[180] == 1
+
+
+def test_an_odd_count_above_the_limit_is_not_rounded_to_an_even_one() -> None:
+    """2^53 + 1 is no float64: the sum must stop at the limit whatever the order."""
+    run = Run(directed=True)
+    extra = [(0, 200), *((200 + k, 201 + k) for k in range(104)), (304, 158)]
+    run.step(inserts([*ladder(53), *extra, (159, 158), (157, 305), (158, 305)], 306))
+    run.check()
+    run.check_against_oracle()
+
+
+# -- work -----------------------------------------------------------------------------------------------------
+
+
+def test_work_is_in_proportion_to_the_change() -> None:
+    rng = np.random.default_rng(5)
+    n = 20_000
+    pairs = rng.integers(0, n, (8 * n, 2))
+    pairs = np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0)
+    run = Run(directed=True)
+    run.step(inserts([(int(a), int(b)) for a, b in pairs], n))
+    hops = run.program.state()["hops_word"] >> np.uint64(32)
+    across = [tuple(pair) for pair in pairs.tolist() if hops[pair[1]] <= hops[pair[0]]][:500]
+    safe = run.step(deletes(across, n))
+    assert safe.edges_read == 0 and safe.active == 0 and safe.changed == {}
+    assert run.step(inserts(across, n)).edges_read == 0
+    deepest = int(np.where(hops == int(NO_VERTEX), 0, hops).argmax())
+    parent = next(u for u, v in pairs.tolist() if v == deepest and hops[u] == hops[v] - 1)
+    one = run.step(deletes([(parent, deepest)], n))
+    assert 0 < one.edges_read < 200
+    run.check()
+
+
+# -- sources, reading, saving ---------------------------------------------------------------------------------
+
+
+def test_a_source_that_appears_later() -> None:
+    run = Run(directed=True, sources=(3, 0))
+    run.step(inserts([(0, 1), (0, 2), (1, 4), (2, 4)], 3 + 2))
+    assert run.counts.tolist() == [1, 1, 1, 1, 2]
+    run = Run(directed=True, sources=(5, 0))
+    run.step(inserts([(0, 1), (0, 2), (1, 4), (2, 4)], 5))
+    run.step(inserts([(5, 4)], 6))
+    assert run.counts.tolist() == [1, 1, 1, 0, 1, 1]
+    run.check()
+
+
+def test_a_source_that_is_one_no_longer() -> None:
+    run = Run(directed=True, sources=(0,))
+    run.step(inserts([(0, 1), (1, 2), (3, 2)], 4))
+    run.sources = (3,)
+    run.step(inserts([], 4))
+    assert run.counts.tolist() == [0, 0, 1, 1]
+    run.check()
+
+
+def test_no_vertices_at_all() -> None:
+    run = Run(directed=True)
+    run.step(inserts([], 0))
+    run.check()
+    assert run.counts.tolist() == []
+
+
+def test_stamps_run_out() -> None:
+    run = Run(directed=True)
+    run.step(inserts(ladder(3), 10))
+    run.program._run = 2**32 - 2
+    for _ in range(3):
+        run.step(deletes([(1, 3)], 10))
+        run.step(inserts([(1, 3)], 10))
+        run.check()
+    assert run.program._run < 10
+
+
+def test_no_path_is_null() -> None:
+    run = Run(directed=True)
+    run.step(inserts(ladder(1), 5))
+    answer = SSPaths.read(Published(run.program.columns(), {}, 5), np.array([3, 4, 0], np.uint32))
+    assert answer.values[[0, 2]].tolist() == [2, 1] and answer.null.tolist() == [False, True, False]
+
+
+def test_a_saved_state_goes_on() -> None:
+    history = random_history(7, directed=True)
+    run = Run(directed=True)
+    for epoch in history.epochs[:20]:
+        run.step(epoch)
+    saved = {name: column.copy() for name, column in run.program.state().items()}
+    run.program = SSPaths("paths", (0,))
+    run.program.restore(saved, run.graph)
+    for epoch in history.epochs[20:]:
+        run.step(epoch)
+        run.check()
+    with pytest.raises(ValueError, match="saved counts"):
+        run.program.restore({**saved, "count": saved["count"][:-1]}, run.graph)
+
+
+def test_a_saved_state_knows_what_was_saturated() -> None:
+    run = Run(directed=True)
+    run.step(inserts(ladder(60), 181))
+    saved = {name: column.copy() for name, column in run.program.state().items()}
+    restored = SSPaths("paths", (0,))
+    restored.restore(saved, run.graph)
+    assert restored.scalars() == run.program.scalars() != {"saturated": 0}
+
+
+# -- the audit ------------------------------------------------------------------------------------------------
+
+
+def broken(vertex: int, column: str, value: float) -> set[str]:
+    """The rules that the audit names after one entry was overwritten."""
+    run = Run(directed=True)
+    run.step(inserts([*ladder(3), (10, 11), (11, 10)], 12))
+    assert run.program.audit(run.graph) == []
+    held = {"count": run.program._count, "level": run.program._level, "word": run.program._hops.columns()["word"]}
+    held[column][vertex] = value
+    found = run.program.audit(run.graph)
+    assert all(vertex in v.vertices or v.rule != "count" for v in found[:1])
+    sliced = set()
+    for begin in range(0, 12, 5):
+        more, read = run.program.audit_slice(run.graph, begin, min(begin + 5, 12))
+        sliced |= {violation.rule for violation in more}
+        assert read > 0 or begin > 5
+    assert sliced <= {violation.rule for violation in found}
+    return sliced
+
+
+@pytest.mark.parametrize(
+    ("vertex", "column", "value", "rule"),
+    [
+        (3, "count", 3.0, "count"),
+        (0, "count", 2.0, "count"),
+        (10, "count", 1.0, "count"),
+        (9, "count", LIMIT, "count"),
+        (3, "level", 3, "level"),
+        (3, "level", 1, "value"),
+        (3, "word", 2 << 32 | 0, "parent-edge"),
+        (3, "word", 3 << 32 | 1, "level"),
+        (0, "word", 1 << 32 | 1, "source"),
+        (11, "word", 5, "parent-edge"),
+    ],
+)
+def test_the_audit_finds_a_broken_value(vertex: int, column: str, value: float, rule: str) -> None:
+    assert rule in broken(vertex, column, value)
+
+
+def test_the_audit_finds_vertices_that_reach_each_other_only() -> None:
+    run = Run(directed=True)
+    run.step(inserts([*ladder(3), (10, 11), (11, 10)], 12))
+    word = run.program._hops.columns()["word"]
+    for vertex, hops, parent in ((10, 7, 11), (11, 8, 10)):
+        word[vertex] = hops << 32 | parent
+        run.program._level[vertex] = hops
+        run.program._count[vertex] = 1
+    found, _ = run.program.audit_slice(run.graph, 0, 12)
+    assert "value" in {violation.rule for violation in found}
+
+
+def test_the_audit_finds_a_wrong_number_of_saturated_counts() -> None:
+    run = Run(directed=True)
+    run.step(inserts(ladder(2), 7))
+    run.program._saturated = 1
+    assert [violation.rule for violation in run.program.audit(run.graph)] == ["saturated"]
+    assert [violation.rule for violation in run.program.audit_whole(run.graph)[0]] == ["saturated"]
+
+
+def test_what_a_change_missed_is_found() -> None:
+    run = Run(directed=False)
+    run.step(inserts(ladder(3), 10))
+    run.graph.apply(deletes([(4, 6)], 10).batch(), 10)
+    slices = [run.program.audit_slice(run.graph, begin, begin + 2)[0] for begin in range(0, 10, 2)]
+    assert "count" in {violation.rule for found in slices for violation in found}
