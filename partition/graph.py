@@ -25,8 +25,9 @@ from ..gpma.edges import (
     sources,
     transpose,
 )
-from ..gpma.pma import PackedMemoryArray
+from ..gpma.pma import PackedMemoryArray, Plan
 from ..gpma.rows import RowView, copy_row
+from ..gpma.snapshot import EdgeCopy, Turnstile
 from .placement import Placement, route
 
 T = TypeVar("T")
@@ -81,6 +82,8 @@ class Graph:
         self.placement = Placement()
         self.host = HostSide(weighted=weighted, in_edges=in_edges and directed)
         self._transposer = ThreadPoolExecutor(1, thread_name_prefix="in-rows")
+        self._turnstile = Turnstile()
+        self._copy: EdgeCopy | None = None
 
     @property
     def n_arcs(self) -> int:
@@ -157,6 +160,8 @@ class Graph:
         ]
         self.n_vertices = n_vertices
         arcs = reports[0] if reports else _no_change(self.weighted)
+        if self._copy is not None:
+            self._copy.note(arcs)
         loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
         self.self_loops += loops["inserted"] - loops["deleted"]
         edges = {
@@ -180,6 +185,15 @@ class Graph:
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
         return self.host.out.export()
+
+    def begin_copy(self) -> EdgeCopy:
+        """Begin to copy all out-arcs while batches go on, any thread copying; there is one such copy at a time."""
+        self._copy = EdgeCopy(self._export_from, weighted=self.weighted, n_edges=self.n_arcs)
+        return self._copy
+
+    def end_copy(self) -> None:
+        """Keep no more changes for the copy that was begun: it is at the present state, or given up."""
+        self._copy = None
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held by the arrays, by structure, orientations added up."""
@@ -219,12 +233,20 @@ class Graph:
 
     def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
         """Both orientations or neither: all that can fail is behind both before either is written."""
-        if in_ is None or self.host.in_ is None:
-            return self.host.out.apply(out)
         out_rows, in_rows = self.host.out, self.host.in_
+        if in_ is None or in_rows is None:
+            return self._commit_out(out_rows.prepare(out))
         out_plan, in_plan = self._on_two_cores(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
-        report, _ = self._on_two_cores(lambda: out_rows.commit(out_plan), lambda: in_rows.commit(in_plan))
+        report, _ = self._on_two_cores(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
         return report
+
+    def _commit_out(self, plan: Plan) -> ChangeReport:
+        with self._turnstile.writing():
+            return self.host.out.commit(plan)
+
+    def _export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        with self._turnstile.reading():
+            return self.host.out.export_from(first_key, keys, weights)
 
     def _on_two_cores(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
         """Run both (orientations share nothing, kernels release the lock); return, or raise, when both ended."""
