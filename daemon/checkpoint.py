@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import logging
 import os
@@ -219,14 +220,19 @@ def _write_array(path: Path, pieces: Sequence[Array]) -> dict[str, Any]:
     first = pieces[0]
     shape = first.shape if len(pieces) == 1 else (sum(piece.size for piece in pieces),)
     header = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}
+    beginning = io.BytesIO()
+    np.lib.format.write_array_header_1_0(beginning, header)
+    checksum = crc32c.crc32c(beginning.getvalue())
     with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
+        file.write(beginning.getvalue())
         for piece in pieces:
             assert piece.dtype == first.dtype
-            file.write(np.ascontiguousarray(piece).data)
+            content = np.ascontiguousarray(piece).data
+            checksum = crc32c.crc32c(content, checksum)
+            file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    return {"file": path.name, "bytes": path.stat().st_size, "crc32c": _checksum(path)}
+    return {"file": path.name, "bytes": path.stat().st_size, "crc32c": checksum}
 
 
 def _checksum(path: Path) -> int:

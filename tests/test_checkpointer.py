@@ -169,6 +169,27 @@ def test_nothing_new_makes_no_checkpoint(stream: Stream) -> None:
     assert stream.safe == [{P: 10}]
 
 
+def test_changes_after_its_epoch_are_not_in_a_checkpoint(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    edges, merge = EdgeCopy.edges, threading.Event()
+
+    def later(self: EdgeCopy) -> list[EdgeList]:
+        merge.wait(30)
+        return edges(self)
+
+    monkeypatch.setattr(EdgeCopy, "edges", later)
+    stream.epoch()
+    stream.checkpoints.step()
+    while stream.graph._copy is not None:
+        stream.checkpoints.step()
+    stream.epoch()
+    merge.set()
+    stream.checkpoints.close()
+    last, found = read_all(stream.store)
+    assert (last.epoch, found.epoch) == ((1, 2), (1, 1))
+    stream.check(last)
+    stream.check(found)
+
+
 def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Keep the copying thread (not the engine's) from copying until the event is set."""
     go, engine, copy_piece = threading.Event(), threading.current_thread(), EdgeCopy.copy_piece
