@@ -19,7 +19,7 @@ from .. import __version__
 from ..compute import registry
 from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
-from ..gpma import pma, runtime, vertex_index
+from ..gpma import pma, runtime, snapshot, vertex_index
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndex
@@ -69,6 +69,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
     directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
     steps: list[tuple[str, Callable[[], None]]] = [
         ("packed arrays", pma.warm_up),
+        ("copies of edges", snapshot.warm_up),
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
         ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
         ("decoders", decode.warm_up),

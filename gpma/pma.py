@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import merge, search, snapshot, sorting, spread, windows
+from . import merge, search, sorting, spread, windows
 from .arrays import Groups, RowIndex, Slots, Updates
 from .edges import (
     ChangeReport,
@@ -183,13 +183,6 @@ class PackedMemoryArray:
         weights = np.empty(self._n_edges if self.weighted else 0, np.float32)
         spread.export(self._slots, keys, weights)
         return EdgeList(keys, weights if self.weighted else None)
-
-    def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
-        """Copy edges from ``first_key`` on, ascending, into ``keys`` (uint64[k]) and ``weights`` (float32[k], or
-        float32[0] when unweighted); returns how many, fewer than k only at the end."""
-        n_leaves = self._layout.n_leaves
-        size: int = snapshot.export_from(self._slots, n_leaves, np.uint64(first_key), keys, weights)
-        return size
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these edges are there."""
@@ -433,10 +426,7 @@ def warm_up() -> None:
         src = np.arange(64, dtype=np.uint32)
         everything = EdgeBatch.of(src[::-1], src[::-1])
         array.apply(everything)
-        copying = snapshot.EdgeCopy(array.export_from, weighted=weighted, n_edges=array.n_edges)
-        copying.finish()
-        copying.note(array.apply(EdgeBatch.of(src, src, np.zeros(64, np.uint8))))
-        copying.edges()
+        array.apply(EdgeBatch.of(src, src, np.zeros(64, np.uint8)))
         array.apply(EdgeBatch.of(src[:2], src[:2]))
         array.load(array.export())
         array.has_edge(everything.keys)

@@ -19,11 +19,10 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Int, Slots
+from .arrays import Int
 from .edges import ChangeReport, EdgeList, Keys, Weights
 from .intrinsics import copy
-from .layout import LEAF_SHIFT
-from .search import find_leaf, find_place
+from .rows import RowView
 
 PIECE_EDGES = 1 << 16
 """Edges of a piece. A batch waits for at most one: 0.8 MB with weights, 0.1 ms of copying."""
@@ -38,22 +37,42 @@ hold only at the end. Called from one thread at a time, and never while the edge
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def export_from(slots: Slots, n_leaves: Int, first_key: Int, keys: Keys, weights: Weights) -> Int:
-    """Copy edges from ``first_key`` on, ascending, until ``keys`` is full or the array ends; returns how many."""
+def _first_leaf(rows: RowView, first_key: Int) -> Int:
+    """The first leaf that ends with ``first_key`` or above, by halving; empty leaves may lie anywhere."""
+    begin, end = np.int64(0), np.int64(rows.counts.size)
+    while begin < end:
+        middle = (begin + end) >> 1
+        leaf = middle
+        while leaf < end and rows.counts[leaf] == 0:
+            leaf += 1
+        last = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]) - 1 if leaf < end else np.int64(0)
+        if leaf < end and rows.keys[last] < first_key:
+            begin = leaf + 1
+        else:
+            end = middle
+    return begin
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def export_from(rows: RowView, first_key: Int, keys: Keys, weights: Weights) -> Int:
+    """Copy edges from ``first_key`` on, ascending, until ``keys`` is full or the array ends; returns how many.
+
+    ``weights`` is as long as ``keys``, or float32[0] when the array is unweighted.
+    """
     room = np.int64(keys.size)
-    leaf = find_leaf(slots.heads, n_leaves, first_key)
-    base = leaf << LEAF_SHIFT
-    skipped = find_place(slots.keys, base, base + np.int64(slots.counts[leaf]), first_key)
     to = np.int64(0)
-    while leaf < n_leaves and to < room:
-        from_ = (leaf << LEAF_SHIFT) + skipped
-        count = min(np.int64(slots.counts[leaf]) - skipped, room - to)
-        copy(keys, to, slots.keys, from_, count)
+    for leaf in range(_first_leaf(rows, first_key), rows.counts.size):
+        from_ = leaf << rows.leaf_shift
+        end = from_ + np.int64(rows.counts[leaf])
+        while to == 0 and from_ < end and rows.keys[from_] < first_key:
+            from_ += 1
+        count = min(end - from_, room - to)
+        copy(keys, to, rows.keys, from_, count)
         if weights.size:
-            copy(weights, to, slots.weights, from_, count)
+            copy(weights, to, rows.weights, from_, count)
         to += count
-        skipped = np.int64(0)
-        leaf += 1
+        if to == room:
+            break
     return to
 
 
@@ -222,3 +241,12 @@ def _with_changes(
     weights = np.empty(room if new_weights.size else 0, np.float32)
     size = lay_over(piece.keys, piece.weights, changed, present, new_weights, keys, weights)
     return EdgeList(keys[:size], weights[:size])
+
+
+def warm_up() -> None:
+    """Compile every kernel, or load it from the cache."""
+    keys, no_weights = np.arange(2, dtype=np.uint64), np.empty(0, np.float32)
+    index = np.zeros(1, np.uint32)
+    rows = RowView(keys, no_weights, np.array([2], np.int32), index, index, 1)
+    export_from(rows, np.uint64(0), keys.copy(), no_weights)
+    _with_changes(EdgeList(keys, no_weights), keys, np.ones(2, bool), no_weights)

@@ -27,7 +27,7 @@ from ..gpma.edges import (
 )
 from ..gpma.pma import PackedMemoryArray, Plan
 from ..gpma.rows import RowView, copy_row
-from ..gpma.snapshot import EdgeCopy, Turnstile
+from ..gpma.snapshot import EdgeCopy, Turnstile, export_from
 from .placement import Placement, route
 
 T = TypeVar("T")
@@ -246,7 +246,8 @@ class Graph:
 
     def _export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
         with self._turnstile.reading():
-            return self.host.out.export_from(first_key, keys, weights)
+            copied: int = export_from(self.out_rows(), np.uint64(first_key), keys, weights)
+        return copied
 
     def _on_two_cores(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
         """Run both (orientations share nothing, kernels release the lock); return, or raise, when both ended."""
