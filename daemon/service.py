@@ -181,8 +181,12 @@ class Service:
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
         self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
-        in_edges = any(program.needs_in_edges for program in programs)
-        self.graph = Graph(directed=config.graph.directed, weighted=self.weighted, in_edges=in_edges)
+        self.graph = Graph(
+            directed=config.graph.directed,
+            weighted=self.weighted,
+            in_edges=any(program.needs_in_edges for program in programs),
+            in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
+        )
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()
         if snapshot is not None:

@@ -22,6 +22,7 @@ from ..gpma.edges import (
     Vertices,
     Weights,
     destinations,
+    pack,
     sources,
     transpose,
 )
@@ -61,9 +62,9 @@ class GraphChange:
 class HostSide:
     """The rows that the host owns."""
 
-    def __init__(self, *, weighted: bool, in_edges: bool) -> None:
+    def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         self.out = PackedMemoryArray(weighted=weighted)
-        self.in_ = PackedMemoryArray(weighted=weighted) if in_edges else None
+        self.in_ = PackedMemoryArray(weighted=weighted and in_weights) if in_edges else None
 
     @property
     def arrays(self) -> list[PackedMemoryArray]:
@@ -73,14 +74,19 @@ class HostSide:
 class Graph:
     """Edges on their sides. One writer; readers see a whole batch or none of it only if they wait for it."""
 
-    def __init__(self, *, directed: bool = True, weighted: bool = True, in_edges: bool = True) -> None:
-        """``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none."""
+    def __init__(
+        self, *, directed: bool = True, weighted: bool = True, in_edges: bool = True, in_weights: bool = True
+    ) -> None:
+        """``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
+
+        Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
+        """
         self.directed = directed
         self.weighted = weighted
         self.n_vertices = 0
         self.self_loops = 0
         self.placement = Placement()
-        self.host = HostSide(weighted=weighted, in_edges=in_edges and directed)
+        self.host = HostSide(weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights)
         self._transposer = ThreadPoolExecutor(1, thread_name_prefix="in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
@@ -105,7 +111,7 @@ class Graph:
         return self.host.out.view()
 
     def in_rows(self) -> RowView:
-        """The in-rows, in place; in an undirected graph these are the out-rows.
+        """The in-rows, in place; in an undirected graph these are the out-rows. See ``in_weighted``.
 
         Raises:
             LookupError: the graph keeps no in-rows.
@@ -115,6 +121,13 @@ class Graph:
         if self.host.in_ is None:
             raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
         return self.host.in_.view()
+
+    @property
+    def in_weighted(self) -> bool:
+        """Whether the in-rows carry weights."""
+        if not self.directed:
+            return self.weighted
+        return self.host.in_ is not None and self.host.in_.weighted
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these arcs are there."""
@@ -135,11 +148,15 @@ class Graph:
             LookupError: in-neighbours, and the graph keeps no in-rows.
         """
         rows = self.out_rows() if direction == "out" else self.in_rows()
+        weighted = self.weighted if direction == "out" else self.in_weighted
         size = min(limit, int(rows.degrees[vertex]))
         neighbors = np.empty(size, np.uint32)
-        weights = np.empty(size if self.weighted else 0, np.float32)
+        weights = np.empty(size if weighted else 0, np.float32)
         copied = copy_row(rows, vertex, first, neighbors, weights)
-        return neighbors[:copied], weights[:copied] if self.weighted else None
+        neighbors = neighbors[:copied]
+        if self.weighted and not weighted:
+            return neighbors, self.weights_of(pack(neighbors, np.full(copied, vertex, np.uint32)))
+        return neighbors, weights[:copied] if weighted else None
 
     def apply(self, batch: EdgeBatch, n_vertices: int) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
@@ -179,7 +196,7 @@ class Graph:
         if self.host.in_ is not None:
             keys = transpose(edges.keys)
             order = np.argsort(keys, kind="stable")
-            weights = None if edges.weights is None else edges.weights[order]
+            weights = edges.weights[order] if edges.weights is not None and self.in_weighted else None
             self.host.in_.load(EdgeList(keys[order], weights))
 
     def export(self) -> EdgeList:
