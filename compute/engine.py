@@ -95,6 +95,8 @@ class Engine:
                 self._graph.in_rows()
             except LookupError as error:
                 raise ProgramError(f"{program.kind} needs in-edges: {error}") from error
+            if program.needs_weights and not self._graph.in_weighted:
+                raise ProgramError(f"{program.kind} needs in-edges with weights, which this graph does not keep")
         self._programs[program.id] = program
         self._states[program.id] = ProgramState("fresh")
         if program.sources:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 FORMAT = 2
 """Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted."""
 READABLE = (1, 2)
-Arrays = Mapping[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
 
 
@@ -98,8 +100,11 @@ class CheckpointStore:
         _sync_folder(self.path)
         return incarnation
 
-    def write(self, snapshot: Snapshot) -> int:
+    def write(self, snapshot: Snapshot, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
         """Write a snapshot durably; return its bytes.
+
+        ``in_pieces``: further arrays of it, each as its pieces (at least one) of one dimension and one dtype; they
+        are read back as one array each.
 
         1. Write every array, synced, with its checksum, into a folder of another name.
         2. Write the manifest, synced; sync that folder.
@@ -113,7 +118,7 @@ class CheckpointStore:
         draft = self.path / f"writing-{incarnation}-{number}"
         shutil.rmtree(draft, ignore_errors=True)
         try:
-            size = self._draft(draft, snapshot)
+            size = self._draft(draft, snapshot, in_pieces or {})
             point("checkpoint.before_rename")
             os.rename(draft, self.path / f"{_PREFIX}{incarnation}-{number}")
         except BaseException:
@@ -125,11 +130,12 @@ class CheckpointStore:
         point("checkpoint.pruned")
         return size
 
-    def _draft(self, draft: Path, snapshot: Snapshot) -> int:
+    def _draft(self, draft: Path, snapshot: Snapshot, in_pieces: Mapping[str, Sequence[Array]]) -> int:
         draft.mkdir()
         files = {}
-        for i, (name, array) in enumerate(snapshot.arrays.items()):
-            files[name] = _write_array(draft / f"{i:04}.npy", array)
+        arrays: dict[str, Sequence[Array]] = {name: [array] for name, array in snapshot.arrays.items()}
+        for i, (name, pieces) in enumerate({**arrays, **in_pieces}.items()):
+            files[name] = _write_array(draft / f"{i:04}.npy", pieces)
             point("checkpoint.array_written")
         manifest = {
             "format": FORMAT,
@@ -212,12 +218,24 @@ def _differences(saved: Mapping[str, Any], present: Mapping[str, Any], prefix: s
             yield f"{prefix}{key} was {old!r} and is now {new!r}"
 
 
-def _write_array(path: Path, array: npt.NDArray[Any]) -> dict[str, Any]:
+def _write_array(path: Path, pieces: Sequence[Array]) -> dict[str, Any]:
+    """Write one array: a single piece of any shape, or several of one dimension."""
+    first = pieces[0]
+    shape = first.shape if len(pieces) == 1 else (sum(piece.size for piece in pieces),)
+    header = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}
+    beginning = io.BytesIO()
+    np.lib.format.write_array_header_1_0(beginning, header)
+    checksum = crc32c.crc32c(beginning.getvalue())
     with open(path, "wb") as file:
-        np.save(file, array, allow_pickle=False)
+        file.write(beginning.getvalue())
+        for piece in pieces:
+            assert piece.dtype == first.dtype
+            content = np.ascontiguousarray(piece).data
+            checksum = crc32c.crc32c(content, checksum)
+            file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    return {"file": path.name, "bytes": path.stat().st_size, "crc32c": _checksum(path)}
+    return {"file": path.name, "bytes": path.stat().st_size, "crc32c": checksum}
 
 
 def _checksum(path: Path) -> int:

@@ -20,6 +20,7 @@ POINTS = (
     "epoch.applied",
     "epoch.computed",
     "epoch.published",
+    "checkpoint.begun",
     "checkpoint.copied",
     "checkpoint.array_written",
     "checkpoint.before_rename",

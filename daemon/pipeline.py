@@ -7,7 +7,6 @@ gather, so a slow stream is answered at once and a fast one in large batches, wi
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from ..compute.engine import Engine, ProgramRun
-from ..compute.program import Violation
+from ..compute.program import Program, Violation
 from ..gpma.edges import Vertices
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition.graph import Graph, GraphChange
 from .auditing import BackgroundAudit
-from .checkpoint import CheckpointStore, Snapshot
+from .checkpoint import CheckpointStore
+from .checkpointer import Checkpointer
 from .faults import point
 from .ingest import Prepared, PreparedQueue, concatenate
 from .records import DeadLetters, Partition, Source, offsets_to_wire
@@ -81,24 +81,29 @@ class Pipeline:
         self.engine = engine
         self.queue = queue
         self.source = source
-        self.dead_letters = dead_letters
-        self.store = store
         self.link = link
         self.metrics = metrics
         self.gate = gate
         self.position = position
-        self.identity = identity
         self.program_specs = program_specs
         self.updates_max = updates_max
         self.linger_s = linger_s
-        self.checkpoint_interval_s = checkpoint_interval_s
-        self.on_checkpoint = on_checkpoint
         self.background_audit = background_audit
         self.full_audit = full_audit
         self.status = {program.id: ProgramStatus() for program in engine.programs}
-        self._writer: threading.Thread | None = None
-        self._checkpointed = time.monotonic()
-        self._checkpointed_epoch = position.epoch
+        self.checkpoints = Checkpointer(
+            graph=graph,
+            index=index,
+            programs=self._fresh_programs,
+            program_specs=program_specs,
+            position=position,
+            identity=identity,
+            dead_letters=dead_letters,
+            store=store,
+            metrics=metrics,
+            interval_s=checkpoint_interval_s,
+            on_checkpoint=on_checkpoint,
+        )
         self._published_at = 0.0
         self._passes_published = 0
 
@@ -128,14 +133,14 @@ class Pipeline:
                 return
             self.metrics.queue_depth(self.queue.updates)
             self._audit_in_background()
-            if self._checkpoint_due():
-                self.checkpoint(wait=False)
+            self.checkpoints.step()
 
     def close(self) -> None:
         """Write a last checkpoint if anything happened since the newest one, and wait for it."""
-        self._join_writer()
-        if self.position.epoch != self._checkpointed_epoch:
-            self.checkpoint(wait=True)
+        self.checkpoints.close()
+
+    def _fresh_programs(self) -> list[Program]:
+        return [program for program in self.engine.programs if self.status[program.id].state == "fresh"]
 
     # -- one epoch --------------------------------------------------------------------------------------
 
@@ -236,7 +241,7 @@ class Pipeline:
             and time.monotonic() - self._published_at >= STATISTICS_INTERVAL_S
             and not self.queue.updates
         ):
-            self._publish([])
+            self._publish([], None)
 
     def _repair(self, programs: Sequence[str]) -> None:
         """Compute programs from scratch and publish them: a new epoch of the same graph and offsets."""
@@ -244,7 +249,7 @@ class Pipeline:
             self.position.number += 1
         runs = self.engine.start(programs)
         self._audit()
-        self._publish(runs)
+        self._publish(runs, None)
         self.background_audit.repaired(programs)
         self._record_state()
 
@@ -306,11 +311,12 @@ class Pipeline:
         self.metrics.published(self.position.incarnation, self.position.number)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes by structure: the graph's, the index's and each program's."""
+        """Bytes by structure: the graph's, the index's, each program's, and the buffers of checkpoints."""
         sizes = {f"graph_{name}": size for name, size in self.graph.memory_bytes().items()}
         sizes["index"] = self.index.memory_bytes()
         for program in self.engine.programs:
             sizes[f"program_{program.id}"] = program.memory_bytes()
+        sizes["checkpoint"] = self.checkpoints.memory_bytes()
         return sizes
 
     def stats(self) -> dict[str, Any]:
@@ -329,83 +335,6 @@ class Pipeline:
             "programs": {id: status.state for id, status in self.status.items()},
             "audit": self.background_audit.stats(),
         }
-
-    # -- checkpoints ------------------------------------------------------------------------------------
-
-    def _checkpoint_due(self) -> bool:
-        if self._writer is not None and self._writer.is_alive():
-            return False
-        elapsed = time.monotonic() - self._checkpointed
-        return elapsed >= self.checkpoint_interval_s and self.position.epoch != self._checkpointed_epoch
-
-    def checkpoint(self, *, wait: bool) -> None:
-        """Copy the state of this epoch; write it on a thread of its own.
-
-        Copying is all that the engine waits for. The writer flushes the dead letters first: a checkpoint
-        never passes a bad record that is not safe elsewhere. One that fails is tried again after the interval.
-        """
-        self._join_writer()
-        self._checkpointed = time.monotonic()
-        started = time.perf_counter()
-        try:
-            snapshot = self._snapshot()
-        except MemoryError as error:  # the copy is as large as the graph; streaming goes on without it
-            self._checkpoint_failed(self.position.epoch, error)
-            return
-        offsets = dict(self.position.offsets)
-        point("checkpoint.copied")
-        self.metrics.stage("checkpoint", time.perf_counter() - started)
-        self._writer = threading.Thread(
-            target=self._write, args=(snapshot, offsets), name="checkpoint", daemon=True
-        )
-        self._writer.start()
-        if wait:
-            self._join_writer()
-
-    def _snapshot(self) -> Snapshot:
-        edges = self.graph.export()
-        arrays: dict[str, Any] = {"graph/keys": edges.keys}
-        if edges.weights is not None:
-            arrays["graph/weights"] = edges.weights
-        arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
-        for name, array in self.index.state(self.graph.n_vertices).items():
-            arrays[f"index/{name}"] = array
-        programs = {}
-        for program in self.engine.programs:
-            if self.status[program.id].state != "fresh":
-                continue
-            programs[program.id] = self.program_specs[program.id]
-            for name, array in program.state().items():
-                arrays[f"program/{program.id}/{name}"] = array.copy()
-        return Snapshot(
-            epoch=self.position.epoch,
-            offsets=offsets_to_wire(self.position.offsets),
-            identity=dict(self.identity),
-            programs=programs,
-            facts={"n_vertices": self.graph.n_vertices, "updates": self.position.updates},
-            arrays=arrays,
-        )
-
-    def _write(self, snapshot: Snapshot, offsets: dict[Partition, int]) -> None:
-        started = time.perf_counter()
-        try:
-            self.dead_letters.flush()
-            size = self.store.write(snapshot)
-        except Exception as error:
-            self._checkpoint_failed(snapshot.epoch, error)
-            return
-        self._checkpointed_epoch = snapshot.epoch
-        self.on_checkpoint(offsets)
-        self.metrics.checkpoint(seconds=time.perf_counter() - started, size_bytes=size)
-
-    def _checkpoint_failed(self, epoch: tuple[int, int], error: Exception) -> None:
-        log.error("the checkpoint of epoch %s failed; the one before it stays", epoch, exc_info=error)
-        self.metrics.checkpoint_failed(type(error).__name__)
-
-    def _join_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
 
 
 def _alive_changed(change: GraphChange | None) -> Vertices:

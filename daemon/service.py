@@ -20,7 +20,7 @@ from ..compute import audit_storage, registry
 from ..compute.audit import Auditor
 from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
-from ..gpma import pma, runtime, vertex_index
+from ..gpma import pma, runtime, snapshot, vertex_index
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndex
@@ -72,6 +72,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
     directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
     steps: list[tuple[str, Callable[[], None]]] = [
         ("packed arrays", pma.warm_up),
+        ("copies of edges", snapshot.warm_up),
         ("graph", graph.warm_up),
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
         ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
@@ -193,8 +194,12 @@ class Service:
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
         self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
-        in_edges = any(program.needs_in_edges for program in programs)
-        self.graph = Graph(directed=config.graph.directed, weighted=self.weighted, in_edges=in_edges)
+        self.graph = Graph(
+            directed=config.graph.directed,
+            weighted=self.weighted,
+            in_edges=any(program.needs_in_edges for program in programs),
+            in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
+        )
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()
         if snapshot is not None:

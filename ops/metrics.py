@@ -272,6 +272,11 @@ class Metrics:
         self._checkpoint_time = self._gauge(
             "checkpoint_timestamp_seconds", "When the newest checkpoint of this process was written; 0: none yet."
         )
+        self._checkpoint_copy_seconds = self._gauge(
+            "checkpoint_copy_seconds",
+            "Time from the beginning of the newest checkpoint until all of it was copied, while epochs went on; "
+            "how long they stood still is the stage checkpoint of epoch_duration_seconds.",
+        )
         self._checkpoint_seconds = self._gauge("checkpoint_write_seconds", "Time that writing it took.")
         self._checkpoint_bytes = self._gauge("checkpoint_size_bytes", "Size of the newest checkpoint.")
 
@@ -480,6 +485,10 @@ class Metrics:
         self._audit_repairs.labels(program).inc()
 
     # -- checkpoints, queries, the process ----------------------------------------------------------------
+
+    def checkpoint_copied(self, seconds: float) -> None:
+        """A checkpoint was copied in memory, so long after it began."""
+        self._checkpoint_copy_seconds.set(seconds)
 
     def checkpoint(self, *, seconds: float, size_bytes: int) -> None:
         """A checkpoint is safe on disk."""

@@ -27,8 +27,9 @@ from ..gpma.edges import (
     sources,
     transpose,
 )
-from ..gpma.pma import PackedMemoryArray
+from ..gpma.pma import PackedMemoryArray, Plan
 from ..gpma.rows import RowView, copy_row
+from ..gpma.snapshot import EdgeCopy, Turnstile, export_from
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 
@@ -77,9 +78,9 @@ class GraphChange:
 class HostSide:
     """The rows that the host owns."""
 
-    def __init__(self, *, weighted: bool, in_edges: bool) -> None:
+    def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         self.out = PackedMemoryArray(weighted=weighted)
-        self.in_ = PackedMemoryArray(weighted=weighted) if in_edges else None
+        self.in_ = PackedMemoryArray(weighted=weighted and in_weights) if in_edges else None
 
     @property
     def arrays(self) -> list[PackedMemoryArray]:
@@ -89,16 +90,23 @@ class HostSide:
 class Graph:
     """Edges on their sides. One writer; readers see a whole batch or none of it only if they wait for it."""
 
-    def __init__(self, *, directed: bool = True, weighted: bool = True, in_edges: bool = True) -> None:
-        """``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none."""
+    def __init__(
+        self, *, directed: bool = True, weighted: bool = True, in_edges: bool = True, in_weights: bool = True
+    ) -> None:
+        """``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
+
+        Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
+        """
         self.directed = directed
         self.weighted = weighted
         self.n_vertices = 0
         self.self_loops = 0
         self.placement = Placement()
         self.existence = Existence()
-        self.host = HostSide(weighted=weighted, in_edges=in_edges and directed)
+        self.host = HostSide(weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights)
         self._transposer = ThreadPoolExecutor(1, thread_name_prefix="in-rows")
+        self._turnstile = Turnstile()
+        self._copy: EdgeCopy | None = None
 
     @property
     def alive(self) -> Flags:
@@ -130,7 +138,7 @@ class Graph:
         return self.host.out.view()
 
     def in_rows(self) -> RowView:
-        """The in-rows, in place; in an undirected graph these are the out-rows.
+        """The in-rows, in place; in an undirected graph these are the out-rows. See ``in_weighted``.
 
         Raises:
             LookupError: the graph keeps no in-rows.
@@ -140,6 +148,13 @@ class Graph:
         if self.host.in_ is None:
             raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
         return self.host.in_.view()
+
+    @property
+    def in_weighted(self) -> bool:
+        """Whether the in-rows carry weights."""
+        if not self.directed:
+            return self.weighted
+        return self.host.in_ is not None and self.host.in_.weighted
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
         """bool[n]: which of these arcs are there."""
@@ -160,11 +175,15 @@ class Graph:
             LookupError: in-neighbours, and the graph keeps no in-rows.
         """
         rows = self.out_rows() if direction == "out" else self.in_rows()
+        weighted = self.weighted if direction == "out" else self.in_weighted
         size = min(limit, int(rows.degrees[vertex]))
         neighbors = np.empty(size, np.uint32)
-        weights = np.empty(size if self.weighted else 0, np.float32)
+        weights = np.empty(size if weighted else 0, np.float32)
         copied = copy_row(rows, vertex, first, neighbors, weights)
-        return neighbors[:copied], weights[:copied] if self.weighted else None
+        neighbors = neighbors[:copied]
+        if self.weighted and not weighted:
+            return neighbors, self.weights_of(pack(neighbors, np.full(copied, vertex, np.uint32)))
+        return neighbors, weights[:copied] if weighted else None
 
     def apply(self, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
@@ -195,6 +214,8 @@ class Graph:
         if lives is not None:
             self.existence.commit(lives)
         arcs = reports[0] if reports else _no_change(self.weighted)
+        if self._copy is not None:
+            self._copy.note(arcs)
         loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
         self.self_loops += loops["inserted"] - loops["deleted"]
         edges = {
@@ -253,12 +274,21 @@ class Graph:
         if self.host.in_ is not None:
             keys = transpose(edges.keys)
             order = np.argsort(keys, kind="stable")
-            weights = None if edges.weights is None else edges.weights[order]
+            weights = edges.weights[order] if edges.weights is not None and self.in_weighted else None
             self.host.in_.load(EdgeList(keys[order], weights))
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
         return self.host.out.export()
+
+    def begin_copy(self) -> EdgeCopy:
+        """Begin to copy all out-arcs while batches go on, any thread copying; there is one such copy at a time."""
+        self._copy = EdgeCopy(self._export_from, weighted=self.weighted, n_edges=self.n_arcs)
+        return self._copy
+
+    def end_copy(self) -> None:
+        """Keep no more changes for the copy that was begun: it is at the present state, or given up."""
+        self._copy = None
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held by the arrays, by structure, orientations added up."""
@@ -306,12 +336,21 @@ class Graph:
 
     def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
         """Both orientations or neither: all that can fail is behind both before either is written."""
-        if in_ is None or self.host.in_ is None:
-            return self.host.out.apply(out)
         out_rows, in_rows = self.host.out, self.host.in_
+        if in_ is None or in_rows is None:
+            return self._commit_out(out_rows.prepare(out))
         out_plan, in_plan = self._on_two_cores(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
-        report, _ = self._on_two_cores(lambda: out_rows.commit(out_plan), lambda: in_rows.commit(in_plan))
+        report, _ = self._on_two_cores(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
         return report
+
+    def _commit_out(self, plan: Plan) -> ChangeReport:
+        with self._turnstile.writing():
+            return self.host.out.commit(plan)
+
+    def _export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        with self._turnstile.reading():
+            copied: int = export_from(self.out_rows(), np.uint64(first_key), keys, weights)
+        return copied
 
     def _on_two_cores(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
         """Run both (orientations share nothing, kernels release the lock); return, or raise, when both ended."""

@@ -67,6 +67,17 @@ def test_checkpoints_of_older_formats_are_read(
             store.newest_good()
 
 
+def test_arrays_in_pieces_come_back_as_one(store: CheckpointStore) -> None:
+    whole = np.arange(10, dtype=np.uint64)
+    none = np.empty(0, np.float32)
+    store.write(snapshot(3), {"graph/weights": [whole[:4], whole[4:4], whole[4:]], "graph/more": [none]})
+    read = store.newest_good()
+    assert read is not None
+    np.testing.assert_array_equal(read.arrays["graph/weights"], whole)
+    assert read.arrays["graph/more"].dtype == np.float32 and read.arrays["graph/more"].size == 0
+    np.testing.assert_array_equal(read.arrays["graph/keys"], np.arange(3))
+
+
 def test_only_the_newest_are_kept(store: CheckpointStore) -> None:
     for number in (1, 2, 11, 9):
         store.write(snapshot(number))

@@ -329,6 +329,15 @@ def test_what_the_graph_lacks_is_refused() -> None:
         engine_on(graph, Weighing("a"))
     graph.close()
 
+    class Pulling(Weighing):
+        needs_in_edges = True
+
+    graph = Graph(in_weights=False)
+    engine_on(graph, Weighing("a")).close()
+    with pytest.raises(ProgramError, match="needs in-edges with weights"):
+        engine_on(graph, Pulling("a"))
+    graph.close()
+
 
 def test_a_restored_program_goes_on(graph: Graph) -> None:
     history = random_history(3, directed=True)

@@ -60,14 +60,20 @@ update = st.tuples(
     directed=st.booleans(),
     weighted=st.booleans(),
     in_edges=st.booleans(),
+    in_weights=st.booleans(),
     batches=st.lists(st.lists(update, max_size=60), min_size=1, max_size=6),
 )
 @settings(deadline=None, max_examples=120)
 def test_histories_match_the_oracle(
-    directed: bool, weighted: bool, in_edges: bool, batches: list[list[tuple[int, int, int, int]]]
+    directed: bool,
+    weighted: bool,
+    in_edges: bool,
+    in_weights: bool,
+    batches: list[list[tuple[int, int, int, int]]],
 ) -> None:
     model = NaiveGraph(directed)
-    with opened(directed=directed, weighted=weighted, in_edges=in_edges) as graph:
+    with opened(directed=directed, weighted=weighted, in_edges=in_edges, in_weights=in_weights) as graph:
+        assert graph.in_weighted == (weighted and (not directed or (in_edges and in_weights)))
         for updates in batches:
             src, dst, ops, weights = np.array(updates, np.int64).reshape(-1, 4).T
             if not weighted:
@@ -90,16 +96,25 @@ def test_histories_match_the_oracle(
             assert graph.n_edges == len(model.edges())
             assert graph.n_arcs == len(model.contents())
             if not directed or in_edges:
-                assert rows_of(graph.in_rows()) == flipped(model.contents())
+                arcs = flipped(model.contents())
+                assert rows_of(graph.in_rows()) == (arcs if graph.in_weighted else dict.fromkeys(arcs, 1.0))
+                # Whoever asks for in-neighbours gets the weights, wherever they are kept.
+                for vertex in range(VERTICES):
+                    neighbors, found = graph.neighbors(vertex, "in", 0, VERTICES)
+                    assert (found is not None) == weighted
+                    row = dict(zip(neighbors.tolist(), [1.0] * VERTICES if found is None else found, strict=False))
+                    assert row == model.in_neighbors(vertex)
         if directed and not in_edges:
             with pytest.raises(LookupError, match="keeps no in-rows"):
                 graph.in_rows()
 
 
+@pytest.mark.parametrize("in_weights", [True, False])
 @pytest.mark.parametrize("directed", [True, False])
-def test_what_is_exported_can_be_loaded(directed: bool) -> None:
+def test_what_is_exported_can_be_loaded(directed: bool, in_weights: bool) -> None:
     rng = np.random.default_rng(1)
-    with opened(directed=directed) as graph, opened(directed=directed) as copy:
+    options = {"directed": directed, "in_weights": in_weights}
+    with opened(**options) as graph, opened(**options) as copy:
         batch = EdgeBatch.of(rng.integers(0, 50, 400), rng.integers(0, 50, 400), weights=rng.random(400))
         graph.apply(batch, 50)
         copy.load(graph.export(), 50)
@@ -122,6 +137,16 @@ def test_in_an_undirected_graph_the_last_update_wins_whichever_way_it_is_written
         assert (change.inserted, graph.n_edges, graph.self_loops) == (2, 2, 1)
         change = graph.apply(EdgeBatch.of([1, 2], [2, 1], [1, 0]), 3)
         assert (change.deleted, change.inserted, graph.n_edges) == (1, 0, 1)
+
+
+def test_in_rows_without_weights_are_smaller() -> None:
+    edges = EdgeBatch.of(np.arange(1000) % 50, np.arange(1000) // 50, weights=np.ones(1000))
+    sizes = []
+    for in_weights in (True, False):
+        with opened(in_weights=in_weights) as graph:
+            graph.apply(edges, 50)
+            sizes.append(graph.memory_bytes()["slots"] / graph.out_rows().keys.size)
+    assert sizes == [24, 20]
 
 
 def test_vertices_are_added_and_never_taken_away() -> None:

@@ -211,6 +211,7 @@ def test_query_counts_come_from_the_server_and_outlive_its_absence() -> None:
 def test_checkpoints_and_readiness() -> None:
     metrics = Metrics()
     assert samples(metrics)["graphtide_checkpoint_timestamp_seconds", ()] == 0
+    metrics.checkpoint_copied(0.5)
     metrics.checkpoint(seconds=2.0, size_bytes=1000)
     metrics.checkpoint_failed("OSError")
     metrics.ready(True)
@@ -218,6 +219,7 @@ def test_checkpoints_and_readiness() -> None:
     metrics.applied_up_to(123.5)
     seen = samples(metrics)
     assert seen["graphtide_checkpoint_timestamp_seconds", ()] > 1.6e9
+    assert seen["graphtide_checkpoint_copy_seconds", ()] == 0.5
     assert seen["graphtide_checkpoint_size_bytes", ()] == 1000
     assert seen["graphtide_checkpoint_failures_total", ("OSError",)] == 1
     assert seen["graphtide_ready", ()] == 1

@@ -36,6 +36,7 @@ from graphtide.daemon.topology import Position, StorageGate
 from graphtide.gpma import pma
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.ids import IdColumn, StringColumn, concatenate_ids
+from graphtide.gpma.snapshot import EdgeCopy
 from graphtide.gpma.vertex_index import Kind, VertexIndex
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
@@ -379,10 +380,10 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     def fail(*_: object) -> None:
         raise error
 
+    pipeline.run()
     with monkeypatch.context() as patch:
-        patch.setattr(*((store, "write") if isinstance(error, OSError) else (graph, "export")), fail)
-        pipeline.run()
-        pipeline._join_writer()
+        patch.setattr(*(store, "write") if isinstance(error, OSError) else (EdgeCopy, "copy_piece"), fail)
+        pipeline.close()
     assert store.newest_good() is None
     assert safe == []
     pipeline.close()

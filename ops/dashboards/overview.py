@@ -141,10 +141,11 @@ EPOCHS = (
     ),
     PanelSpec(
         "Checkpoints",
-        "Age of the newest checkpoint, and the time that writing it took.",
+        "Age of the newest checkpoint, and the time that copying and writing it took beside the epochs.",
         "s",
         (
             Query(f"time() - max({_series('checkpoint_timestamp_seconds')})", "age"),
+            Query(f"max({_series('checkpoint_copy_seconds')})", "copy"),
             Query(f"max({_series('checkpoint_write_seconds')})", "write"),
         ),
     ),

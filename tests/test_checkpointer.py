@@ -1,0 +1,290 @@
+"""Checkpoints made while epochs go on: each is one epoch, whole, whatever happened while it was copied."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphtide.compute import registry
+from graphtide.compute.engine import Engine
+from graphtide.compute.program import Program
+from graphtide.daemon.checkpoint import CheckpointStore, Snapshot
+from graphtide.daemon.checkpointer import Buffers, Checkpointer
+from graphtide.daemon.records import Partition
+from graphtide.daemon.topology import Position
+from graphtide.gpma import snapshot
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
+from graphtide.gpma.snapshot import EdgeCopy
+from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.ops.metrics import Metrics
+from graphtide.partition.graph import Graph
+
+P = Partition("t", 0)
+VERTICES = 200
+SPECS: dict[str, dict[str, Any]] = {"bfs": {"source": 3}, "components": {}, "pagerank": {}}
+
+
+class Stream:
+    """Epochs of random updates on a graph with all programs, and what the graph was at each."""
+
+    def __init__(self, folder: Path, *, directed: bool = True, weighted: bool = True) -> None:
+        self.rng = np.random.default_rng(1)
+        self.index = VertexIndex.create("int")
+        self.directed, self.weighted = directed, weighted
+        self.graph = Graph(directed=directed, weighted=weighted)
+        self.engine = Engine(self.graph, self.programs(), lambda ids: self.index.lookup(np.array(ids, np.int64)))
+        self.engine.start()
+        self.position = Position(1)
+        self.store = CheckpointStore(folder, keep=1000)
+        self.metrics = Metrics()
+        self.safe: list[dict[Partition, int]] = []
+        self.flushed = 0
+        self.history: dict[int, EdgeList] = {}
+        self.checkpoints = Checkpointer(
+            graph=self.graph,
+            index=self.index,
+            programs=lambda: self.engine.programs,
+            program_specs=SPECS,
+            position=self.position,
+            identity={},
+            dead_letters=SimpleNamespace(flush=self._flush),  # type: ignore[arg-type]
+            store=self.store,
+            metrics=self.metrics,
+            interval_s=0,
+            on_checkpoint=self.safe.append,
+        )
+
+    def _flush(self) -> None:
+        self.flushed += 1
+
+    def programs(self) -> list[Program]:
+        return [registry.make_program(kind, None, given, self.index) for kind, given in SPECS.items()]
+
+    def epoch(self, updates: int = 300, deletes: float = 0.4) -> None:
+        src, dst = self.rng.integers(0, min(VERTICES, 20 + self.position.number), (2, updates))
+        dense_src, dense_dst = self.index.insert_edges(src, dst)
+        ops = (self.rng.random(updates) >= deletes).astype(np.uint8)
+        weights = self.rng.integers(1, 9, updates).astype(np.float32) if self.weighted else None
+        batch = EdgeBatch.of(dense_src, dense_dst, ops, weights)
+        change = self.graph.apply(batch, self.index.n_vertices)
+        assert all(run.error is None for run in self.engine.refresh(change))
+        self.position.number += 1
+        self.position.updates += updates
+        self.position.offsets = {P: self.position.number * 10}
+        self.history[self.position.number] = self.graph.export()
+
+    def check(self, found: Snapshot) -> None:
+        """A checkpoint is exactly its epoch: edges, ids, program states that hold on these edges, offsets."""
+        number = found.epoch[1]
+        expected = self.history[number]
+        edges = found.part("graph")
+        np.testing.assert_array_equal(edges["keys"], expected.keys)
+        if self.weighted:
+            np.testing.assert_array_equal(edges["weights"], expected.weights)
+        assert set(edges) == ({"keys", "weights"} if self.weighted else {"keys"})
+        assert found.offsets == {"t": {"0": number * 10}}
+        n = found.facts["n_vertices"]
+        np.testing.assert_array_equal(
+            found.part("index")["ids"], self.index.external(np.arange(n, dtype=np.uint32))
+        )
+        graph = Graph(directed=self.directed, weighted=self.weighted)
+        graph.load(EdgeList(edges["keys"], edges.get("weights")), n)
+        for program in self.programs():
+            program.bind(self.index.lookup(np.array(program.sources, np.int64)))
+            program.restore(found.part(f"program/{program.id}"), graph)
+            assert program.audit(graph) == []
+        assert found.programs == SPECS
+        graph.close()
+
+    def close(self) -> None:
+        self.engine.close()
+        self.graph.close()
+        self.store.close()
+
+
+@pytest.fixture(params=[(True, True), (True, False), (False, True)], ids=["directed", "unweighted", "undirected"])
+def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stream]:
+    directed, weighted = request.param
+    made = Stream(tmp_path, directed=directed, weighted=weighted)
+    yield made
+    made.close()
+
+
+def read_all(store: CheckpointStore) -> list[Snapshot]:
+    found = []
+    for _, folder in store._folders():
+        newest = store.newest_good()
+        assert newest is not None
+        found.append(newest)
+        folder.rename(folder.with_name(f"read-{folder.name}"))
+    return found
+
+
+def test_checkpoints_made_among_epochs_are_those_epochs(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PIECE_EDGES", 16)
+    copy_piece = EdgeCopy.copy_piece
+    overlapped = set[int]()
+
+    def slowly(self: EdgeCopy) -> bool:
+        time.sleep(0.0002)
+        overlapped.add(stream.position.number)
+        return copy_piece(self)
+
+    monkeypatch.setattr(EdgeCopy, "copy_piece", slowly)
+    while len(stream.safe) < 3 and stream.position.number < 3000:
+        stream.epoch()
+        stream.checkpoints.step()
+    stream.checkpoints.close()
+    found = read_all(stream.store)
+    assert len(found) >= 3
+    assert len(overlapped) > len(found)  # copies went on while epochs passed
+    assert found[0].epoch == (1, stream.position.number)
+    for one in found:
+        stream.check(one)
+    assert stream.flushed == len(found)
+    assert stream.safe[-1] == stream.position.offsets
+
+
+def test_an_empty_graph_has_a_checkpoint_too(stream: Stream) -> None:
+    stream.position.number = 1
+    stream.position.offsets = {P: 10}
+    stream.history[1] = stream.graph.export()
+    stream.checkpoints.close()
+    (found,) = read_all(stream.store)
+    stream.check(found)
+
+
+def test_nothing_new_makes_no_checkpoint(stream: Stream) -> None:
+    stream.epoch()
+    stream.checkpoints.close()
+    stream.checkpoints.step()
+    stream.checkpoints.close()
+    assert stream.safe == [{P: 10}]
+
+
+def test_changes_after_its_epoch_are_not_in_a_checkpoint(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    edges, merge = EdgeCopy.edges, threading.Event()
+
+    def later(self: EdgeCopy) -> list[EdgeList]:
+        merge.wait(30)
+        return edges(self)
+
+    monkeypatch.setattr(EdgeCopy, "edges", later)
+    stream.epoch()
+    stream.checkpoints.step()
+    while stream.graph._copy is not None:
+        stream.checkpoints.step()
+    stream.epoch()
+    merge.set()
+    stream.checkpoints.close()
+    last, found = read_all(stream.store)
+    assert (last.epoch, found.epoch) == ((1, 2), (1, 1))
+    stream.check(last)
+    stream.check(found)
+
+
+def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Keep the copying thread (not the engine's) from copying until the event is set."""
+    go, engine, copy_piece = threading.Event(), threading.current_thread(), EdgeCopy.copy_piece
+
+    def waiting(self: EdgeCopy) -> bool:
+        if threading.current_thread() is not engine:
+            go.wait(30)
+        return copy_piece(self)
+
+    monkeypatch.setattr(EdgeCopy, "copy_piece", waiting)
+    return go
+
+
+def test_the_end_does_not_wait_for_the_copying_thread(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream.epoch()
+    go = held_back(monkeypatch)
+    stream.checkpoints.step()
+    stream.epoch()
+    stream.checkpoints.step()
+    threading.Timer(0.2, go.set).start()
+    stream.checkpoints.close()
+    (found,) = read_all(stream.store)
+    assert found.epoch == (1, 2)
+    stream.check(found)
+
+
+def test_too_many_changes_end_the_copy_in_that_epoch(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "CHANGES_MIN", 500)
+    stream.epoch(deletes=0)
+    go = held_back(monkeypatch)
+    stream.checkpoints.step()
+    while stream.graph._copy is not None:
+        stream.epoch()
+        stream.checkpoints.step()
+    assert 2 <= stream.position.number <= 5
+    ended = stream.position.number
+    stream.epoch()
+    go.set()
+    stream.checkpoints.close()
+    last, found = read_all(stream.store)
+    assert (last.epoch, found.epoch) == ((1, ended + 1), (1, ended))
+    stream.check(last)
+    stream.check(found)
+
+
+@pytest.mark.parametrize("where", ["copying", "taking", "merging"])
+def test_without_memory_the_stream_goes_on_and_the_next_one_is_whole(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    victim = {"copying": (EdgeCopy, "copy_piece"), "taking": (Buffers, "copy"), "merging": (EdgeCopy, "edges")}
+    with monkeypatch.context() as patch:
+        patch.setattr(*victim[where], fail)
+        for _ in range(20):
+            stream.epoch()
+            stream.checkpoints.step()
+        stream.checkpoints.close()
+    assert stream.store.newest_good() is None
+    assert stream.safe == []
+    assert stream.graph._copy is None  # no changes are kept for a copy that is given up
+    failures = stream.metrics.registry.get_sample_value(
+        "graphtide_checkpoint_failures_total", {"reason": "MemoryError"}
+    )
+    assert failures is not None and failures >= 1
+    stream.checkpoints.close()
+    (found,) = read_all(stream.store)
+    stream.check(found)
+
+
+def test_a_copy_that_lost_an_edge_is_never_written(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream.epoch()
+    edges = EdgeCopy.edges
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            EdgeCopy, "edges", lambda self: [EdgeList(edge.keys[1:], edge.weights) for edge in edges(self)]
+        )
+        stream.checkpoints.close()
+    assert stream.store.newest_good() is None
+
+
+def test_buffers_are_used_again() -> None:
+    buffers = Buffers()
+    first: Keys = np.arange(1000, dtype=np.uint64)
+    buffers.reserve({"a": first.nbytes, "b": 16})
+    held = buffers.nbytes
+    copies = buffers.copy({"a": first, "b": np.ones((2, 2), np.float32)})
+    np.testing.assert_array_equal(copies["a"], first)
+    np.testing.assert_array_equal(copies["b"], np.ones((2, 2)))
+    first += np.uint64(1)
+    assert copies["a"][0] == 0
+    again = buffers.copy({"a": np.arange(1100, dtype=np.uint64)})  # within the room
+    assert np.shares_memory(again["a"], copies["a"])
+    assert buffers.nbytes == held
+    assert buffers.copy({"a": np.arange(5000, dtype=np.uint64)})["a"].size == 5000
+    buffers.reserve({"b": 16})
+    assert buffers.nbytes < 100
