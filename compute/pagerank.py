@@ -11,9 +11,10 @@ threads (``walk_pulls.py``).
 bound * q, q = M^-1 w. Small weights make hubs costly (each push walks a long row); weights in proportion to
 y make q exceed y by a factor that depends on the graph. Here w = max(1, estimate / HUB), followed with a
 hysteresis: a fixed vector as far as the proof goes. q is bounded by a second system on the same matrix,
-M majorant = w - slack with |slack| <= SLACK * w: then M majorant >= (1 - SLACK) w, so q <= majorant /
+M majorant = w - slack with slack <= SLACK * w: then M majorant >= (1 - SLACK) w, so q <= majorant /
 (1 - SLACK). Slack being coarse, and edited together with r, this system costs little, and the bound holds at
-**every** epoch; nothing is assumed to stay as it was. With ratio = max(majorant / estimate):
+**every** epoch; nothing is assumed to stay as it was. (The proof needs slack <= SLACK * w alone; a majorant that
+is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = max(majorant / estimate):
 
     a = bound * ratio / (1 - SLACK)        |y - estimate| <= a * estimate     at every vertex
     error_bound = 2 a / (1 - a)            relative error of estimate / sum(estimate)
@@ -42,7 +43,7 @@ from . import pagerank_kernels as kernels
 from .pagerank_kernels import EDGES, PASSES, PUSHES, SWEEPS, WORK_SLOTS, System
 from .program import Answer, Column, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
-from .walk_pulls import Estimate, Pulls
+from .walk_pulls import BLOCK, Estimate, Limits, Pulls
 
 Work = npt.NDArray[np.int64]
 
@@ -52,6 +53,8 @@ HUB = 4.0
 WEIGHT_HYSTERESIS = 1.3
 # The relative slack that the majorant's equation is solved to.
 SLACK = 0.25
+# How far the other way the majorant's equation may be off.
+SURPLUS = 1.0
 # The share of the bound that is left to the rounding of kept residuals.
 DRIFT = 0.01
 # How far majorant / estimate may grow before the bound is tightened.
@@ -61,9 +64,9 @@ RATIO_STEP = 4.0
 # The first threshold of pushes, in multiples of the bound.
 LEVEL = 4.0
 # An edge costs about so many times as much in a push as in a dense pass ...
-PUSH_COST = 12
-# ... and this many are pushed in any case, where entering a pass would cost more.
-PUSH_MIN = 256
+PUSH_COST = 4
+# ... and pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
+PUSH_MIN = 2048
 # Dense passes in one solve, after which termination rests on pushes alone.
 PASSES_MAX = 256
 # With more changes than this share of the edges, residuals are computed anew instead of being edited.
@@ -72,6 +75,9 @@ EDIT_SHARE = 1 / 100
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
 CHANGED_SHARE = 1 / 3
+
+# More than any push costs.
+ALWAYS = 1 << 60
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -203,7 +209,7 @@ class PageRank(RandomWalk):
             "pagerank-positive": np.where(alive, exists, gone),
             "pagerank-residual": off <= drift * w,
             "pagerank-bound": np.abs(r) <= self._bound * (1 + DRIFT) * w,
-            "pagerank-slack": np.abs(s) <= SLACK * (1 + 1e-6) * w,
+            "pagerank-slack": (s <= SLACK * (1 + 1e-6) * w) & (s >= -SURPLUS * (1 + 1e-6) * w),
             "pagerank-ratio": z <= self._ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
@@ -270,7 +276,7 @@ class PageRank(RandomWalk):
             column[:n] = alive
         self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(first))
         for _ in range(START_PASSES):
-            self._pass(graph, first, work)
+            self._pass(graph, first, Limits(0.0, 0.0), work)
         first.weight[:n] = np.maximum(1.0, first.value[:n] / HUB)
         first.weight[:n] *= alive
         # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
@@ -278,7 +284,7 @@ class PageRank(RandomWalk):
         second.value[:n] = multiple * first.value[:n]
         second.residual[:n] = first.weight[:n] - multiple * (first.rhs[:n] - first.residual[:n])
         second.flags[:] = 1
-        self._solve(graph, second, SLACK, 1.0, False, work)
+        self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, False, work)
         self._allow(kernels.ratio_max(n, first, second))
 
     def _settle(self, graph: Graph, anew: bool, work: Work) -> None:
@@ -288,49 +294,55 @@ class PageRank(RandomWalk):
         """
         first, second = self._first, self._second
         while True:
-            self._solve(graph, first, self._bound, LEVEL, anew, work)
+            self._solve(graph, first, Limits(self._bound, self._bound), LEVEL, anew, work)
             kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
-            self._solve(graph, second, SLACK, 1.0, anew, work)
+            self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, anew, work)
             anew = False
             if not self._ratio_holds(work):
                 first.flags[:] = 1
             elif not first.flags.any():
                 return
 
-    def _solve(self, graph: Graph, system: System, bound: float, level: float, anew: bool, work: Work) -> None:
-        """Until |residual| <= bound * weight everywhere: push, or pass over all edges where that is cheaper."""
+    def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
+        """Until residuals are within their limits: push, or pass over all edges where that is cheaper."""
         rows = graph.out_rows()
-        edges_max = PUSH_MIN + graph.n_arcs // PUSH_COST
+        cost_max = PUSH_MIN + graph.n_arcs // PUSH_COST
+        passes = 0
         shared = False
         if anew:
             system.residual[: self._n] = 0
-        for passes in range(PASSES_MAX + 1):
-            if passes or not anew:
+        while True:
+            if not anew or passes:
+                limit = cost_max if passes < PASSES_MAX else ALWAYS
                 pushes = work[PUSHES]
-                limit = edges_max if passes < PASSES_MAX else graph.n_arcs
-                if kernels.solve(rows, bound, level, self.damping, limit, system, work):
-                    break
-                shared &= work[PUSHES] == pushes
+                # A pass has counted what is over its limits already.
+                costs = kernels.push_cost(*self._pulls.over) if shared else 0
+                if costs <= limit and kernels.solve(rows, limits, level, self.damping, limit, system, work):
+                    return
+                shared &= bool(work[PUSHES] == pushes)
             if not shared:
                 self._pulls.begin(graph.in_rows(), rows.degrees, self._n, _estimate(system))
                 shared = True
-            self._pass(graph, system, work)
-        if shared:
-            system.norm[0] = system.value[: self._n].sum()
+            self._pass(graph, system, limits, work)
+            passes += 1
 
-    def _pass(self, graph: Graph, system: System, work: Work) -> None:
-        self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system))
-        system.flags[:] = 1
+    def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
+        self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
         system.moved[:] = _ALL
+        self._unseen = self._n + 1
         work[EDGES] += self._pulls.edges
         work[PASSES] += 1
 
     def _ratio_holds(self, work: Work) -> bool:
         """Renew the ratio; false when it outgrew its allowance, and the bound has been tightened for it."""
         first, second = self._first, self._second
-        if work[PASSES] or self._unseen + work[PUSHES] > self._n:
+        if self._unseen + work[PUSHES] > self._n:
             self._unseen = -int(work[PUSHES])
             self._ratio = kernels.ratio_max(self._n, first, second)
+            if work[PASSES]:
+                # All moved and will be reported; what moves from here on is to be looked at again.
+                first.moved[:] = 0
+                second.moved[:] = 0
             if self._ratio * RATIO_ALLOWANCE**3 <= self._ratio_allowed:
                 self._allow(self._ratio)
         else:
@@ -345,7 +357,8 @@ class PageRank(RandomWalk):
 
     def _report(self, work: Work, *, whole: bool) -> Refresh:
         self._unseen += int(work[PUSHES])
-        out = np.empty(int(self._n * CHANGED_SHARE) + 1, np.uint32)
+        whole = whole or work[PASSES] > 0
+        out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
         changed = kernels.take_moved(self._first, out)
         self._second.moved[:] = 0
         whole = whole or changed > out.size
@@ -367,7 +380,7 @@ def _system(capacity: int, rhs: Column, weight: Column) -> System:
         np.zeros(capacity),
         rhs,
         weight,
-        np.zeros(capacity // kernels.BLOCK, np.uint8),
+        np.zeros(capacity // BLOCK, np.uint8),
         np.zeros(capacity // 64, np.uint64),
         np.zeros(1),
     )
@@ -379,14 +392,14 @@ def _grown(system: System, capacity: int, rhs: Column, weight: Column) -> System
         extended(system.residual, capacity),
         rhs,
         weight,
-        extended(system.flags, capacity // kernels.BLOCK),
+        extended(system.flags, capacity // BLOCK),
         extended(system.moved, capacity // 64),
         system.norm,
     )
 
 
 def _estimate(system: System) -> Estimate:
-    return Estimate(system.value, system.residual, system.rhs)
+    return Estimate(system.value, system.residual, system.rhs, system.weight, system.flags)
 
 
 def warm_up() -> None:

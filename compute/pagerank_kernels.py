@@ -1,13 +1,13 @@
 """Kernels of PageRank: Gauss-Seidel sweeps, and the passes that keep its certificate.
 
 Two linear systems over the same matrix M = I - d * P^T are kept side by side (``pagerank.py`` says why); in
-both, M value = rhs - residual. Columns have a padded capacity, a multiple of ``WORD_VERTICES``, and hold zeros
-past the last vertex, so that blocks are scanned whole.
+both, M value = rhs - residual. Columns have a padded capacity, so that flags come in whole 64-bit words, and
+hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
 Whoever puts a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
-weights are at least 1, a push compares with the bound alone and touches one residual and one byte. Outside a
-solve no residual in an unflagged block is over bound * weight.
+weights are at least 1, a push compares with the limits alone and touches one residual and one byte. Outside a
+solve no residual in an unflagged block is over its limits.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
 from .walk_kernels import row_start
+from .walk_pulls import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -46,10 +47,6 @@ class System(NamedTuple):
     norm: F64
 
 
-BLOCK_SHIFT = 4
-BLOCK = 1 << BLOCK_SHIFT
-WORD_VERTICES = 8 * BLOCK  # the vertices behind one 64-bit word of flags
-
 # Slots of the ``work`` counters (int64).
 PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
@@ -58,6 +55,9 @@ WORK_SLOTS = 4
 _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
+
+# Starting a push costs as much as pushing along so many edges.
+PUSH_EDGES = 64
 
 _ONE = np.uint64(1)
 
@@ -72,13 +72,15 @@ def flag(vertices, count, flags):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _over(rows, bound, system):  # type: ignore[no-untyped-def]
-    """(vertices, out-edges of theirs) with a residual over the bound; blocks without any lose their flag."""
+def _over(rows, limits, system):  # type: ignore[no-untyped-def]
+    """(vertices over their limits, out-edges of theirs); blocks without any lose their flag."""
     residual = system.residual
     weight = system.weight
     flags = system.flags
     degrees = rows.degrees
     words = flags.view(np.uint64)
+    below = -limits.below
+    above = limits.above
     vertices = np.int64(0)
     edges = np.int64(0)
     for word in range(words.size):
@@ -90,19 +92,19 @@ def _over(rows, bound, system):  # type: ignore[no-untyped-def]
             start = block << BLOCK_SHIFT
             over = False
             for v in range(start, start + BLOCK):
-                over |= abs(residual[v]) > bound * weight[v]
+                over |= (residual[v] > above * weight[v]) | (residual[v] < below * weight[v])
             flags[block] = np.uint8(over)
             if over:
                 for v in range(start, start + BLOCK):
-                    if abs(residual[v]) > bound * weight[v]:
+                    if residual[v] > above * weight[v] or residual[v] < below * weight[v]:
                         vertices += 1
                         edges += np.int64(degrees[v])
     return vertices, edges
 
 
 @_jit
-def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untyped-def]
-    """One pass in memory order over the flagged blocks: push what is over ``level`` times its bound.
+def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyped-def]
+    """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
 
     Vertices are found a little ahead of being pushed, so that their rows are on the way from memory by then.
     """
@@ -117,7 +119,8 @@ def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untype
     flags = system.flags
     moved = system.moved
     words = flags.view(np.uint64)
-    threshold = bound * level
+    below = -limits.below
+    above = limits.above
     pushes = np.int64(0)
     edges = np.int64(0)
     grown_by = 0.0
@@ -134,8 +137,10 @@ def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untype
                 flags[block] = np.uint8(0)
                 start = block << BLOCK_SHIFT
                 for v in range(start, start + BLOCK):
-                    if abs(residual[v]) > bound * weight[v]:
-                        if abs(residual[v]) > threshold * weight[v]:
+                    x = residual[v]
+                    if x > above * weight[v] or x < below * weight[v]:
+                        x /= level
+                        if x > above * weight[v] or x < below * weight[v]:
                             ring[tail & (_RING - 1)] = v
                             tail += 1
                             prefetch(degrees, v)
@@ -170,7 +175,7 @@ def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untype
                     u = np.uintp(keys[i] & LOW)
                     r = residual[u] + share
                     residual[u] = r
-                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8(abs(r) > bound)
+                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
@@ -181,18 +186,25 @@ def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untype
 
 
 @_jit
-def solve(rows, bound, level, damping, edges_max, system, work):  # type: ignore[no-untyped-def]
-    """Sweep until |residual| <= bound * weight everywhere, the threshold falling from ``level`` times the bound.
+def push_cost(vertices, edges):  # type: ignore[no-untyped-def]
+    """What pushing vertices with so many out-edges costs, in edges."""
+    return edges + PUSH_EDGES * vertices
 
-    False, and no more sweeps, as soon as vertices over the bound have more than ``edges_max`` out-edges.
+
+@_jit
+def solve(rows, limits, level, damping, cost_max, system, work):  # type: ignore[no-untyped-def]
+    """Sweep until residuals are within their limits everywhere; the threshold falls from ``level`` times those.
+
+    False, and no more sweeps, as soon as pushing what is over its limits would cost more than ``cost_max``
+    (``push_cost``).
     """
     while True:
-        vertices, edges = _over(rows, bound, system)
-        if edges > edges_max:
+        vertices, edges = _over(rows, limits, system)
+        if push_cost(vertices, edges) > cost_max:
             return False
         if vertices == 0:
             return True
-        _sweep(rows, bound, level, damping, system, work)
+        _sweep(rows, limits, level, damping, system, work)
         level = max(1.0, 0.5 * level)
 
 
@@ -203,23 +215,23 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
     residual = first.residual
     weight = first.weight
     flags = first.flags
+    moved = first.moved
     slack = second.residual
     slack_flags = second.flags
-    for word in range(first.moved.size):
-        bits = first.moved[word]
-        v = word << 6
-        while bits != np.uint64(0):
-            if bits & _ONE:
-                old = np.float64(weight[v])
-                target = max(1.0, value[v] / hub)
-                if old > hysteresis * target or (target > hysteresis * old and old > 0.0):
+    for word in range(moved.size):
+        bits = moved[word]
+        if bits == np.uint64(0):
+            continue
+        for v in range(word << 6, (word + 1) << 6):
+            old = np.float64(weight[v])
+            target = max(1.0, value[v] / hub)
+            if old > hysteresis * target or target > hysteresis * old:
+                if old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
                     weight[v] = np.float32(target)
                     slack[v] += np.float64(weight[v]) - old
                     slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
                     if abs(residual[v]) > bound * weight[v]:
                         flags[v >> BLOCK_SHIFT] = np.uint8(1)
-            bits >>= _ONE
-            v += 1
 
 
 @_jit

@@ -35,6 +35,10 @@ from .atomic import take
 from .walk_kernels import row_start
 
 F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+
+BLOCK_SHIFT = 4
+BLOCK = 1 << BLOCK_SHIFT
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -44,16 +48,31 @@ _GRAIN = 128
 # Fewer in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
-# Columns of the sums of a chunk.
-_MASS, _PASSED_ON, _SIZE = range(3)
+# Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, and of the
+# vertices over their limits and their out-edges.
+_MASS, _PASSED_ON, _SIZE, _OVER, _OVER_EDGES = range(5)
+_COLUMNS = 5
 
 
 class Estimate(NamedTuple):
-    """A system M value = rhs - residual: columns of one capacity, ``rhs`` float32 and not negative."""
+    """A system M value = rhs - residual: columns of one capacity, a multiple of ``_GRAIN``.
+
+    ``value``, ``residual``: float64. ``rhs``: float32, not negative. ``weight``: float32, what residuals are
+    measured by. ``flags``: uint8, one for each ``BLOCK`` vertices.
+    """
 
     value: F64
     residual: F64
-    rhs: npt.NDArray[np.float32]
+    rhs: F32
+    weight: F32
+    flags: npt.NDArray[np.uint8]
+
+
+class Limits(NamedTuple):
+    """Residuals are to be from -below * weight to above * weight."""
+
+    below: float
+    above: float
 
 
 @_jit
@@ -94,8 +113,10 @@ def _share_out(n, damping, out_degrees, estimate, shares, sums):  # type: ignore
 
 
 @_jit
-def _pull(rows, out_degrees, cuts, counter, factor, damping, estimate, shares, next_shares, sums):  # type: ignore[no-untyped-def]
-    """A thread's part of a pass; ``sums``: float64[chunks, 3]."""
+def _pull(  # type: ignore[no-untyped-def]
+    rows, out_degrees, cuts, counter, factor, damping, limits, estimate, shares, next_shares, sums
+):
+    """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]. Flags are set anew."""
     keys = rows.keys
     counts = rows.counts
     degrees = rows.degrees
@@ -103,6 +124,10 @@ def _pull(rows, out_degrees, cuts, counter, factor, damping, estimate, shares, n
     value = estimate.value
     residual = estimate.residual
     rhs = estimate.rhs
+    weight = estimate.weight
+    flags = estimate.flags
+    below = -limits.below
+    above = limits.above
     while True:
         chunk = take(counter, 1)
         if chunk >= cuts.size - 1:
@@ -112,6 +137,9 @@ def _pull(rows, out_degrees, cuts, counter, factor, damping, estimate, shares, n
         mass = 0.0
         passed_on = 0.0
         size = 0.0
+        over = np.int64(0)
+        over_edges = np.int64(0)
+        flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
         v = begin
         while v < end and degrees[v] == 0:
             v += 1
@@ -144,6 +172,11 @@ def _pull(rows, out_degrees, cuts, counter, factor, damping, estimate, shares, n
             value[v] = y
             residual[v] = r
             size += abs(r)
+            # Without branches: which vertices are over cannot be guessed.
+            is_over = np.int64((r > above * weight[v]) | (r < below * weight[v]))
+            flags[v >> BLOCK_SHIFT] |= np.uint8(is_over)
+            over += is_over
+            over_edges += is_over * np.int64(out_degrees[v])
             y += r
             mass += y
             degree = np.float64(out_degrees[v])
@@ -155,6 +188,8 @@ def _pull(rows, out_degrees, cuts, counter, factor, damping, estimate, shares, n
         sums[chunk, _MASS] = mass
         sums[chunk, _PASSED_ON] = passed_on
         sums[chunk, _SIZE] = size
+        sums[chunk, _OVER] = over
+        sums[chunk, _OVER_EDGES] = over_edges
 
 
 class Crew:
@@ -178,7 +213,7 @@ class Crew:
 
 
 class Pulls:
-    """Passes for one program: its helper thread, and the arrays of shares (16 bytes a vertex, made when needed)."""
+    """Passes for one program: a helper thread, and the arrays of shares (16 bytes a vertex, made when needed)."""
 
     def __init__(self, name: str, damping: float) -> None:
         self._crew = Crew(name)
@@ -187,7 +222,7 @@ class Pulls:
         self._next = np.empty(0)
         self._cuts = np.zeros(CHUNKS + 1, np.int64)
         self._counter = np.zeros(1, np.int64)
-        self._sums = np.zeros((CHUNKS, 3))
+        self._sums = np.zeros((CHUNKS, _COLUMNS))
         self._restarts = 0.0
         self._alone = True
         self.edges = 0
@@ -201,6 +236,11 @@ class Pulls:
         """The sum of the sizes of the residuals that the last pass left."""
         return float(self._sums[:, _SIZE].sum())
 
+    @property
+    def over(self) -> tuple[int, int]:
+        """(vertices over their limits after the last pass, out-edges of theirs)."""
+        return int(self._sums[:, _OVER].sum()), int(self._sums[:, _OVER_EDGES].sum())
+
     def begin(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int, estimate: Estimate) -> None:
         """Before a pass, unless the one before was a pass of the same estimate on the same graph."""
         if self._shares.size < estimate.value.size:
@@ -213,8 +253,8 @@ class Pulls:
         self._sums[:] = 0
         _share_out(n, self._damping, out_degrees, estimate, self._shares, self._sums[0])
 
-    def step(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], estimate: Estimate) -> None:
-        """One pass: afterwards ``residual`` is that of ``value``, exactly."""
+    def step(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], estimate: Estimate, limits: Limits) -> None:
+        """One pass: ``residual`` then is that of ``value``, exactly, and just blocks over the limits are flagged."""
         mass, passed_on = self._sums[:, _MASS].sum(), self._sums[:, _PASSED_ON].sum()
         lost = mass - self._damping * passed_on
         factor = self._restarts / lost if lost > 0 else 1.0
@@ -226,6 +266,7 @@ class Pulls:
             self._counter,
             factor,
             self._damping,
+            limits,
             estimate,
             self._shares,
             self._next,
