@@ -1,25 +1,20 @@
 """PageRank with a certified relative error at every vertex, kept true under changes.
 
 **The system.** With P the row-stochastic matrix of the out-edges (zero rows for dangling vertices) and
-M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = beta at every vertex, whatever beta > 0 is
-(Langville and Meyer, "Google's PageRank and Beyond", 2006: dropping the dangling mass and normalising equals
-spreading it uniformly). Kept are an estimate of y and its residual r = beta - M estimate. An edge change edits
-residuals locally, and pushing a residual (add it to the estimate, pass d / degree of it to each out-neighbour)
-solves it. Pushes go in sweeps over the active vertices in memory order (Gauss-Seidel), the threshold falling.
-
-**beta.** The slow mode of this iteration is a surplus of mass: residuals of one sign, which shrink by no more
-than d a round, while all others mix and cancel. A uniform shift of the residuals is a change of beta, which
-the normalised result does not see. So after a dense sweep beta is chosen anew such that residuals add up to
-zero. On RMAT graphs this takes a fresh start from 25 edge visits an edge to 5, and a large batch from 6 to 2.5.
-Web graphs have other slow modes, where a shift only spreads work: what did not help is undone and left out.
+M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
+its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
+solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
+out-edges (Gauss-Seidel in memory order, the threshold falling), many by dense passes over all in-edges on two
+threads (``walk_pulls.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
 bound * q, q = M^-1 w. Small weights make hubs costly (each push walks a long row); weights in proportion to
 y make q exceed y by a factor that depends on the graph. Here w = max(1, estimate / HUB), followed with a
 hysteresis: a fixed vector as far as the proof goes. q is bounded by a second system on the same matrix,
-M majorant = w - slack with |slack| <= SLACK * w: then M majorant >= (1 - SLACK) w, so q <= majorant /
+M majorant = w - slack with slack <= SLACK * w: then M majorant >= (1 - SLACK) w, so q <= majorant /
 (1 - SLACK). Slack being coarse, and edited together with r, this system costs little, and the bound holds at
-**every** epoch; nothing is assumed to stay as it was. With ratio = max(majorant / estimate):
+**every** epoch; nothing is assumed to stay as it was. (The proof needs slack <= SLACK * w alone; a majorant that
+is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = max(majorant / estimate):
 
     a = bound * ratio / (1 - SLACK)        |y - estimate| <= a * estimate     at every vertex
     error_bound = 2 a / (1 - a)            relative error of estimate / sum(estimate)
@@ -28,13 +23,16 @@ M majorant = w - slack with |slack| <= SLACK * w: then M majorant >= (1 - SLACK)
 bound is tightened and the residuals are solved to it before anything is published. What the proof leaves
 out is rounding: kept residuals drift by about 1e-16 an operation, for which ``DRIFT`` of the bound is
 reserved; the audit recomputes them and compares.
+
+**Vertices.** A deleted vertex leaves the system: no restart, no value, no weight, and no edge. A new or revived
+one enters it without edges, solved: value and majorant are 1.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,20 +40,10 @@ import numpy.typing as npt
 from ..gpma.edges import EdgeBatch, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import pagerank_kernels as kernels
-from .pagerank_kernels import (
-    BALANCED,
-    BETA,
-    EDGES,
-    NORM,
-    PUSHES,
-    RESCALED,
-    SWEEPS,
-    UNDONE,
-    WORD_VERTICES,
-    WORK_SLOTS,
-    System,
-)
-from .program import Answer, Column, Parameter, Program, Published, Refresh, Violation
+from .pagerank_kernels import EDGES, PASSES, PUSHES, SWEEPS, WORK_SLOTS, System
+from .program import Answer, Column, Parameter, Published, Refresh, Violation
+from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
+from .walk_pulls import BLOCK, Estimate, Limits, Pulls
 
 Work = npt.NDArray[np.int64]
 
@@ -65,49 +53,36 @@ HUB = 4.0
 WEIGHT_HYSTERESIS = 1.3
 # The relative slack that the majorant's equation is solved to.
 SLACK = 0.25
-# Balancing that did not help is left out for a number of refreshes that doubles up to this.
-PAUSE_MAX = 63
+# How far the other way the majorant's equation may be off.
+SURPLUS = 1.0
 # The share of the bound that is left to the rounding of kept residuals.
 DRIFT = 0.01
 # How far majorant / estimate may grow before the bound is tightened.
 RATIO_ALLOWANCE = 1.1
 # By how much the bound is tightened at once, at most.
 RATIO_STEP = 4.0
-# The first threshold of a refresh, in multiples of the bound.
+# The first threshold of pushes, in multiples of the bound.
 LEVEL = 4.0
-# A start first solves this coarsely, to learn which vertices are hubs.
-COARSE_BOUND = 0.1
+# An edge costs about so many times as much in a push as in a dense pass ...
+PUSH_COST = 4
+# ... and pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
+PUSH_MIN = 2048
+# Dense passes in one solve, after which termination rests on pushes alone.
+PASSES_MAX = 256
+# With more changes than this share of the edges, residuals are computed anew instead of being edited.
+EDIT_SHARE = 1 / 100
+# Passes of a start that lead to estimates good enough to tell hubs from others.
+START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
 CHANGED_SHARE = 1 / 3
-# How many vertices a violation names.
-_EVIDENCE = 5
+
+# More than any push costs.
+ALWAYS = 1 << 60
+
+_ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
 
-def parse_damping(value: Any) -> float:
-    """The damping factor.
-
-    Raises:
-        ValueError: it is not a number from 0.01 to 0.99.
-    """
-    return _number(value, 0.01, 0.99)
-
-
-def parse_tolerance(value: Any) -> float:
-    """The largest relative error of any vertex.
-
-    Raises:
-        ValueError: it is not a number from 1e-8 to 0.1.
-    """
-    return _number(value, 1e-8, 0.1)
-
-
-def _number(value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"a number from {low:g} to {high:g}")
-    return float(value)
-
-
-class PageRank(Program):
+class PageRank(RandomWalk):
     """PageRank. Column ``estimate``: float64; scalar ``norm``, their sum. A result is estimate / norm.
 
     Further scalars: ``error_bound``, the certified relative error at every vertex, and ``amplification``, the
@@ -122,36 +97,36 @@ class PageRank(Program):
     )
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
-        super().__init__(id)
-        self.damping = damping
-        self.tolerance = tolerance
-        self._pause: int
-        self._pause_next: int
+        super().__init__(id, damping, tolerance)
+        self._pulls = Pulls(id, damping)
         self._reset(0)
 
     def start(self, graph: Graph) -> Refresh:
         self._reset(graph.n_vertices)
         work = np.zeros(WORK_SLOTS, np.int64)
-        if self._n:
-            self._start(graph, work)
-            self._settle(graph, work)
+        alive = graph.alive
+        if alive.any():
+            self._start(graph, alive, work)
+            self._settle(graph, False, work)
         return self._report(work, whole=True)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         work = np.zeros(WORK_SLOTS, np.int64)
-        self._pause = max(0, self._pause - 1)
         arcs = change.arcs
-        if graph.n_vertices > self._n or len(arcs.inserted) or len(arcs.deleted):
-            self._add_vertices(graph.n_vertices)
-            work[EDGES] += kernels.edit_rows(
-                graph.out_rows(),
-                arcs.inserted.keys,
-                arcs.deleted.keys,
-                self.damping,
-                self._first,
-                self._second,
-            )
-            self._settle(graph, work)
+        changes = len(arcs.inserted) + len(arcs.deleted)
+        appeared = born(graph, change, self._n)
+        self._add_vertices(graph.n_vertices, appeared)
+        anew = changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN
+        if changes and not anew:
+            for system in (self._first, self._second):
+                edit = self._edit(graph, change, _estimate(system))
+                kernels.flag(edit.touched, edit.touched.size, system.flags)
+                kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
+                system.norm[0] += edit.grown_by
+                work[EDGES] += edit.edges_read
+        self._remove_vertices(change.deleted_vertices)
+        if changes or appeared.size or change.deleted_vertices.size:
+            self._settle(graph, anew, work)
         return self._report(work, whole=False)
 
     def columns(self) -> dict[str, Column]:
@@ -159,7 +134,7 @@ class PageRank(Program):
 
     def scalars(self) -> dict[str, float]:
         return {
-            "norm": float(self._first.scalars[NORM]),
+            "norm": float(self._first.norm[0]),
             "error_bound": self.error_bound,
             "amplification": self._ratio / (1 - SLACK),
         }
@@ -172,89 +147,97 @@ class PageRank(Program):
 
     def state(self) -> dict[str, Column]:
         n = self._n
+        scalars = [self._first.norm[0], self._bound, self._ratio, self._ratio_allowed, self._unseen]
         return {
             "estimate": self._first.value[:n],
             "residual": self._first.residual[:n],
             "weight": self._first.weight[:n],
             "majorant": self._second.value[:n],
             "slack": self._second.residual[:n],
-            "scalars": np.array(
-                [
-                    *self._first.scalars,
-                    self._bound,
-                    self._ratio,
-                    self._ratio_allowed,
-                    self._unseen,
-                    self._pause,
-                    self._pause_next,
-                ]
-            ),
+            "scalars": np.array(scalars),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        wrong = [name for name in state if name != "scalars" and state[name].shape != (n,)]
+        shapes = {name: (5,) if name == "scalars" else (n,) for name in self.state()}
+        wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
         if wrong:
             raise ValueError(f"the saved {wrong[0]} is not that of a graph of {n} vertices")
         self._reset(n)
         self._first.value[:n] = state["estimate"]
         self._first.residual[:n] = state["residual"]
         self._first.weight[:n] = state["weight"]
+        self._first.rhs[:n] = state["weight"] > 0
         self._second.value[:n] = state["majorant"]
         self._second.residual[:n] = state["slack"]
-        self._first.scalars[:] = state["scalars"][:2]
-        self._bound, self._ratio, self._ratio_allowed = map(float, state["scalars"][2:5])
-        self._unseen, self._pause, self._pause_next = map(int, state["scalars"][5:])
+        self._first.norm[0] = state["scalars"][0]
+        self._bound, self._ratio, self._ratio_allowed = map(float, state["scalars"][1:4])
+        self._unseen = int(state["scalars"][4])
 
     def audit(self, graph: Graph) -> list[Violation]:
-        """Recompute both residuals from the out-rows, and from them everything that the certificate rests on."""
+        """Recompute both residuals, and from them everything that the certificate rests on."""
         n = self._n
-        if n != graph.n_vertices:
-            return [Violation("pagerank-size", f"{n} estimates for {graph.n_vertices} vertices")]
-        truth = [_with_new_residual(system) for system in (self._first, self._second)]
-        kernels.residuals(graph.out_rows(), n, self.damping, *truth)
-        y, z = self._first.value[:n], self._second.value[:n]
-        w = self._first.weight[:n].astype(np.float64)
-        r, s = truth[0].residual[:n], truth[1].residual[:n]
-        allowed = self._bound * (1 + DRIFT)
-        drift = self._bound * DRIFT
-        # Comparisons are written so that a NaN fails them.
-        rules = {
-            "pagerank-positive": (y > 0) & (w > 0) & (z > 0) & np.isfinite(y + w + z),
-            "pagerank-residual": np.abs(r - self._first.residual[:n]) <= drift * w,
-            "pagerank-bound": np.abs(r) <= allowed * w,
-            "pagerank-slack": np.abs(s) <= SLACK * (1 + 1e-6) * w,
-            "pagerank-ratio": z <= self._ratio * (1 + 1e-12) * y,
-        }
-        found = [_violation(rule, np.flatnonzero(~holds)) for rule, holds in rules.items() if not holds.all()]
-        norm = float(self._first.scalars[NORM])
-        if not abs(norm - y.sum()) <= 1e-9 * y.sum():
-            found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {y.sum()!r}"))
-        if not self.error_bound <= self.tolerance:
-            found.append(Violation("pagerank-tolerance", f"error bound {self.error_bound:.3g} over the tolerance"))
+        found, _ = self.audit_slice(graph, 0, n)
+        if n == graph.n_vertices:
+            norm, total = float(self._first.norm[0]), float(self._first.value[:n].sum())
+            if not abs(norm - total) <= 1e-9 * total:
+                found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
         return found
 
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice).
+
+        Over all slices this is the whole proof; only that ``norm`` is the sum of the estimates is left.
+        """
+        n = self._n
+        if n != graph.n_vertices:
+            return [Violation("pagerank-size", f"{n} estimates for {graph.n_vertices} vertices")], 0
+        part = slice(begin, end)
+        y, z = self._first.value[part], self._second.value[part]
+        w = self._first.weight[part].astype(np.float64)
+        alive = graph.alive[part]
+        r, read = self._true_residual(graph, _estimate(self._first), begin, end)
+        s, read_again = self._true_residual(graph, _estimate(self._second), begin, end)
+        off = np.abs(r - self._first.residual[part])
+        drift = self._bound * DRIFT
+        if alive.any():
+            self.drift = max(self.drift, float((off[alive] / (drift * w[alive])).max()))
+        # Comparisons are written so that a NaN fails them.
+        exists = (y > 0) & (w >= 1) & (z > 0) & np.isfinite(y + w + z) & (self._first.rhs[part] == 1)
+        gone = (y == 0) & (w == 0) & (z == 0) & (self._first.rhs[part] == 0)
+        rules = {
+            "pagerank-positive": np.where(alive, exists, gone),
+            "pagerank-residual": off <= drift * w,
+            "pagerank-bound": np.abs(r) <= self._bound * (1 + DRIFT) * w,
+            "pagerank-slack": (s <= SLACK * (1 + 1e-6) * w) & (s >= -SURPLUS * (1 + 1e-6) * w),
+            "pagerank-ratio": z <= self._ratio * (1 + 1e-12) * y,
+        }
+        found = violations(rules, begin)
+        if not self.error_bound <= self.tolerance:
+            found.append(Violation("pagerank-tolerance", f"error bound {self.error_bound:.3g} over the tolerance"))
+        return found, read + read_again
+
     def memory_bytes(self) -> int:
-        return sum(array.nbytes for array in (*self._first, *self._second)) - self._first.weight.nbytes
+        shared = self._first.weight.nbytes + self._second.rhs.nbytes
+        held = sum(array.nbytes for array in (*self._first, *self._second)) - shared
+        return held + self._pulls.memory_bytes
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
-        values = published.columns["estimate"][vertices] / published.scalars["norm"]
-        return Answer(values, np.zeros(vertices.size, np.bool_))
+        estimates = published.columns["estimate"][vertices]
+        return Answer(estimates / published.scalars["norm"], estimates == 0)
+
+    # -- inside -----------------------------------------------------------------------------------------
 
     def _reset(self, n: int) -> None:
-        capacity = _capacity(n)
+        capacity = padded(n)
         weight = np.zeros(capacity, np.float32)
-        self._first = _system(capacity, weight)
-        self._second = _system(capacity, weight)
-        self._first.scalars[BETA] = 1.0
+        self._first = _system(capacity, np.zeros(capacity, np.float32), weight)
+        self._second = _system(capacity, weight, weight)
         self._n = n
         self._allow(1.0)
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
-        # Refreshes for which balancing is left out, and for how many after the next failure.
-        self._pause = 0
-        self._pause_next = 0
 
     def _allow(self, ratio: float) -> None:
         """Set the bound for ratios up to somewhat over this one."""
@@ -263,93 +246,103 @@ class PageRank(Program):
         a = self.tolerance / (2 + self.tolerance)
         self._bound = a * (1 - SLACK) / ((1 + DRIFT) * self._ratio_allowed)
 
-    def _add_vertices(self, n: int) -> None:
-        """New vertices have no edges yet: the estimate is beta and the majorant 1, both without residual."""
-        if n > self._first.value.size:
-            capacity = _capacity(max(n, 2 * self._n))
-            weight = _extended(self._first.weight, capacity)
-            self._first, self._second = (
-                System(
-                    _extended(system.value, capacity),
-                    _extended(system.residual, capacity),
-                    weight,
-                    _extended(system.flags, capacity // kernels.BLOCK),
-                    _extended(system.moved, capacity // 64),
-                    system.scalars,
-                )
-                for system in (self._first, self._second)
-            )
-        if n > self._n:
-            new = slice(self._n, n)
-            beta = self._first.scalars[BETA]
-            self._first.value[new] = beta
-            self._first.weight[new] = 1
-            self._second.value[new] = 1
-            self._first.scalars[NORM] += beta * (n - self._n)
-            kernels.mark_moved(self._first, self._n, n)
-            self._n = n
+    def _add_vertices(self, n: int, appeared: Vertices) -> None:
+        """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
+        first, second = self._first, self._second
+        if n > first.value.size:
+            capacity = padded(max(n, 2 * self._n))
+            weight = extended(first.weight, capacity)
+            self._first = first = _grown(first, capacity, extended(first.rhs, capacity), weight)
+            self._second = second = _grown(second, capacity, weight, weight)
+        self._n = n
+        for column in (first.value, first.rhs, first.weight, second.value):
+            column[appeared] = 1
+        first.norm[0] += appeared.size
+        kernels.mark_moved(appeared, appeared.size, first.moved)
 
-    def _start(self, graph: Graph, work: Work) -> None:
+    def _remove_vertices(self, gone: Vertices) -> None:
+        """They have no edges any more."""
+        first, second = self._first, self._second
+        first.norm[0] -= first.value[gone].sum()
+        for column in (first.value, first.residual, first.rhs, first.weight, second.value, second.residual):
+            column[gone] = 0
+        kernels.mark_moved(gone, gone.size, first.moved)
+
+    def _start(self, graph: Graph, alive: npt.NDArray[np.bool_], work: Work) -> None:
         """Coarse estimates, and from them weights and a majorant."""
         n = self._n
-        rows = graph.out_rows()
         first, second = self._first, self._second
-        first.value[:n] = 1
-        first.weight[:n] = 1
-        first.scalars[NORM] = n
-        kernels.residuals(rows, n, self.damping, first, second)
-        work[EDGES] += graph.n_arcs
-        # One step already tells hubs from others.
-        first.weight[:n] += first.residual[:n].astype(np.float32)
-        self._solve_estimates(graph, COARSE_BOUND, 1.0, work)
+        for column in (first.value, first.rhs, first.weight):
+            column[:n] = alive
+        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(first))
+        for _ in range(START_PASSES):
+            self._pass(graph, first, Limits(0.0, 0.0), work)
         first.weight[:n] = np.maximum(1.0, first.value[:n] / HUB)
-        # M estimate = beta - residual, so a multiple of the estimate is a majorant of known slack.
-        multiple = float(first.weight[:n].mean())
+        first.weight[:n] *= alive
+        # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
+        multiple = float(first.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
         second.value[:n] = multiple * first.value[:n]
-        second.residual[:n] = first.weight[:n] - multiple * (first.scalars[BETA] - first.residual[:n])
-        first.flags[:] = 1
+        second.residual[:n] = first.weight[:n] - multiple * (first.rhs[:n] - first.residual[:n])
         second.flags[:] = 1
-        kernels.solve(rows, n, SLACK, 1.0, self.damping, False, second, work)
+        self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, False, work)
         self._allow(kernels.ratio_max(n, first, second))
 
-    def _settle(self, graph: Graph, work: Work) -> None:
-        """Solve both systems, until the estimates are within a bound that the majorant justifies."""
-        rows = graph.out_rows()
-        n = self._n
-        first, second = self._first, self._second
-        rescaled = work[RESCALED]
-        while True:
-            self._solve_estimates(graph, self._bound, LEVEL, work)
-            if work[RESCALED] > rescaled:
-                # Rescaling takes the rounding error of residuals along, and does not add up to nothing over
-                # the epochs: left alone, the error would grow exponentially.
-                rescaled = work[RESCALED]
-                kernels.residuals(rows, n, self.damping, first, second)
-                work[EDGES] += graph.n_arcs
-                continue
-            kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
-            kernels.solve(rows, n, SLACK, 1.0, self.damping, False, second, work)
-            if self._ratio_holds(work):
-                if not first.flags.any():
-                    return
-            else:
-                first.flags[:] = 1
+    def _settle(self, graph: Graph, anew: bool, work: Work) -> None:
+        """Solve both systems, until the estimates are within a bound that the majorant justifies.
 
-    def _solve_estimates(self, graph: Graph, bound: float, level: float, work: Work) -> None:
-        undone, balanced = work[UNDONE], work[BALANCED]
-        kernels.solve(graph.out_rows(), self._n, bound, level, self.damping, self._pause == 0, self._first, work)
-        if work[UNDONE] > undone:
-            self._pause_next = min(2 * self._pause_next + 1, PAUSE_MAX)
-            self._pause = self._pause_next
-        elif work[BALANCED] > balanced:
-            self._pause_next = 0
+        ``anew``: residuals are not known, and every vertex may be off.
+        """
+        first, second = self._first, self._second
+        while True:
+            self._solve(graph, first, Limits(self._bound, self._bound), LEVEL, anew, work)
+            kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
+            self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, anew, work)
+            anew = False
+            if not self._ratio_holds(work):
+                first.flags[:] = 1
+            elif not first.flags.any():
+                return
+
+    def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
+        """Until residuals are within their limits: push, or pass over all edges where that is cheaper."""
+        rows = graph.out_rows()
+        cost_max = PUSH_MIN + graph.n_arcs // PUSH_COST
+        passes = 0
+        shared = False
+        if anew:
+            system.residual[: self._n] = 0
+        while True:
+            if not anew or passes:
+                limit = cost_max if passes < PASSES_MAX else ALWAYS
+                pushes = work[PUSHES]
+                # A pass has counted what is over its limits already.
+                costs = kernels.push_cost(*self._pulls.over) if shared else 0
+                if costs <= limit and kernels.solve(rows, limits, level, self.damping, limit, system, work):
+                    return
+                shared &= bool(work[PUSHES] == pushes)
+            if not shared:
+                self._pulls.begin(graph.in_rows(), rows.degrees, self._n, _estimate(system))
+                shared = True
+            self._pass(graph, system, limits, work)
+            passes += 1
+
+    def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
+        self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
+        system.moved[:] = _ALL
+        self._unseen = self._n + 1
+        work[EDGES] += self._pulls.edges
+        work[PASSES] += 1
 
     def _ratio_holds(self, work: Work) -> bool:
         """Renew the ratio; false when it outgrew its allowance, and the bound has been tightened for it."""
         first, second = self._first, self._second
-        if work[RESCALED] or self._unseen + work[PUSHES] > self._n:
+        if self._unseen + work[PUSHES] > self._n:
             self._unseen = -int(work[PUSHES])
             self._ratio = kernels.ratio_max(self._n, first, second)
+            if work[PASSES]:
+                # All moved and will be reported; what moves from here on is to be looked at again.
+                first.moved[:] = 0
+                second.moved[:] = 0
             if self._ratio * RATIO_ALLOWANCE**3 <= self._ratio_allowed:
                 self._allow(self._ratio)
         else:
@@ -364,15 +357,16 @@ class PageRank(Program):
 
     def _report(self, work: Work, *, whole: bool) -> Refresh:
         self._unseen += int(work[PUSHES])
-        out = np.empty(int(self._n * CHANGED_SHARE) + 1, np.uint32)
+        whole = whole or work[PASSES] > 0
+        out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
         changed = kernels.take_moved(self._first, out)
         self._second.moved[:] = 0
-        whole = whole or changed > out.size or bool(work[RESCALED])
+        whole = whole or changed > out.size
         if whole:
-            self._first.scalars[NORM] = self._first.value[: self._n].sum()
+            self._first.norm[0] = self._first.value[: self._n].sum()
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},
-            iterations=int(work[SWEEPS]),
+            iterations=int(work[SWEEPS] + work[PASSES]),
             edges_read=int(work[EDGES]),
             active=int(work[PUSHES]),
             started_over=False,
@@ -380,38 +374,37 @@ class PageRank(Program):
         )
 
 
-def _capacity(n: int) -> int:
-    return max(1, -(-n // WORD_VERTICES)) * WORD_VERTICES
-
-
-def _system(capacity: int, weight: Column) -> System:
+def _system(capacity: int, rhs: Column, weight: Column) -> System:
     return System(
         np.zeros(capacity),
         np.zeros(capacity),
+        rhs,
         weight,
-        np.zeros(capacity // kernels.BLOCK, np.uint8),
+        np.zeros(capacity // BLOCK, np.uint8),
         np.zeros(capacity // 64, np.uint64),
-        np.zeros(2),
+        np.zeros(1),
     )
 
 
-def _extended(column: Column, size: int) -> Column:
-    larger = np.zeros(size, column.dtype)
-    larger[: column.size] = column
-    return larger
+def _grown(system: System, capacity: int, rhs: Column, weight: Column) -> System:
+    return System(
+        extended(system.value, capacity),
+        extended(system.residual, capacity),
+        rhs,
+        weight,
+        extended(system.flags, capacity // BLOCK),
+        extended(system.moved, capacity // 64),
+        system.norm,
+    )
 
 
-def _with_new_residual(system: System) -> System:
-    return system._replace(residual=np.zeros_like(system.residual), flags=np.zeros_like(system.flags))
-
-
-def _violation(rule: str, vertices: Column) -> Violation:
-    return Violation(rule, f"at {vertices.size} vertices", tuple(map(int, vertices[:_EVIDENCE])))
+def _estimate(system: System) -> Estimate:
+    return Estimate(system.value, system.residual, system.rhs, system.weight, system.flags)
 
 
 def warm_up() -> None:
     """Compile every kernel, or load it from the cache."""
-    graph = Graph(directed=True, weighted=False, in_edges=False)
+    graph = Graph(directed=True, weighted=False)
     program = PageRank("warm-up")
     graph.apply(EdgeBatch.of([0, 1, 2], [1, 2, 0]), 3)
     program.start(graph)

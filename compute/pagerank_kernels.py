@@ -1,13 +1,13 @@
-"""Kernels of PageRank: residual edits, Gauss-Seidel sweeps, and the passes that keep its certificate.
+"""Kernels of PageRank: Gauss-Seidel sweeps, and the passes that keep its certificate.
 
 Two linear systems over the same matrix M = I - d * P^T are kept side by side (``pagerank.py`` says why); in
-both, M value = right-hand side - residual. Columns have a padded capacity, a multiple of ``WORD_VERTICES``,
-and hold zeros past the last vertex, so that blocks are scanned whole.
+both, M value = rhs - residual. Columns have a padded capacity, so that flags come in whole 64-bit words, and
+hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
 Whoever puts a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
-weights are at least 1, a push compares with the bound alone and touches one residual and one byte. Outside a
-solve no residual in an unflagged block is over bound * weight.
+weights are at least 1, a push compares with the limits alone and touches one residual and one byte. Outside a
+solve no residual in an unflagged block is over its limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
+from .walk_kernels import row_start
+from .walk_pulls import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -29,181 +32,57 @@ U64 = npt.NDArray[np.uint64]
 class System(NamedTuple):
     """One of the two systems. Arrays have the same capacity in vertices.
 
-    ``value``, ``residual``: float64[capacity]. ``weight``: float32[capacity], at least 1, shared by both systems.
-    ``flags``: uint8, one per block. ``moved``: uint64, one bit per vertex, set when its value changes.
-    ``scalars``: float64[2], ``BETA`` and ``NORM``; the second system has no use for them.
+    ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
+    float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
+    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``norm``: float64[1], the sum of
+    the values; the second system has no use for it.
     """
 
     value: F64
     residual: F64
+    rhs: F32
     weight: F32
     flags: U8
     moved: U64
-    scalars: F64
+    norm: F64
 
-
-BLOCK_SHIFT = 4
-BLOCK = 1 << BLOCK_SHIFT
-WORD_VERTICES = 8 * BLOCK  # the vertices behind one 64-bit word of flags
 
 # Slots of the ``work`` counters (int64).
-PUSHES, EDGES, SWEEPS, RESCALED, BALANCED, UNDONE = range(6)
-WORK_SLOTS = 6
-# Slots of ``System.scalars``: the level of the right-hand side, and the sum of the values.
-BETA, NORM = range(2)
+PUSHES, EDGES, SWEEPS, PASSES = range(4)
+WORK_SLOTS = 4
 
-# beta is brought back to 1, by rescaling every estimate, when it has left this range.
-BETA_MIN, BETA_MAX = 0.8, 1.25
-# Residuals are balanced when their sum is at least this share of the sum of their sizes, ...
-BALANCE_SHARE = 0.1
-# ... for good if the next dense sweep then leaves at most this share of their sizes (or next to nothing), ...
-BALANCE_GAIN = 0.5
-# ... and at most so often in one solve, so that termination rests on Gauss-Seidel alone.
-BALANCES_MAX = 16
+# A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
+_AHEAD = 16
+_ROWS_AHEAD = 4
+_RING = 64  # a power of two, over _AHEAD + BLOCK
 
-# A row is rewritten when at most this many times as many edges remain in it as were changed.
-ROW_EDIT_FACTOR = 4
+# Starting a push costs as much as pushing along so many edges.
+PUSH_EDGES = 64
 
-_NO_ROW = np.int64(1) << np.int64(40)
 _ONE = np.uint64(1)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
 @_jit
-def _row_start(rows, u):  # type: ignore[no-untyped-def]
-    """(leaf, slot) of the first key of row u, which must not be empty; counts keys instead of branching."""
-    first_key = np.uint64(u) << np.uint64(32)
-    leaf = np.int64(rows.row_leaf[u])
-    while True:
-        slot = leaf << rows.leaf_shift
-        count = np.int64(rows.counts[leaf])
-        smaller = np.int64(0)
-        for i in range(slot, slot + count):
-            smaller += np.int64(rows.keys[i] < first_key)
-        if smaller < count:
-            return leaf, slot + smaller
-        leaf += np.int64(1)
+def flag(vertices, count, flags):  # type: ignore[no-untyped-def]
+    """Flag the blocks of ``vertices[:count]``."""
+    for i in range(count):
+        flags[vertices[i] >> np.uint32(BLOCK_SHIFT)] = np.uint8(1)
 
 
 @_jit
-def _add_to_row(rows, u, share, bound, residual, flags):  # type: ignore[no-untyped-def]
-    """Add ``share`` to the residual of every out-neighbour of u, whose degree must be positive."""
-    remaining = np.int64(rows.degrees[u])
-    leaf, slot = _row_start(rows, u)
-    while remaining > 0:
-        end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-        for i in range(slot, end):
-            v = np.uintp(rows.keys[i] & LOW)
-            x = residual[v] + share
-            residual[v] = x
-            flags[v >> np.uintp(BLOCK_SHIFT)] |= np.uint8(abs(x) > bound)
-        remaining -= end - slot
-        leaf += np.int64(1)
-        slot = leaf << rows.leaf_shift
-
-
-@_jit
-def _add_to_row_twice(rows, u, share, residual, flags, share_2, residual_2, flags_2):  # type: ignore[no-untyped-def]
-    """``_add_to_row`` for both systems in one walk."""
-    remaining = np.int64(rows.degrees[u])
-    leaf, slot = _row_start(rows, u)
-    while remaining > 0:
-        end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-        for i in range(slot, end):
-            v = np.uintp(rows.keys[i] & LOW)
-            residual[v] += share
-            residual_2[v] += share_2
-            flags[v >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-            flags_2[v >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-        remaining -= end - slot
-        leaf += np.int64(1)
-        slot = leaf << rows.leaf_shift
-
-
-@_jit
-def _change_residual(system, v, by):  # type: ignore[no-untyped-def]
-    system.residual[v] += by
-    system.flags[v >> BLOCK_SHIFT] = np.uint8(1)
-
-
-@_jit
-def _rescale(system, u, growth):  # type: ignore[no-untyped-def]
-    """Let the value of u grow with its degree: its unchanged edges then keep their contribution."""
-    by = system.value[u] * growth
-    system.value[u] += by
-    system.scalars[NORM] += by
-    system.moved[u >> 6] |= _ONE << np.uint64(u & 63)
-    _change_residual(system, u, -by)
-
-
-@_jit
-def edit_rows(rows, inserted, deleted, damping, first, second):  # type: ignore[no-untyped-def]
-    """Make both residuals those of the changed graph; returns the edges read.
-
-    ``inserted`` and ``deleted``: the changed keys, ascending. The value of a vertex is rescaled with its degree,
-    so that unchanged edges keep their contribution (Zhang, Lofgren, Goel, "Approximate Personalized PageRank on
-    Dynamic Graphs", KDD 2016): O(1) a change, whatever the degree, and a following push of the vertex does
-    what rewriting its row would have done. Where most of the row changed, values would jump far; there the
-    row trades its old contributions for the new ones, which is O(1) a change too.
-    """
-    edges = np.int64(0)
-    i = np.int64(0)
-    j = np.int64(0)
-    while i < inserted.size or j < deleted.size:
-        row_in = np.int64(inserted[i] >> np.uint64(32)) if i < inserted.size else _NO_ROW
-        row_out = np.int64(deleted[j] >> np.uint64(32)) if j < deleted.size else _NO_ROW
-        u = min(row_in, row_out)
-        i_end = i
-        while i_end < inserted.size and np.int64(inserted[i_end] >> np.uint64(32)) == u:
-            i_end += 1
-        j_end = j
-        while j_end < deleted.size and np.int64(deleted[j_end] >> np.uint64(32)) == u:
-            j_end += 1
-        after = np.int64(rows.degrees[u])
-        before = after - (i_end - i) + (j_end - j)
-        y = first.value[u]
-        z = second.value[u]
-        if before > 0 and after > 0 and after != before:
-            if after > ROW_EDIT_FACTOR * (i_end - i + j_end - j):
-                growth = after / before - 1.0
-                _rescale(first, u, growth)
-                _rescale(second, u, growth)
-            else:
-                by = damping / after - damping / before
-                _add_to_row_twice(
-                    rows, u, y * by, first.residual, first.flags, z * by, second.residual, second.flags
-                )
-                edges += after
-        # The row as it stands is settled as if every edge had had the old share; so what came and what
-        # went count in full. (Without an old share there is only the new one.)
-        share = damping / (before if before > 0 else after)
-        for k in range(i, i_end):
-            v = np.int64(inserted[k] & LOW)
-            _change_residual(first, v, y * share)
-            _change_residual(second, v, z * share)
-        for k in range(j, j_end):
-            v = np.int64(deleted[k] & LOW)
-            _change_residual(first, v, -y * share)
-            _change_residual(second, v, -z * share)
-        i = i_end
-        j = j_end
-    return edges
-
-
-@_jit
-def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untyped-def]
-    """One pass in memory order over the flagged blocks; true when any residual was over its bound."""
-    value = system.value
+def _over(rows, limits, system):  # type: ignore[no-untyped-def]
+    """(vertices over their limits, out-edges of theirs); blocks without any lose their flag."""
     residual = system.residual
     weight = system.weight
     flags = system.flags
+    degrees = rows.degrees
     words = flags.view(np.uint64)
-    threshold = bound * level
-    found = False
-    pushes = np.int64(0)
+    below = -limits.below
+    above = limits.above
+    vertices = np.int64(0)
     edges = np.int64(0)
-    grown_by = 0.0
     for word in range(words.size):
         if words[word] == np.uint64(0):
             continue
@@ -213,160 +92,146 @@ def _sweep(rows, bound, level, damping, system, work):  # type: ignore[no-untype
             start = block << BLOCK_SHIFT
             over = False
             for v in range(start, start + BLOCK):
-                over |= abs(residual[v]) > bound * weight[v]
-            flags[block] = np.uint8(0)
-            if not over:
+                over |= (residual[v] > above * weight[v]) | (residual[v] < below * weight[v])
+            flags[block] = np.uint8(over)
+            if over:
+                for v in range(start, start + BLOCK):
+                    if residual[v] > above * weight[v] or residual[v] < below * weight[v]:
+                        vertices += 1
+                        edges += np.int64(degrees[v])
+    return vertices, edges
+
+
+@_jit
+def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyped-def]
+    """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
+
+    Vertices are found a little ahead of being pushed, so that their rows are on the way from memory by then.
+    """
+    keys = rows.keys
+    counts = rows.counts
+    degrees = rows.degrees
+    row_leaf = rows.row_leaf
+    leaf_shift = rows.leaf_shift
+    value = system.value
+    residual = system.residual
+    weight = system.weight
+    flags = system.flags
+    moved = system.moved
+    words = flags.view(np.uint64)
+    below = -limits.below
+    above = limits.above
+    pushes = np.int64(0)
+    edges = np.int64(0)
+    grown_by = 0.0
+    ring = np.empty(_RING, np.int64)
+    head = np.int64(0)
+    tail = np.int64(0)
+    block = np.int64(0)
+    while True:
+        if tail - head <= _AHEAD and block < flags.size:
+            if (block & 7) == 0 and words[block >> 3] == np.uint64(0):
+                block += 8
                 continue
-            found = True
-            postponed = False
-            for v in range(start, start + BLOCK):
-                x = residual[v]
-                if abs(x) > threshold * weight[v]:
-                    residual[v] = 0.0
-                    value[v] += x
-                    grown_by += x
-                    system.moved[v >> 6] |= _ONE << np.uint64(v & 63)
-                    pushes += 1
-                    degree = np.int64(rows.degrees[v])
-                    if degree > 0:
-                        edges += degree
-                        _add_to_row(rows, v, damping * x / degree, bound, residual, flags)
-                elif abs(x) > bound * weight[v]:
-                    postponed = True
-            if postponed:
-                flags[block] = np.uint8(1)
-    system.scalars[NORM] += grown_by
+            if flags[block] != np.uint8(0):
+                flags[block] = np.uint8(0)
+                start = block << BLOCK_SHIFT
+                for v in range(start, start + BLOCK):
+                    x = residual[v]
+                    if x > above * weight[v] or x < below * weight[v]:
+                        x /= level
+                        if x > above * weight[v] or x < below * weight[v]:
+                            ring[tail & (_RING - 1)] = v
+                            tail += 1
+                            prefetch(degrees, v)
+                            prefetch(row_leaf, v)
+                        else:
+                            flags[block] = np.uint8(1)
+            block += 1
+            continue
+        if head == tail:
+            break
+        if head + _ROWS_AHEAD < tail:
+            leaf = np.int64(row_leaf[ring[(head + _ROWS_AHEAD) & (_RING - 1)]])
+            prefetch(counts, leaf)
+            for line in range(4):
+                prefetch(keys, (leaf << leaf_shift) + (line << 3))
+        v = ring[head & (_RING - 1)]
+        head += 1
+        x = residual[v]
+        residual[v] = 0.0
+        value[v] += x
+        grown_by += x
+        moved[v >> 6] |= _ONE << np.uint64(v & 63)
+        pushes += 1
+        remaining = np.int64(degrees[v])
+        if remaining > 0:
+            edges += remaining
+            share = damping * x / remaining
+            leaf, slot = row_start(rows, v)
+            while remaining > 0:
+                end = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    u = np.uintp(keys[i] & LOW)
+                    r = residual[u] + share
+                    residual[u] = r
+                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << leaf_shift
+    system.norm[0] += grown_by
     work[PUSHES] += pushes
     work[EDGES] += edges
     work[SWEEPS] += 1
-    return found
 
 
 @_jit
-def _passed_on(rows, n, residual):  # type: ignore[no-untyped-def]
-    """Of the residuals that a push would pass on: (sum, sum of the sizes, number)."""
-    total = 0.0
-    size = 0.0
-    number = 0
-    for v in range(n):
-        if rows.degrees[v] > 0:
-            total += residual[v]
-            size += abs(residual[v])
-            number += 1
-    return total, size, number
+def push_cost(vertices, edges):  # type: ignore[no-untyped-def]
+    """What pushing vertices with so many out-edges costs, in edges."""
+    return edges + PUSH_EDGES * vertices
 
 
 @_jit
-def _shift(n, by, system):  # type: ignore[no-untyped-def]
-    """Change beta, and with it every residual, by the same amount."""
-    for v in range(n):
-        system.residual[v] += by
-    system.scalars[BETA] += by
-    system.flags[:] = np.uint8(1)
+def solve(rows, limits, level, damping, cost_max, system, work):  # type: ignore[no-untyped-def]
+    """Sweep until residuals are within their limits everywhere; the threshold falls from ``level`` times those.
 
-
-@_jit
-def _normalise(n, system, work):  # type: ignore[no-untyped-def]
-    """Bring beta back to 1 if it has gone too far; the factor by which everything was scaled."""
-    beta = system.scalars[BETA]
-    if BETA_MIN <= beta <= BETA_MAX:
-        return 1.0
-    for v in range(n):
-        system.value[v] /= beta
-        system.residual[v] /= beta
-    system.scalars[NORM] /= beta
-    system.scalars[BETA] = 1.0
-    system.flags[:] = np.uint8(1)
-    work[RESCALED] += 1
-    return 1.0 / beta
-
-
-@_jit
-def solve(rows, n, bound, level, damping, balanced, system, work):  # type: ignore[no-untyped-def]
-    """Sweep until |residual| <= bound * weight everywhere; the threshold falls from ``level`` times the bound.
-
-    With ``balanced``, beta is chosen anew after dense sweeps (those that read more edges than there are
-    vertices), so that the residuals that will be passed on add up to zero. Where a surplus was not the slow
-    part, which shows after the next dense sweep, the choice is undone and none follows
-    (``work[UNDONE]``; ``work[BALANCED]`` counts those that helped).
+    False, and no more sweeps, as soon as pushing what is over its limits would cost more than ``cost_max``
+    (``push_cost``).
     """
-    tries = 0
-    shift = 0.0
-    size_before = 0.0
     while True:
-        edges = work[EDGES]
-        if not _sweep(rows, bound, level, damping, system, work):
-            if not balanced or _normalise(n, system, work) == 1.0:
-                return
-            continue
+        vertices, edges = _over(rows, limits, system)
+        if push_cost(vertices, edges) > cost_max:
+            return False
+        if vertices == 0:
+            return True
+        _sweep(rows, limits, level, damping, system, work)
         level = max(1.0, 0.5 * level)
-        if not balanced or tries == BALANCES_MAX or work[EDGES] - edges <= n:
-            continue
-        total, size, number = _passed_on(rows, n, system.residual)
-        if shift != 0.0:
-            if size > max(BALANCE_GAIN * size_before, 2.0 * bound * number):
-                _shift(n, shift, system)
-                work[UNDONE] += 1
-                tries = BALANCES_MAX
-                continue
-            work[BALANCED] += 1
-            shift = 0.0
-            scale = _normalise(n, system, work)
-            total *= scale
-            size *= scale
-        if abs(total) > BALANCE_SHARE * size and abs(total) > 0.1 * bound * number:
-            tries += 1
-            shift = min(total / number, 0.9 * system.scalars[BETA])
-            size_before = size
-            _shift(n, -shift, system)
-
-
-@_jit
-def residuals(rows, n, damping, first, second):  # type: ignore[no-untyped-def]
-    """Both residuals from their definition, in one walk over all rows; all flags are set on the way."""
-    for v in range(n):
-        first.residual[v] = first.scalars[BETA] - first.value[v]
-        second.residual[v] = second.weight[v] - second.value[v]
-    first.flags[:] = np.uint8(1)
-    second.flags[:] = np.uint8(1)
-    for u in range(n):
-        degree = np.int64(rows.degrees[u])
-        if degree > 0:
-            share = damping / degree
-            _add_to_row_twice(
-                rows,
-                u,
-                share * first.value[u],
-                first.residual,
-                first.flags,
-                share * second.value[u],
-                second.residual,
-                second.flags,
-            )
 
 
 @_jit
 def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
     """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis."""
-    for word in range(first.moved.size):
-        bits = first.moved[word]
-        v = word << 6
-        while bits != np.uint64(0):
-            if bits & _ONE:
-                target = max(1.0, first.value[v] / hub)
-                old = np.float64(first.weight[v])
-                if old > hysteresis * target or target > hysteresis * old:
-                    first.weight[v] = np.float32(target)
-                    _change_residual(second, v, np.float64(first.weight[v]) - old)
-                    if abs(first.residual[v]) > bound * first.weight[v]:
-                        first.flags[v >> BLOCK_SHIFT] = np.uint8(1)
-            bits >>= _ONE
-            v += 1
-
-
-@_jit
-def _ratio(first, second, v):  # type: ignore[no-untyped-def]
-    return second.value[v] / first.value[v] if first.value[v] > 0.0 else np.inf
+    value = first.value
+    residual = first.residual
+    weight = first.weight
+    flags = first.flags
+    moved = first.moved
+    slack = second.residual
+    slack_flags = second.flags
+    for word in range(moved.size):
+        bits = moved[word]
+        if bits == np.uint64(0):
+            continue
+        for v in range(word << 6, (word + 1) << 6):
+            old = np.float64(weight[v])
+            target = max(1.0, value[v] / hub)
+            if old > hysteresis * target or target > hysteresis * old:
+                if old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
+                    weight[v] = np.float32(target)
+                    slack[v] += np.float64(weight[v]) - old
+                    slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
+                    if abs(residual[v]) > bound * weight[v]:
+                        flags[v >> BLOCK_SHIFT] = np.uint8(1)
 
 
 @_jit
@@ -380,8 +245,8 @@ def moved_ratio_max(first, second):  # type: ignore[no-untyped-def]
         bits = first.moved[word] | second.moved[word]
         v = word << 6
         while bits != np.uint64(0):
-            if bits & _ONE:
-                largest = max(largest, _ratio(first, second, v))
+            if bits & _ONE and first.weight[v] > 0.0:
+                largest = max(largest, second.value[v] / first.value[v] if first.value[v] > 0.0 else np.inf)
             bits >>= _ONE
             v += 1
     return largest
@@ -390,9 +255,13 @@ def moved_ratio_max(first, second):  # type: ignore[no-untyped-def]
 @_jit
 def ratio_max(n, first, second):  # type: ignore[no-untyped-def]
     """The largest second.value / first.value of all, infinity where the first is not positive."""
+    value = first.value
+    majorant = second.value
+    weight = first.weight
     largest = 0.0
     for v in range(n):
-        largest = max(largest, _ratio(first, second, v))
+        if weight[v] > 0.0:
+            largest = max(largest, majorant[v] / value[v] if value[v] > 0.0 else np.inf)
     return largest
 
 
@@ -420,7 +289,8 @@ def take_moved(system, out):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def mark_moved(system, start, end):  # type: ignore[no-untyped-def]
-    """Mark the vertices start .. end - 1 as moved."""
-    for v in range(start, end):
-        system.moved[v >> 6] |= _ONE << np.uint64(v & 63)
+def mark_moved(vertices, count, moved):  # type: ignore[no-untyped-def]
+    """Mark ``vertices[:count]`` as moved."""
+    for i in range(count):
+        v = np.uint64(vertices[i])
+        moved[v >> np.uint64(6)] |= _ONE << (v & np.uint64(63))
