@@ -25,13 +25,19 @@ class Slots(NamedTuple):
     ``keys`` uint64[slots] and ``weights`` float32[slots] (float32[0] when unweighted): live entries to the
     left of each leaf, what lies in gaps means nothing. ``counts`` int32[leaves]: live entries. ``heads``
     uint64[leaves]: a lower bound of the keys of each leaf and greater than all keys before it; 0 for the
-    first leaf, EMPTY_KEY for an empty one. A key belongs into the last leaf whose head is not above it.
+    first leaf. A key belongs into the last leaf whose head is not above it.
+
+    Leaves ``stretch_begin`` to ``stretch_end`` are empty, and their heads mean nothing: while a grown array
+    moves its edges from the old part left of the stretch to the right of it (``migration.py``). Otherwise both
+    are the number of leaves.
     """
 
     keys: Keys
     weights: Weights
     counts: npt.NDArray[np.int32]
     heads: Keys
+    stretch_begin: int
+    stretch_end: int
 
 
 class RowIndex(NamedTuple):
@@ -42,7 +48,7 @@ class RowIndex(NamedTuple):
 
 
 class Updates(NamedTuple):
-    """A batch in order, each key once, and where each update falls; work arrays of at least m entries.
+    """A batch in order, each key once, and where each update falls; work arrays for n updates.
 
     ``keys`` uint64, ``inserts`` uint8 (1 insert, 0 delete), ``weights`` float32; ``leaf`` uint32 and
     ``place`` uint8: the leaf, and how many of its keys are smaller; ``status`` uint8: INSERTED ...;
@@ -58,12 +64,14 @@ class Updates(NamedTuple):
     old_weights: Weights
 
 
-class Groups(NamedTuple):
-    """The updates of each leaf that has any: group g is ``begin[g]`` to ``begin[g + 1]`` (int64[groups + 1]).
+class Pending(NamedTuple):
+    """Leaves that a batch left out of bounds, and new edges that wait for their redistribution.
 
-    ``leaf`` int64 ascending; ``delta`` int64: by how much the leaf's count changes.
+    ``leaf`` uint32, ascending; ``end`` uint32: the new edges of pending leaf p are ``keys[end[p - 1]:end[p]]``
+    (uint64) with their ``weights`` (float32), and begin where those of the leaf before it end.
     """
 
-    begin: npt.NDArray[np.int64]
-    leaf: npt.NDArray[np.int64]
-    delta: npt.NDArray[np.int64]
+    leaf: Vertices
+    end: Vertices
+    keys: Keys
+    weights: Weights

@@ -1,6 +1,6 @@
 """The geometry of a packed array: leaves, windows, density bounds, growth. Pure arithmetic.
 
-The array is a sequence of **leaves** of ``LEAF_SLOTS`` slots; live keys are packed to the left of each leaf.
+The array is a sequence of **leaves** of ``1 << leaf_shift`` slots; live keys are packed to the left of each leaf.
 A **window** of height h is an aligned run of 2^h leaves (the last one of a level may be shorter, since the
 number of leaves is any number); the window that holds all leaves is the root. Density bounds tighten from
 leaf to root (Bender, Demaine, Farach-Colton: Cache-oblivious B-trees, SIAM J. Comput. 2005, section 3): a leaf
@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+# Leaves of the array on the host: 32 slots. Smaller ones cost memory for heads, larger ones time per update.
 LEAF_SHIFT = 5
 LEAF_SLOTS = 1 << LEAF_SHIFT
 
@@ -28,8 +29,10 @@ LOCAL_DEPTH = 7
 
 # Density after a load, a shrink, or the growth for a batch that more than fills the array.
 FILL = 0.71
-# Growth of a slowly filling array: the density falls from ROOT_UPPER to 0.71, the memory per edge rises by
-# a fifth, and the array is copied once per 17% of new edges or more.
+# A slowly filling array grows by a fifth once it is denser than GROW_AT: its edges then need the old slots no
+# longer, and move into their new places while 5% more edges arrive, which ROOT_UPPER leaves room for. The density
+# falls from GROW_AT to about 0.71, and each edge moves once per 17% of new edges.
+GROW_AT = 0.81
 GROWTH = 1.2
 LEAVES_MAX = 2**32 - 1
 
@@ -38,13 +41,18 @@ Densities = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Layout:
-    """An array of this many leaves."""
+    """An array of ``n_leaves`` leaves of ``1 << leaf_shift`` slots each."""
 
     n_leaves: int
+    leaf_shift: int = LEAF_SHIFT
+
+    @property
+    def leaf_slots(self) -> int:
+        return 1 << self.leaf_shift
 
     @property
     def n_slots(self) -> int:
-        return self.n_leaves << LEAF_SHIFT
+        return self.n_leaves << self.leaf_shift
 
     @property
     def height(self) -> int:
@@ -73,31 +81,48 @@ class Layout:
         return int(ROOT_UPPER * self.n_slots)
 
     @property
+    def edges_many(self) -> int:
+        """With more edges than this the array should begin to grow."""
+        return int(GROW_AT * self.n_slots)
+
+    @property
     def edges_min(self) -> int:
         """With fewer edges than this the array must shrink; a single leaf never does."""
         # The second term matters for two leaves only, which one leaf cannot always replace.
-        fewer_leaves_hold = math.floor(FILL * LEAF_SLOTS * (self.n_leaves - 1))
+        fewer_leaves_hold = math.floor(FILL * self.leaf_slots * (self.n_leaves - 1))
         return min(math.ceil(ROOT_LOWER * self.n_slots), fewer_leaves_hold + 1) if self.n_leaves > 1 else 0
 
     @classmethod
-    def holding(cls, n_edges: int) -> Layout:
+    def holding(cls, n_edges: int, leaf_shift: int = LEAF_SHIFT) -> Layout:
         """The layout of a freshly loaded array.
 
         Raises:
             MemoryError: there are more leaves than a row index can name.
         """
-        return cls._checked(max(1, math.ceil(n_edges / (FILL * LEAF_SLOTS))))
+        return cls._checked(max(1, math.ceil(n_edges / (FILL * (1 << leaf_shift)))), leaf_shift)
+
+    def grown(self) -> Layout:
+        """The next larger layout.
+
+        Raises:
+            MemoryError: as in ``holding``.
+        """
+        return self._checked(math.ceil(self.n_leaves * GROWTH), self.leaf_shift)
 
     def resized(self, n_edges: int) -> Layout:
-        """The layout after a batch that leaves this many edges: itself, a larger or a smaller one."""
+        """The layout that a batch which leaves this many edges needs: itself, a larger or a smaller one.
+
+        Raises:
+            MemoryError: as in ``holding``.
+        """
         if n_edges > self.edges_max:
-            return self._checked(max(math.ceil(self.n_leaves * GROWTH), Layout.holding(n_edges).n_leaves))
+            return max(self.grown(), self.holding(n_edges, self.leaf_shift), key=lambda layout: layout.n_leaves)
         if n_edges < self.edges_min:
-            return Layout.holding(n_edges)
+            return self.holding(n_edges, self.leaf_shift)
         return self
 
     @classmethod
-    def _checked(cls, n_leaves: int) -> Layout:
+    def _checked(cls, n_leaves: int, leaf_shift: int = LEAF_SHIFT) -> Layout:
         if n_leaves > LEAVES_MAX:
             raise MemoryError(f"a packed array has at most {LEAVES_MAX} leaves, not {n_leaves}")
-        return cls(n_leaves)
+        return cls(n_leaves, leaf_shift)

@@ -4,6 +4,11 @@ Everything happens in place and without further memory. A leaf or window is writ
 closing the gaps that deletions leave; backwards, spreading to the final slots and merging the new keys in. An
 old key never moves left of its rank in the second sweep, so that nothing unread is overwritten.
 
+A leaf without room for its new keys only gives up what is deleted; the new keys are put aside (``Pending``)
+until its window is redistributed. So the updates of different leaves are independent of each other, and two
+threads may work on parts of a batch that share no leaf. Redistributions follow when both are done; they are
+independent of each other too.
+
 Inner functions take plain arrays and are inlined: taking an array out of a tuple, or passing it on, counts
 references with an atomic instruction, which costs more than a merge.
 """
@@ -17,38 +22,42 @@ from .arrays import (
     DELETED,
     INSERTED,
     OVERWRITTEN,
-    Groups,
     Int,
+    Pending,
     RowIndex,
     Slots,
     Updates,
 )
 from .edges import EMPTY_KEY, Keys, Ops, Vertices, Weights
-from .intrinsics import prefetch, shift
-from .layout import LEAF_SHIFT, LEAF_SLOTS
+from .intrinsics import copy, prefetch, shift
+from .layout import LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS
 from .search import AHEAD, LINE
 from .windows import Windows
 
 _HALF = np.uint64(32)
+# A leaf of fewer keys is redistributed.
+LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def note_rows(updates: Updates, m: Int, row_leaf: Vertices, degrees: Vertices, shortened: Vertices) -> Int:
+def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Vertices) -> Int:
     """Bring degrees up to date, and the row index as far as insertions change it, before anything moves.
 
-    Rows that may lose their first key are listed in ``shortened`` (uint32[m]); returns how many.
+    Rows that may lose their first key are listed in ``shortened`` (uint32) from lo on; returns where the list
+    ends.
     """
     keys, leaves, states = updates.keys, updates.leaf, updates.status
-    n_shortened = np.int64(0)
-    i = np.int64(0)
-    while i < m:
+    row_leaf, degrees = rows.leaf, rows.degrees
+    listed = np.int64(lo)
+    i = np.int64(lo)
+    while i < hi:
         u = np.uintp(keys[np.uintp(i)] >> _HALF)
         was_empty = degrees[u] == 0
         first = np.int64(row_leaf[u])
         earliest = first
         loses_first = False
         delta = np.int64(0)
-        while i < m and np.uintp(keys[np.uintp(i)] >> _HALF) == u:
+        while i < hi and np.uintp(keys[np.uintp(i)] >> _HALF) == u:
             status = states[np.uintp(i)]
             leaf = np.int64(leaves[np.uintp(i)])
             if status == INSERTED:
@@ -63,16 +72,17 @@ def note_rows(updates: Updates, m: Int, row_leaf: Vertices, degrees: Vertices, s
         degrees[u] = np.uint32(np.int64(degrees[u]) + delta)
         row_leaf[u] = np.uint32(earliest)
         if loses_first:
-            shortened[n_shortened] = np.uint32(u)
-            n_shortened += 1
-    return n_shortened
+            shortened[listed] = np.uint32(u)
+            listed += 1
+    return listed
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def advance_rows(slots: Slots, row_leaf: Vertices, degrees: Vertices, shortened: Vertices, n: Int) -> None:
-    """Let the index of these n rows point at their first keys again, after everything moved."""
+def advance_rows(slots: Slots, rows: RowIndex, shortened: Vertices, begin: Int, end: Int) -> None:
+    """Let the index of the listed rows point at their first keys again, after everything moved."""
     keys, counts = slots.keys, slots.counts
-    for x in range(n):
+    row_leaf, degrees = rows.leaf, rows.degrees
+    for x in range(begin, end):
         u = np.uintp(shortened[x])
         if degrees[u] == 0:
             continue
@@ -131,82 +141,150 @@ def _close_gaps(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _merge_leaves(
+def merge_leaves(
     slots: Slots,
     updates: Updates,
-    m: Int,
-    groups: Groups,
-    group_begin: Int,
-    group_end: Int,
-) -> None:
-    """Apply the groups, whose leaves all have room."""
+    lo: Int,
+    hi: Int,
+    pending: Pending,
+    all_wait: bool,
+) -> tuple[Int, Int]:
+    """Apply updates lo..hi to their leaves; what finds no room, or everything new if ``all_wait``, is put aside.
+
+    The pending leaves are listed from position lo on, and so are their new keys and weights; returns where
+    both lists end.
+    """
     keys, weights, counts = slots.keys, slots.weights, slots.counts
-    new_keys, new_weights, old_weights = (
-        updates.keys,
-        updates.weights,
-        updates.old_weights,
-    )
+    new_keys, new_weights, old_weights = updates.keys, updates.weights, updates.old_weights
     leaves, place, status = updates.leaf, updates.place, updates.status
-    begins, deltas = groups.begin, groups.delta
-    for group in range(group_begin, group_end):
-        lo, hi = begins[np.uintp(group)], begins[np.uintp(group + 1)]
-        if hi + AHEAD <= m:
-            ahead = np.int64(leaves[np.uintp(hi + AHEAD - 1)]) << LEAF_SHIFT
+    pending_leaf, pending_end = pending.leaf, pending.end
+    waiting_keys, waiting_weights = pending.keys, pending.weights
+    n_pending, waiting = np.int64(lo), np.int64(lo)
+    i: Int = np.int64(lo)
+    while i < hi:
+        begin = i
+        leaf = np.uintp(leaves[np.uintp(i)])
+        delta = np.int64(0)
+        while i < hi and np.uintp(leaves[np.uintp(i)]) == leaf:
+            state = status[np.uintp(i)]
+            delta += np.int64(state == INSERTED) - np.int64(state == DELETED)
+            i += 1
+        if i + AHEAD <= hi:
+            ahead = np.int64(leaves[np.uintp(i + AHEAD - 1)]) << LEAF_SHIFT
             for line in range(0, LEAF_SLOTS, LINE):
                 prefetch(keys, ahead + line)
             if weights.size:
                 for line in range(0, LEAF_SLOTS, 2 * LINE):
                     prefetch(weights, ahead + line)
-        leaf = np.uintp(leaves[np.uintp(lo)])
         base = np.int64(leaf) << LEAF_SHIFT
         count = np.int64(counts[leaf])
-        end = _close_gaps(
-            keys,
-            weights,
-            base,
-            count,
-            place,
-            status,
-            new_weights,
-            old_weights,
-            lo,
-            hi,
-            base,
-        )
-        count += deltas[np.uintp(group)]
-        counts[leaf] = np.int32(count)
+        end = _close_gaps(keys, weights, base, count, place, status, new_weights, old_weights, begin, i, base)
+        if all_wait or count + delta > LEAF_SLOTS:
+            for x in range(begin, i):
+                if status[np.uintp(x)] == INSERTED:
+                    waiting_keys[np.uintp(waiting)] = new_keys[np.uintp(x)]
+                    if weights.size:
+                        waiting_weights[np.uintp(waiting)] = new_weights[np.uintp(x)]
+                    waiting += 1
+            counts[leaf] = np.int32(end - base)
+            pending_leaf[np.uintp(n_pending)] = np.uint32(leaf)
+            pending_end[np.uintp(n_pending)] = np.uint32(waiting)
+            n_pending += 1
+            continue
+        counts[leaf] = np.int32(count + delta)
+        if delta < 0 and count + delta < LEAF_LEAST:
+            pending_leaf[np.uintp(n_pending)] = np.uint32(leaf)
+            pending_end[np.uintp(n_pending)] = np.uint32(waiting)
+            n_pending += 1
         # Second sweep, from the right: each new key takes its place after the keys behind it moved on.
-        left = base + count - end
-        i = hi
+        left = base + count + delta - end
+        x = i
         while left > 0:
-            i -= 1
-            if status[np.uintp(i)] == INSERTED:
-                slot = base + np.int64(place[np.uintp(i)])
+            x -= 1
+            if status[np.uintp(x)] == INSERTED:
+                slot = base + np.int64(place[np.uintp(x)])
                 shift(keys, weights, slot + left, slot, end - slot)
                 left -= 1
-                keys[np.uintp(slot + left)] = new_keys[np.uintp(i)]
+                keys[np.uintp(slot + left)] = new_keys[np.uintp(x)]
                 if weights.size:
-                    weights[np.uintp(slot + left)] = new_weights[np.uintp(i)]
+                    weights[np.uintp(slot + left)] = new_weights[np.uintp(x)]
                 end = slot
+    return n_pending, waiting
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def merge_part(
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    lo: Int,
+    hi: Int,
+    noted: Int,
+    pending: Pending,
+    all_wait: bool,
+    shortened: Vertices,
+) -> tuple[Int, Int, Int]:
+    """``note_rows`` for updates noted..hi and ``merge_leaves`` for lo..hi; returns where their lists end."""
+    listed = note_rows(updates, noted, hi, rows, shortened)
+    n_pending, waiting = merge_leaves(slots, updates, lo, hi, pending, all_wait)
+    return n_pending, waiting, listed
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def join_pending(
+    pending: Pending,
+    begin: Int,
+    end: Int,
+    waiting: Int,
+    right: Int,
+    right_end: Int,
+    right_waiting: Int,
+) -> Int:
+    """Move the lists of both parts (from ``begin`` and from ``right`` on) to the front; returns how many leaves.
+
+    Their new keys then begin at 0.
+    """
+    origin = np.int64(begin)
+    for x in range(begin, end):
+        pending.leaf[x - origin] = pending.leaf[x]
+        pending.end[x - origin] = np.uint32(np.int64(pending.end[x]) - origin)
+    n, n_waiting = np.int64(end) - origin, np.int64(waiting) - origin
+    copy(pending.keys, 0, pending.keys, origin, n_waiting)
+    if pending.weights.size:
+        copy(pending.weights, 0, pending.weights, origin, n_waiting)
+    for x in range(right, right_end):
+        pending.leaf[n] = pending.leaf[x]
+        pending.end[n] = np.uint32(np.int64(pending.end[x]) - right + n_waiting)
+        n += 1
+    copy(pending.keys, n_waiting, pending.keys, right, right_waiting - right)
+    if pending.weights.size:
+        copy(pending.weights, n_waiting, pending.weights, right, right_waiting - right)
+    return n
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _index_leaf(keys: Keys, base: Int, count: Int, leaf: Int, row_leaf: Vertices) -> None:
+def _index_leaf(keys: Keys, base: Int, count: Int, leaf: Int, row_leaf: Vertices, not_row: Int) -> None:
     """Rows with keys in this leaf begin here, unless an earlier leaf, written later, says otherwise."""
-    previous = np.uint64(EMPTY_KEY)
+    previous = np.uint64(not_row)
     for slot in range(base, base + count):
         u = keys[np.uintp(slot)] >> _HALF
         if u != previous:
-            row_leaf[np.uintp(u)] = np.uint32(leaf)
+            if u != not_row:
+                row_leaf[np.uintp(u)] = np.uint32(leaf)
             previous = u
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _previous_insert(status: Ops, i: Int, lo: Int) -> Int:
-    i -= 1
-    while i >= lo and status[np.uintp(i)] != INSERTED:
-        i -= 1
-    return i
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _pack(slots: Slots, begin: Int, end: Int) -> Int:
+    """First sweep over leaves begin..end; returns how many keys there are."""
+    keys, weights, counts = slots.keys, slots.weights, slots.counts
+    to = np.int64(begin << LEAF_SHIFT)
+    for leaf in range(begin, end):
+        base, count = np.int64(leaf << LEAF_SHIFT), np.int64(counts[np.uintp(leaf)])
+        if to != base:
+            shift(keys, weights, to, base, count)
+        to += count
+    return to - (begin << LEAF_SHIFT)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -215,149 +293,100 @@ def _spread(
     begin: Int,
     end: Int,
     stay: Int,
-    edges: Int,
-    updates: Updates,
+    pending: Pending,
     lo: Int,
     hi: Int,
     row_leaf: Vertices,
+    not_row: Int,
 ) -> None:
-    """Second sweep over leaves begin..end: ``stay`` keys lie packed at their left; all ``edges`` go evenly."""
+    """Second sweep over leaves begin..end: ``stay`` keys lie packed at their left; they and the waiting keys
+    lo..hi go evenly. The index of ``not_row`` stays as it is."""
     keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
-    new_keys, new_weights, status = updates.keys, updates.weights, updates.status
+    new_keys, new_weights = pending.keys, pending.weights
     start = begin << LEAF_SHIFT
+    edges = stay + hi - lo
     share, extra = edges // (end - begin), edges % (end - begin)
-    i = _previous_insert(status, hi, lo)
+    i = np.int64(hi)
     for leaf in range(end - 1, begin - 1, -1):
         count = share + (1 if leaf - begin < extra else 0)
         base = leaf << LEAF_SHIFT
-        if i < lo or (stay >= count and keys[np.uintp(start + stay - count)] > new_keys[np.uintp(i)]):
+        if i == lo or (stay >= count and keys[np.uintp(start + stay - count)] > new_keys[np.uintp(i - 1)]):
             stay -= count
             if base != start + stay:
                 shift(keys, weights, base, start + stay, count)
         else:
             for slot in range(base + count - 1, base - 1, -1):
                 old = np.uintp(start + stay - 1)
-                if i < lo or (stay > 0 and keys[old] > new_keys[np.uintp(i)]):
+                if i == lo or (stay > 0 and keys[old] > new_keys[np.uintp(i - 1)]):
                     keys[np.uintp(slot)] = keys[old]
                     if weights.size:
                         weights[np.uintp(slot)] = weights[old]
                     stay -= 1
                 else:
+                    i -= 1
                     keys[np.uintp(slot)] = new_keys[np.uintp(i)]
                     if weights.size:
                         weights[np.uintp(slot)] = new_weights[np.uintp(i)]
-                    i = _previous_insert(status, i, lo)
         counts[np.uintp(leaf)] = np.int32(count)
         if leaf > begin:
             heads[np.uintp(leaf)] = keys[np.uintp(base)] if count > 0 else EMPTY_KEY
-        _index_leaf(keys, base, count, leaf, row_leaf)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _pack(
-    slots: Slots,
-    updates: Updates,
-    groups: Groups,
-    begin: Int,
-    end: Int,
-    group: Int,
-    group_end: Int,
-) -> Int:
-    """First sweep over leaves begin..end; returns how many keys stay."""
-    keys, weights, counts = slots.keys, slots.weights, slots.counts
-    new_weights, old_weights = updates.weights, updates.old_weights
-    place, status, begins, leaves = (
-        updates.place,
-        updates.status,
-        groups.begin,
-        groups.leaf,
-    )
-    to = begin << LEAF_SHIFT
-    for leaf in range(begin, end):
-        lo, hi = np.int64(0), np.int64(0)
-        if group < group_end and leaves[np.uintp(group)] == leaf:
-            lo, hi = begins[np.uintp(group)], begins[np.uintp(group + 1)]
-            group += 1
-        base, count = np.int64(leaf << LEAF_SHIFT), np.int64(counts[np.uintp(leaf)])
-        to = _close_gaps(
-            keys,
-            weights,
-            base,
-            count,
-            place,
-            status,
-            new_weights,
-            old_weights,
-            lo,
-            hi,
-            to,
-        )
-    return to - (begin << LEAF_SHIFT)
+        _index_leaf(keys, base, count, leaf, row_leaf, not_row)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _redistribute(
     slots: Slots,
     row_leaf: Vertices,
-    updates: Updates,
-    groups: Groups,
-    windows: Windows,
-    window: Int,
+    begin: Int,
+    end: Int,
+    new_end: Int,
+    pending: Pending,
+    lo: Int,
+    hi: Int,
 ) -> None:
-    """Apply the updates that fall into a window, and spread its keys evenly over its leaves."""
-    begin, end, edges = (
-        windows.begin[window],
-        windows.end[window],
-        windows.edges[window],
-    )
-    group, group_end = windows.group_begin[window], windows.group_end[window]
-    lo, hi = groups.begin[group], groups.begin[group_end]
-    stay = _pack(slots, updates, groups, begin, end, group, group_end)
-    # The row of the smallest key may begin before the window; then its index must stay as it is.
-    smallest = np.uint64(EMPTY_KEY)
+    """Spread the keys of leaves begin..end, and the waiting ones lo..hi, evenly over leaves begin..new_end."""
+    stay = _pack(slots, begin, end)
+    # The row of the smallest key may begin before the window; then its index must stay as it is. (The row may
+    # be indexed by another thread at this moment, but only in leaves before the window.)
+    smallest: Int = np.uint64(EMPTY_KEY)
     if stay > 0:
         smallest = slots.keys[begin << LEAF_SHIFT]
-    for i in range(lo, hi):
-        if updates.status[i] == INSERTED:
-            smallest = min(smallest, updates.keys[i])
-            break
-    row = np.intp(smallest >> _HALF) if edges > 0 else np.intp(0)
-    row_begin = row_leaf[row]
-    _spread(slots, begin, end, stay, edges, updates, lo, hi, row_leaf)
-    if np.int64(row_begin) < begin:
-        row_leaf[row] = row_begin
+    if hi > lo:
+        smallest = min(smallest, pending.keys[lo])
+    row = smallest >> _HALF
+    if smallest == EMPTY_KEY or np.int64(row_leaf[np.uintp(row)]) >= begin:
+        row = np.uint64(EMPTY_KEY)
+    _spread(slots, begin, new_end, stay, pending, lo, hi, row_leaf, row)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def commit(
-    slots: Slots,
-    rows: RowIndex,
-    updates: Updates,
-    m: Int,
-    groups: Groups,
-    n_groups: Int,
-    windows: Windows,
-    n_windows: Int,
-    shortened: Vertices,
-) -> Int:
-    """Write a planned batch; cannot fail. Returns the slots that redistribution wrote."""
-    n_shortened = note_rows(updates, m, rows.leaf, rows.degrees, shortened)
-    moved = np.int64(0)
-    group = np.int64(0)
-    for window in range(n_windows):
-        _merge_leaves(slots, updates, m, groups, group, windows.group_begin[window])
-        group = windows.group_end[window]
-        _redistribute(slots, rows.leaf, updates, groups, windows, window)
-        moved += windows.edges[window]
-    _merge_leaves(slots, updates, m, groups, group, n_groups)
-    advance_rows(slots, rows.leaf, rows.degrees, shortened, n_shortened)
-    return moved
+def redistribute(
+    slots: Slots, row_leaf: Vertices, pending: Pending, windows: Windows, first: Int, last: Int
+) -> None:
+    """Redistribute windows first..last, with the new edges that wait for them."""
+    for window in range(first, last):
+        p_begin, p_end = windows.pending_begin[window], windows.pending_end[window]
+        lo = np.int64(pending.end[p_begin - 1]) if p_begin > 0 else np.int64(0)
+        hi = np.int64(pending.end[p_end - 1]) if p_end > 0 else np.int64(0)
+        begin, end = windows.begin[window], windows.end[window]
+        _redistribute(slots, row_leaf, begin, end, end, pending, lo, hi)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def resize(
+    slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, n_before: Int, n_after: Int
+) -> None:
+    """Spread everything, in ``n_before`` leaves, and what waits over ``n_after`` leaves."""
+    _redistribute(
+        slots, row_leaf, np.int64(0), np.int64(n_before), np.int64(n_after), pending, np.int64(0), n_waiting
+    )
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def split_report(
     updates: Updates,
-    m: Int,
+    lo: Int,
+    hi: Int,
     inserted: Keys,
     inserted_weights: Weights,
     overwritten: Keys,
@@ -367,15 +396,11 @@ def split_report(
     deleted_weights: Weights,
     absent: Keys,
 ) -> None:
-    """Sort the updates by what became of them; the weight columns are float32[0] when unweighted."""
-    keys, states, new_weights, old_weights = (
-        updates.keys,
-        updates.status,
-        updates.weights,
-        updates.old_weights,
-    )
+    """Sort updates lo..hi by what became of them; the weight columns are float32[0] when unweighted."""
+    keys, states = updates.keys, updates.status
+    new_weights, old_weights = updates.weights, updates.old_weights
     n_inserted, n_overwritten, n_deleted, n_absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    for i in range(m):
+    for i in range(lo, hi):
         state = states[np.uintp(i)]
         key = keys[np.uintp(i)]
         if state == INSERTED:

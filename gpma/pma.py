@@ -1,22 +1,25 @@
 """The packed memory array on the host.
 
 GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017) with its batch update on one
-core: keys ``src << 32 | dst`` in ascending order in an array with gaps, so that the edges of a row lie together
-and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
-``arrays.py`` the columns, and the kernels are in ``sorting.py`` (order a batch), ``search.py`` (where does it
-fall), ``windows.py`` (what must be redistributed), ``merge.py`` (write) and ``spread.py`` (load, resize).
+or two cores: keys ``src << 32 | dst`` in ascending order in an array with gaps, so that the edges of a row lie
+together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
+``arrays.py`` and ``columns.py`` the columns and their memory, and the kernels are in ``sorting.py`` (order a
+batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be redistributed),
+``migration.py`` (grow) and ``spread.py`` (load, export).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from . import merge, search, sorting, spread, windows
-from .arrays import Groups, RowIndex, Slots, Updates
+from . import merge, migration, search, sorting, spread, windows
+from .arrays import DELETED, INSERTED, RowIndex
+from .columns import Columns
 from .edges import (
+    EMPTY_KEY,
     ChangeReport,
     EdgeBatch,
     EdgeList,
@@ -26,32 +29,52 @@ from .edges import (
     Weights,
     sources,
 )
-from .layout import LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS, Layout
+from .layout import FILL, LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS, Layout
 from .rows import RowView
-from .sorting import SortScratch
-from .windows import Windows
+from .sorting import Packing
+from .threads import Pair
+from .windows import BLOCK_HEIGHT
+from .work import Part, Plan, ReportColumns, Work, column, columns_after, new_work, report, report_columns
 
-# A batch of more than this share of the edges rewrites the whole array in one linear merge.
+# A batch of more than this share of the edges is merged block by block, all that is new in a block at once.
 REWRITE_SHARE = 0.2
 # Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
 ROOM = 1.5
-# Work arrays (about a hundred bytes an update) for more updates than this are given back after the batch.
-KEPT_UPDATES_MAX = 1 << 18
+# Work arrays (about a hundred bytes an update, half of them ever written) are kept for so many updates, or for
+# one update to so many edges; larger ones are given back after the batch.
+KEPT_UPDATES_MIN = 1 << 18
+KEPT_EDGES_PER_UPDATE = 12
+# So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
+# updates of 5% of the edges, before the part that has not moved yet runs out of room.
+MIGRATED_PER_UPDATE = 20
+# From so many updates, or migrating edges, on two threads are faster than one.
+DIVIDED_UPDATES_MIN = 6000
+DIVIDED_MOVES_MIN = 100_000
+# Updates looked at to divide a batch in two.
+SAMPLE = 255
 
 
 class PackedMemoryArray:
     """Edges sorted by (src, dst), one weight each where ``weighted``. One writer; no reader while it writes."""
 
-    def __init__(self, *, weighted: bool) -> None:
+    def __init__(self, *, weighted: bool, threads: int = 1) -> None:
+        """``threads``: 1, or 2 to let large batches use a second core."""
+        if threads not in (1, 2):
+            raise ValueError(f"a packed array uses one or two threads, not {threads}")
         self.weighted = weighted
+        self._threads = threads
+        self._pair = Pair(threads)
         self._n_edges = 0
         self._n_vertices = 0
         self._layout = Layout.holding(0)
-        self._slots = _new_slots(self._layout, weighted)
-        self._slots.counts[0] = 0
+        self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
+        self._slots = self._columns.slots(self._layout.n_leaves)
         self._slots.heads[0] = 0
+        # While a migration goes on: the edges left of the stretch, and the leaves that there were before it.
+        self._edges_left = 0
+        self._leaves_before = self._layout.n_leaves
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
-        self._no_work = self._work = _new_work(0, weighted)
+        self._no_work = self._work = new_work(0, weighted=weighted)
 
     @property
     def n_edges(self) -> int:
@@ -60,6 +83,11 @@ class PackedMemoryArray:
     @property
     def n_vertices(self) -> int:
         return self._n_vertices
+
+    @property
+    def migrating(self) -> bool:
+        """The array has grown, and has not yet spread into all of its leaves."""
+        return self._slots.stretch_begin < self._slots.stretch_end
 
     def ensure_vertices(self, n_vertices: int) -> None:
         """Make room for rows 0 .. n_vertices - 1; new rows are empty."""
@@ -76,8 +104,9 @@ class PackedMemoryArray:
 
         Raises:
             ValueError: the keys are not strictly ascending, name a row that does not exist, or lack weights.
+            MemoryError: there is not enough; the contents are as before.
         """
-        keys = _column(edges.keys, np.uint64)
+        keys = column(edges.keys, np.uint64)
         weights = self._weight_column(edges.weights)
         if weights.size != (keys.size if self.weighted else 0):
             raise ValueError("a weighted array needs one weight for each edge")
@@ -85,11 +114,17 @@ class PackedMemoryArray:
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
-        slots = _new_slots(layout, self.weighted)
+        other = self._other_columns(layout)
+        if other is not None:
+            self._columns = other
+        else:
+            self._columns.release(layout.n_leaves, self._layout.n_leaves)
+        self._columns.prefer_large_pages(layout.n_leaves)
+        self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
         self._rows.degrees[:] = 0
         spread.count_degrees(keys, self._rows.degrees)
-        spread.load(keys, weights, slots, self._rows.leaf)
-        self._layout, self._slots, self._n_edges = layout, slots, keys.size
+        spread.load(keys, weights, self._slots, self._rows.leaf)
+        self._n_edges = keys.size
 
     def apply(self, batch: EdgeBatch) -> ChangeReport:
         """Apply a batch: all of it, or nothing when an exception is raised (those of ``prepare``)."""
@@ -98,8 +133,8 @@ class PackedMemoryArray:
     def prepare(self, batch: EdgeBatch) -> Plan:
         """Everything of ``apply`` that can fail; the contents are only read.
 
-        1. Put the batch in order; the last update of each key wins.
-        2. Look every update up.
+        1. Divide a large batch in two, if there are two threads, at the first key of a leaf.
+        2. Put each part in order; the last update of each key wins. Look every update up.
         3. Take all memory that the report, or an array of another size, will need.
 
         A plan is good until the next ``prepare`` or change; one that is not committed is simply dropped.
@@ -108,69 +143,53 @@ class PackedMemoryArray:
             ValueError: the batch names a row that does not exist (``ensure_vertices``).
             MemoryError: there is not enough.
         """
-        if len(batch) == 0:
-            return Plan(0, 0, self._n_edges, self._layout, _report_columns([0, 0, 0, 0], self.weighted), None)
-        work = self._reserve(len(batch))
-        updates = work.updates
-        m = sorting.order_batch(
-            _column(batch.keys, np.uint64),
-            _column(batch.ops, np.uint8),
-            self._weight_column(batch.weights),
-            work.sort,
-            updates.keys,
-            updates.inserts,
-            updates.weights,
-        )
-        if updates.keys[m - 1] >> np.uint64(32) >= self._n_vertices:
-            raise ValueError(f"the batch names row {updates.keys[m - 1] >> np.uint64(32)} of {self._n_vertices}")
-        n_groups, *totals = self._look_up(work, m)
-        n_edges = self._n_edges + totals[0] - totals[2]
+        parts = self._look_up(batch) if len(batch) else []
+        totals = [sum(part.totals[state] for part in parts) for state in range(4)]
+        n_edges = self._n_edges + totals[INSERTED] - totals[DELETED]
         layout = self._layout.resized(n_edges)
-        columns = _report_columns(totals, self.weighted)
-        resized = None if layout is self._layout else _new_slots(layout, self.weighted)
-        return Plan(m, n_groups, n_edges, layout, columns, resized)
+        at_once = layout is not self._layout
+        if not at_once and not self.migrating and self._should_grow(n_edges):
+            layout = layout.grown()
+        columns = report_columns(totals, weighted=self.weighted)
+        return Plan(parts, n_edges, layout, at_once, columns, self._other_columns(layout))
 
     def commit(self, plan: Plan) -> ChangeReport:
         """Write what ``prepare`` planned. Cannot fail: it takes no memory that grows with batch or graph.
 
-        1. Where the batch overfills the array: move to the larger one, contents unchanged, and look up again.
-        2. Find the windows to redistribute. Write leaves, windows, degrees and row index in place.
-        3. Where the batch left too little: move to the smaller array.
+        1. Apply the updates to leaves that have room, and put the new edges of the others aside.
+        2. Redistribute windows with these edges; or everything, into other leaves, where the batch leaves too
+           many or too few edges for the present ones.
+        3. Fill the report, and let shortened rows begin where they now do.
+        4. Begin to grow if it is time, and let some edges migrate.
         """
-        m, n_groups, n_edges, layout, columns, resized = plan
-        if m == 0:
-            return _report(columns, self.weighted, 0)
-        work = self._work
-        updates = work.updates
-        slots_moved = 0
-        if resized is not None and layout.n_leaves > self._layout.n_leaves:
-            slots_moved += self._n_edges
-            self._move_to(layout, resized)
-            resized = None
-            n_groups, *_ = self._look_up(work, m)
-        if resized is not None or m > REWRITE_SHARE * self._n_edges:
-            n_windows = _whole(work.windows, self._layout.n_leaves, n_edges, n_groups)
+        parts, n_edges, layout, at_once, columns, other = plan
+        if not parts:
+            return report(columns, 0, weighted=self.weighted)
+        n_leaves_before = self._layout.n_leaves
+        if other is not None and layout.n_leaves > n_leaves_before:
+            self._move_to(other, n_leaves_before)
+        m = sum(part.end - part.begin for part in parts)
+        rewrite = m > REWRITE_SHARE * self._n_edges
+        if self.migrating:
+            begin, end = parts[0].begin, parts[-1].end
+            self._edges_left += migration.net_change(self._work.updates, begin, end, self._slots.stretch_begin)
+        written = self._merge(parts, all_wait=at_once or rewrite)
+        if at_once:
+            slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
-            n_windows = self._find_windows(work, n_groups)
-        slots_moved += merge.commit(
-            self._slots,
-            self._rows,
-            updates,
-            m,
-            work.groups,
-            n_groups,
-            work.windows,
-            n_windows,
-            work.sort.positions,  # free by now
-        )
+            slots_moved = self._redistribute(written.n_pending, BLOCK_HEIGHT if rewrite else 0)
         self._n_edges = n_edges
-        merge.split_report(updates, m, *columns)
-        if resized is not None:
-            slots_moved += n_edges
-            self._move_to(layout, resized)
-        if updates.keys.size > KEPT_UPDATES_MAX:
+        self._fill_report(parts, written.shortened, columns)
+        if not at_once and layout is not self._layout:
+            self._open_stretch(layout)
+        if self.migrating:
+            slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
+        if other is not None and layout.n_leaves < n_leaves_before:
+            self._move_to(other, layout.n_leaves)
+        self._layout = layout
+        if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
-        return _report(columns, self.weighted, slots_moved)
+        return report(columns, slots_moved, weighted=self.weighted)
 
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
@@ -207,7 +226,7 @@ class PackedMemoryArray:
         Raises:
             IndexError: a vertex does not exist.
         """
-        vertices = _column(vertices, np.uint32)
+        vertices = column(vertices, np.uint32)
         if vertices.size and int(vertices.max()) >= self._n_vertices:
             raise IndexError(f"vertex {int(vertices.max())} of {self._n_vertices}")
         offsets = np.zeros(vertices.size + 1, np.int64)
@@ -218,20 +237,26 @@ class PackedMemoryArray:
         return SubCSR(vertices, offsets, neighbors, weights if self.weighted else None)
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes held, by structure: slots, leaves, rows, scratch."""
+        """Bytes held, by structure: slots, leaves, rows, scratch.
+
+        Leaves that a migration has not reached yet were never written, and take no memory.
+        """
         slots = self._slots
+        untouched = max(0, slots.stretch_end - max(slots.stretch_begin, self._leaves_before))
+        touched = self._layout.n_leaves - untouched if self._columns.memory is not None else slots.counts.size
         return {
-            "slots": slots.keys.nbytes + slots.weights.nbytes,
-            "leaves": slots.counts.nbytes + slots.heads.nbytes,
+            "slots": touched * ((slots.keys.itemsize + slots.weights.itemsize * self.weighted) << LEAF_SHIFT),
+            "leaves": touched * (slots.counts.itemsize + slots.heads.itemsize),
             "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
-            "scratch": sum(array.nbytes for group in self._work for array in group),
+            "scratch": self._work.n_bytes,
         }
 
     def check(self) -> list[str]:
         """Violated invariants, in words; empty when all is well."""
         n_leaves = self._layout.n_leaves
-        counts = self._slots.counts
-        if counts.size != n_leaves or self._slots.keys.size != self._layout.n_slots:
+        slots = self._slots
+        counts = slots.counts
+        if counts.size != n_leaves or slots.keys.size != self._layout.n_slots:
             return ["the arrays do not have the size that the layout says"]
         if counts.min() < 0 or counts.max() > LEAF_SLOTS or int(counts.sum(dtype=np.int64)) != self._n_edges:
             return [f"leaf counts are impossible, or do not add up to {self._n_edges} edges"]
@@ -239,23 +264,37 @@ class PackedMemoryArray:
         keys = self.export().keys
         if not (keys[1:] > keys[:-1]).all():
             problems.append("keys are not in strictly ascending order")
-        if n_leaves > 1 and counts.min() < LEAF_LOWER * LEAF_SLOTS:
-            problems.append(f"leaf {int(counts.argmin())} holds {int(counts.min())} keys, too few")
         if not self._layout.edges_min <= self._n_edges <= self._layout.edges_max:
             problems.append(f"{self._n_edges} edges are out of bounds for {n_leaves} leaves")
-        return problems + self._check_heads() + self._check_rows(keys)
+        return problems + self._check_leaves() + self._check_stretch() + self._check_rows(keys)
 
-    def _check_heads(self) -> list[str]:
+    def _check_leaves(self) -> list[str]:
         slots = self._slots
-        begin = np.arange(self._layout.n_leaves) << LEAF_SHIFT
-        filled = slots.counts > 0
+        leaf = np.flatnonzero(self._in_use())
+        counts, heads = slots.counts[leaf], slots.heads[leaf]
+        first = leaf << LEAF_SHIFT
+        if leaf.size > 1 and counts.min() < LEAF_LOWER * LEAF_SLOTS:
+            return [f"leaf {leaf[counts.argmin()]} holds {counts.min()} keys, too few"]
         problems = []
-        if slots.heads[0] != 0 or (~filled[1:]).any():
-            problems.append("the first head is not 0, or a leaf is empty")
-        elif (slots.heads[filled] > slots.keys[begin[filled]]).any():
+        if heads[0] != 0:
+            problems.append("the first head is not 0")
+        if (heads[counts > 0] > slots.keys[first[counts > 0]]).any():
             problems.append("a head is above its leaf's first key")
-        elif (slots.heads[1:] <= slots.keys[begin[:-1] + slots.counts[:-1] - 1]).any():
+        if (heads[1:] <= slots.keys[first[:-1] + counts[:-1] - 1]).any():
             problems.append("a head is not above all keys before it")
+        return problems
+
+    def _check_stretch(self) -> list[str]:
+        slots = self._slots
+        if not self.migrating:
+            at_end = slots.stretch_begin == slots.stretch_end == self._layout.n_leaves
+            return [] if at_end else ["there is a stretch, but nothing migrates"]
+        problems = []
+        if slots.counts[slots.stretch_begin : slots.stretch_end].any():
+            problems.append("the stretch is not empty")
+        left = int(slots.counts[: slots.stretch_begin].sum(dtype=np.int64))
+        if left != self._edges_left:
+            problems.append(f"{left} edges are left of the stretch, not {self._edges_left}")
         return problems
 
     def _check_rows(self, keys: Keys) -> list[str]:
@@ -268,166 +307,244 @@ class PackedMemoryArray:
         wrong = np.flatnonzero(self._rows.leaf[row] != leaf)
         return [f"row {row[wrong[0]]} does not begin in the leaf that its index says"] if wrong.size else []
 
+    def _in_use(self) -> npt.NDArray[np.bool_]:
+        """bool[leaves]: those outside the stretch."""
+        in_use = np.ones(self._layout.n_leaves, np.bool_)
+        in_use[self._slots.stretch_begin : self._slots.stretch_end] = False
+        return in_use
+
     def _find(self, keys: Keys) -> npt.NDArray[np.int64]:
         found = np.empty(keys.size, np.int64)
-        search.find_slots(self._slots, self._layout.n_leaves, _column(keys, np.uint64), found)
+        search.find_slots(self._slots, column(keys, np.uint64), found)
         return found
 
-    def _look_up(self, work: _Work, m: int) -> tuple[int, int, int, int, int]:
-        search.locate(
-            self._slots.heads,
-            self._layout.n_leaves,
-            work.updates.keys,
-            m,
-            work.updates.leaf,
+    def _look_up(self, batch: EdgeBatch) -> list[Part]:
+        """Order a batch and find where it falls, in one part or two; they end up side by side in the updates."""
+        work = self._reserve(len(batch))
+        keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
+        weights = self._weight_column(batch.weights)
+        divided = self._threads > 1 and keys.size >= DIVIDED_UPDATES_MIN
+        pivot = self._pivot(keys) if divided else EMPTY_KEY
+        differing, largest, n_below, ordered = sorting.survey(keys, pivot)
+        if largest >> 32 >= self._n_vertices:
+            raise ValueError(f"the batch names row {largest >> 32} of {self._n_vertices}")
+        packing = Packing.of(int(keys[0]), differing)
+        if not ordered:
+            sorting.divide(keys, packing, pivot, n_below, work.sort)
+
+        def part(begin: int, end: int) -> Part:
+            first, last, *totals = search.look_up(
+                self._slots, keys, ops, weights, ordered, packing, work.sort, work.updates, begin, end
+            )
+            return Part(first, last, tuple(totals))
+
+        if not 0 < n_below < keys.size:
+            return [part(0, keys.size)]
+        return list(self._pair.run(lambda: part(0, n_below), lambda: part(n_below, keys.size)))
+
+    def _pivot(self, keys: Keys) -> np.uint64:
+        """The first key of a leaf that has about half of these updates before it."""
+        sample = np.sort(keys[:: max(1, keys.size // SAMPLE)])
+        leaf = search.find_leaf(self._slots, sample[sample.size // 2])
+        head: np.uint64 = self._slots.heads[leaf]
+        return head
+
+    def _merge(self, parts: list[Part], *, all_wait: bool) -> _Written:
+        """Apply the updates to leaves that have room for them."""
+        slots, rows, work = self._slots, self._rows, self._work
+        # The positions of the sort are free by now.
+        updates, pending, shortened = work.updates, work.pending, work.sort.positions
+
+        def merged(part: Part, noted: int) -> tuple[int, int, int]:
+            ends: tuple[int, int, int] = merge.merge_part(
+                slots, rows, updates, part.begin, part.end, noted, pending, all_wait, shortened
+            )
+            return ends
+
+        if len(parts) == 1:
+            (left,) = parts
+            n_pending, waiting, listed = merged(left, left.begin)
+            n_pending = merge.join_pending(pending, left.begin, n_pending, waiting, 0, 0, 0)
+            lists = [(left.begin, listed)]
+        else:
+            left, right = parts
+            # A row in both parts is noted for the right one first, so that never two threads write its degree.
+            row_end = np.uint64(((int(updates.keys[left.end - 1]) >> 32) + 1) << 32)
+            noted = right.begin + int(np.searchsorted(updates.keys[right.begin : right.end], row_end))
+            lists = [(right.begin, merge.note_rows(updates, right.begin, noted, rows, shortened))]
+            (a_end, a_waiting, a_listed), (b_end, b_waiting, b_listed) = self._pair.run(
+                lambda: merged(left, left.begin), lambda: merged(right, noted)
+            )
+            n_pending = merge.join_pending(pending, left.begin, a_end, a_waiting, right.begin, b_end, b_waiting)
+            lists += [(left.begin, a_listed), (noted, b_listed)]
+        return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
+
+    def _redistribute(self, n_pending: int, height: int) -> int:
+        """Redistribute what must be, in windows of this height or more; returns the slots written."""
+        if n_pending == 0:
+            return 0
+        layout, slots, work = self._layout, self._slots, self._work
+        found, origin = work.windows, 0
+        n: int = windows.plan_windows(
+            slots, layout.lower, layout.upper, work.pending, n_pending, origin, min(height, layout.height), found
         )
-        found: tuple[int, int, int, int, int] = search.probe(self._slots, work.updates, work.groups, m)
-        return found
+        moved, half, closes_stretch = windows.divide_windows(slots, found, n)
 
-    def _find_windows(self, work: _Work, n_groups: int) -> int:
+        def redistribute(first: int, last: int) -> None:
+            merge.redistribute(slots, self._rows.leaf, work.pending, found, first, last)
+
+        if self._threads > 1 and moved >= DIVIDED_MOVES_MIN and half < n:
+            self._pair.run(lambda: redistribute(0, half), lambda: redistribute(half, n))
+        else:
+            redistribute(0, n)
+        if closes_stretch:
+            self._slots = self._columns.slots(layout.n_leaves)
+        return int(moved)
+
+    def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
+        """Spread everything over so many leaves, with the new edges that wait; returns the slots written."""
+        before = self._layout.n_leaves
+        merge.resize(
+            self._columns.slots(max(before, n_leaves)),
+            self._rows.leaf,
+            self._work.pending,
+            n_waiting,
+            before,
+            n_leaves,
+        )
+        self._columns.prefer_large_pages(n_leaves)
+        self._columns.release(n_leaves, before)
+        self._slots = self._columns.slots(n_leaves)
+        return n_edges
+
+    def _should_grow(self, n_edges: int) -> bool:
+        """With this many edges after the batch: there are many, or another such batch would be too much."""
         layout = self._layout
-        n_windows: int = windows.plan_windows(
-            self._slots.counts,
-            layout.lower,
-            layout.upper,
-            work.groups,
-            n_groups,
-            work.windows,
-        )
-        return n_windows
+        soon = 2 * n_edges - self._n_edges > layout.edges_max and n_edges > FILL * layout.n_slots
+        return n_edges > layout.edges_many or soon
 
-    def _move_to(self, layout: Layout, slots: Slots) -> None:
-        spread.respread(self._slots, self._n_edges, slots, self._rows.leaf)
-        self._layout, self._slots = layout, slots
+    def _open_stretch(self, layout: Layout) -> None:
+        self._leaves_before = self._layout.n_leaves
+        self._edges_left = self._n_edges
+        self._columns.prefer_large_pages(layout.n_leaves)
+        self._slots = self._columns.slots(layout.n_leaves, (self._leaves_before, layout.n_leaves))
 
-    def _reserve(self, n: int) -> _Work:
-        room = self._work.updates.keys.size
+    def _migrate(self, edges: int) -> int:
+        """Let about so many edges migrate; returns the slots written."""
+        moved = 0
+        edges = min(edges, self._edges_left)
+        n_leaves = self._slots.counts.size
+        while self.migrating and moved < edges:
+            divided = self._threads > 1 and edges - moved >= DIVIDED_MOVES_MIN
+            some, begin, end = (self._step if divided else self._steps)(edges - moved)
+            if some == 0:
+                # The left part is too sparse for steps. That takes many deletions, which cost as much.
+                merge.resize(self._slots, self._rows.leaf, self._work.pending, 0, n_leaves, n_leaves)
+                begin = end
+                moved += self._n_edges
+            moved += some
+            self._edges_left -= some
+            self._slots = self._columns.slots(n_leaves, (begin, end) if begin < end else None)
+        return moved
+
+    def _steps(self, edges: int) -> tuple[int, int, int]:
+        """Steps until about so many edges moved; returns how many did, and the stretch."""
+        done: tuple[int, int, int] = migration.migrate(self._slots, self._rows.leaf, self._edges_left, edges)
+        return done
+
+    def _step(self, edges: int) -> tuple[int, int, int]:
+        """One step of at most so many edges, by two threads; returns as ``_steps`` does."""
+        slots, row_leaf = self._slots, self._rows.leaf
+        step = migration.plan_step(slots, self._edges_left, edges)
+        middle = (step.begin + step.end) // 2
+        if middle > step.begin:
+            self._pair.run(
+                lambda: migration.move(slots, row_leaf, step, step.begin, middle),
+                lambda: migration.move(slots, row_leaf, step, middle, step.end),
+            )
+        elif step.edges:
+            migration.move(slots, row_leaf, step, step.begin, step.end)
+        if step.edges:
+            migration.vacate(slots, step)
+        return step.edges, step.stretch_begin, step.begin
+
+    def _other_columns(self, layout: Layout) -> Columns | None:
+        """New columns for an array of this layout, unless the present ones will do."""
+        columns = self._columns
+        room = columns.n_leaves_max
+        if room == layout.n_leaves or (columns.memory is not None and room > layout.n_leaves):
+            return None
+        return Columns.holding(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
+
+    def _move_to(self, columns: Columns, n_leaves: int) -> None:
+        """Copy the first so many leaves into other columns."""
+        slots = self._slots
+        stretch = (slots.stretch_begin, slots.stretch_end) if self.migrating else None
+        moved = columns.slots(n_leaves, stretch)
+        for name in ("keys", "weights", "counts", "heads"):
+            new, old = getattr(moved, name), getattr(slots, name)
+            new[:] = old[: new.size]
+        self._columns, self._slots = columns, moved
+
+    def _fill_report(self, parts: list[Part], shortened: list[tuple[int, int]], columns: ReportColumns) -> None:
+        """Fill the report's columns, and let the index of shortened rows point at their first keys."""
+        updates, listed = self._work.updates, self._work.sort.positions
+
+        def fill(part: Part, some: ReportColumns) -> None:
+            merge.split_report(updates, part.begin, part.end, *some)
+
+        def advance() -> None:
+            for begin, end in shortened:
+                merge.advance_rows(self._slots, self._rows, listed, begin, end)
+
+        advance()
+        if len(parts) == 1:
+            fill(parts[0], columns)
+        else:
+            left, right = parts
+            after = columns_after(columns, left.totals)
+            self._pair.run(lambda: fill(left, columns), lambda: fill(right, after))
+
+    def _reserve(self, n: int) -> Work:
+        room = self._work.room
         if n > room:
-            self._work = _new_work(max(n, int(room * ROOM)), self.weighted)
+            self._work = new_work(max(n, int(room * ROOM)), weighted=self.weighted)
         return self._work
 
     def _weight_column(self, weights: Weights | None) -> Weights:
-        return _NO_WEIGHTS if weights is None or not self.weighted else _column(weights, np.float32)
+        return _NO_WEIGHTS if weights is None or not self.weighted else column(weights, np.float32)
 
 
-class Plan(NamedTuple):
-    """A batch that was looked up: ``m`` distinct updates in ``n_groups`` leaves, which will leave ``n_edges``.
+class _Written(NamedTuple):
+    """What merging left to do: pending leaves, new edges that wait, and lists of rows (begin, end) to advance."""
 
-    ``columns``: the report, to be filled; ``slots``: where the array moves when ``layout`` is another, else None.
-    """
-
-    m: int
-    n_groups: int
-    n_edges: int
-    layout: Layout
-    columns: tuple[npt.NDArray[Any], ...]
-    slots: Slots | None
-
-
-class _Work(NamedTuple):
-    """Work arrays for batches of up to so many updates."""
-
-    sort: SortScratch
-    updates: Updates
-    groups: Groups
-    windows: Windows
+    n_pending: int
+    n_waiting: int
+    shortened: list[tuple[int, int]]
 
 
 _NO_WEIGHTS: Weights = np.empty(0, np.float32)
 
 
-def _new_slots(layout: Layout, weighted: bool) -> Slots:
-    return Slots(
-        keys=np.empty(layout.n_slots, np.uint64),
-        weights=np.empty(layout.n_slots if weighted else 0, np.float32),
-        counts=np.empty(layout.n_leaves, np.int32),
-        heads=np.empty(layout.n_leaves, np.uint64),
-    )
-
-
-def _new_work(n: int, weighted: bool) -> _Work:
-    n_weights = n if weighted else 0
-    return _Work(
-        SortScratch(
-            np.empty(n, np.uint64),
-            np.empty(n, np.uint64),
-            np.empty(n, np.uint32),
-            np.empty(n, np.uint32),
-        ),
-        Updates(
-            keys=np.empty(n, np.uint64),
-            inserts=np.empty(n, np.uint8),
-            weights=np.empty(n_weights, np.float32),
-            leaf=np.empty(n, np.uint32),
-            place=np.empty(n, np.uint8),
-            status=np.empty(n, np.uint8),
-            old_weights=np.empty(n_weights, np.float32),
-        ),
-        Groups(np.empty(n + 1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)),
-        Windows(*(np.empty(n, np.int64) for _ in Windows._fields)),
-    )
-
-
-def _column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """The array as kernels take it: C-contiguous, aligned and writable, so that each compiles only once."""
-    if array.dtype == dtype and array.flags.carray:
-        return array
-    return np.require(array, dtype, ["C", "A", "W"])
-
-
-def _whole(into: Windows, n_leaves: int, n_edges: int, n_groups: int) -> int:
-    """One window: the root."""
-    for column, value in zip(into, (0, n_leaves, n_edges, 0, n_groups), strict=True):
-        column[0] = value
-    return 1
-
-
-def _report_columns(totals: list[int], weighted: bool) -> tuple[npt.NDArray[Any], ...]:
-    """The columns that ``merge.split_report`` fills, in its order."""
-    inserted, overwritten, deleted, absent = totals
-    return (
-        np.empty(inserted, np.uint64),
-        np.empty(inserted if weighted else 0, np.float32),
-        np.empty(overwritten, np.uint64),
-        np.empty(overwritten if weighted else 0, np.float32),
-        np.empty(overwritten if weighted else 0, np.float32),
-        np.empty(deleted, np.uint64),
-        np.empty(deleted if weighted else 0, np.float32),
-        np.empty(absent, np.uint64),
-    )
-
-
-def _report(columns: tuple[npt.NDArray[Any], ...], weighted: bool, slots_moved: int) -> ChangeReport:
-    (
-        inserted,
-        inserted_weights,
-        overwritten,
-        new_weights,
-        old_weights,
-        deleted,
-        deleted_weights,
-        absent,
-    ) = columns
-    return ChangeReport(
-        inserted=EdgeList(inserted, inserted_weights if weighted else None),
-        overwritten=EdgeList(overwritten, new_weights if weighted else None),
-        overwritten_old=old_weights if weighted else None,
-        deleted=EdgeList(deleted, deleted_weights if weighted else None),
-        absent=absent,
-        slots_moved=slots_moved,
-    )
-
-
 def warm_up() -> None:
     """Compile (or load from the cache) every kernel; weighted and unweighted arrays share them all."""
     for weighted in (True, False):
-        array = PackedMemoryArray(weighted=weighted)
-        array.ensure_vertices(64)
-        src = np.arange(64, dtype=np.uint32)
-        everything = EdgeBatch.of(src[::-1], src[::-1])
-        array.apply(everything)
-        array.apply(EdgeBatch.of(src, src, np.zeros(64, np.uint8)))
-        array.apply(EdgeBatch.of(src[:2], src[:2]))
+        array = PackedMemoryArray(weighted=weighted, threads=2)
+        array.ensure_vertices(1 << 13)
+        dst = np.arange(1 << 13, dtype=np.uint32)
+        several, few = EdgeBatch.of(dst % 64, dst), EdgeBatch.of(dst[:64], dst[:64])
+        array.apply(EdgeBatch.of(dst[::-1], dst[::-1]))
+        array.apply(several)
+        array.apply(EdgeBatch.of(dst, dst, np.zeros(dst.size, np.uint8)))
+        array.apply(few)
         array.load(array.export())
-        array.has_edge(everything.keys)
-        array.rows(src)
+        array.has_edge(few.keys)
+        array.rows(dst)
+        # Until it grows, and then by all kinds of steps.
+        first = dst.size
+        while not array.migrating:
+            array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
+            first += 500
+        array.apply(few)
+        if array.migrating:
+            array._step(1)

@@ -6,11 +6,12 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Groups, Int, Slots, Updates
-from .edges import Keys, Vertices, Weights
-from .intrinsics import prefetch
+from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Slots, Updates
+from .edges import Keys, Ops, Vertices, Weights
+from .intrinsics import copy, prefetch
 from .layout import LEAF_SHIFT
 from .rows import LOW, RowView, first_slot
+from .sorting import Packing, SortScratch, order_part
 
 Offsets = npt.NDArray[np.int64]
 
@@ -23,10 +24,14 @@ LINE = 8
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def find_leaf(heads: Keys, n_leaves: Int, key: Int) -> Int:
-    """The last leaf whose head is not above the key."""
+def find_leaf(slots: Slots, key: Int) -> Int:
+    """The leaf into which a key belongs: the last one outside the stretch whose head is not above it."""
+    heads = slots.heads
     leaf = np.int64(0)
-    span = np.int64(n_leaves)
+    span = np.int64(slots.stretch_begin)
+    if slots.stretch_end < heads.size and heads[slots.stretch_end] <= key:
+        leaf = np.int64(slots.stretch_end)
+        span = np.int64(heads.size) - leaf
     while span > 1:
         half = span >> 1
         leaf += half if heads[np.uintp(leaf + half)] <= key else 0
@@ -50,21 +55,21 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def locate(heads: Keys, n_leaves: Int, keys: Keys, m: Int, leaf: Vertices) -> None:
-    """leaf[i] = the leaf of keys[i], for m ascending keys.
+def _locate(heads: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices) -> None:
+    """leaf[i] = the leaf of keys[i], for ascending keys lo..hi that belong into leaves first..end.
 
     LANES keys at a time share one binary search over the leaves from the one before them on; the stretch to
     search is found by doubling, so that clustered batches search little.
     """
     lanes = np.empty(LANES, np.int64)
-    previous = np.int64(0)
-    for begin in range(0, m, LANES):
-        width = np.int64(min(LANES, m - begin))
+    previous = np.int64(first)
+    for begin in range(lo, hi, LANES):
+        width = np.int64(min(LANES, hi - begin))
         last = keys[begin + width - 1]
         step = np.int64(LANES)
-        while previous + step < n_leaves and heads[previous + step] <= last:
+        while previous + step < end and heads[previous + step] <= last:
             step <<= 1
-        span = min(previous + step, n_leaves) - previous
+        span = min(previous + step, end) - previous
         for lane in range(width):
             lanes[lane] = previous
         while span > 1:
@@ -80,28 +85,34 @@ def locate(heads: Keys, n_leaves: Int, keys: Keys, m: Int, leaf: Vertices) -> No
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def probe(slots: Slots, updates: Updates, groups: Groups, m: Int) -> tuple[Int, Int, Int, Int, Int]:
-    """Look each update up: fills ``place``, ``status`` and the groups; nothing of the array is written.
+def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
+    """Fill ``leaf`` of updates lo..hi."""
+    heads, keys, leaf = slots.heads, updates.keys, updates.leaf
+    split = np.int64(hi)
+    if slots.stretch_end < heads.size:
+        split = lo + np.searchsorted(keys[lo:hi], heads[slots.stretch_end])
+    _locate(heads, 0, slots.stretch_begin, keys, lo, split, leaf)
+    _locate(heads, slots.stretch_end, heads.size, keys, split, hi, leaf)
 
-    Returns (groups, inserted, overwritten, deleted, absent).
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, Int, Int]:
+    """Fill ``place`` and ``status`` of updates lo..hi; nothing of the array is written.
+
+    Returns how many are (inserted, overwritten, deleted, absent).
     """
     keys, counts = slots.keys, slots.counts
     update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
     places, states = updates.place, updates.status
-    begins, leaves, deltas = groups.begin, groups.leaf, groups.delta
     totals = np.zeros(4, np.int64)
-    n_groups = np.int64(0)
-    i = np.int64(0)
-    while i < m:
+    i = np.int64(lo)
+    while i < hi:
         at = np.int64(leaf[np.uintp(i)])
         base = at << LEAF_SHIFT
         count = np.int64(counts[np.uintp(at)])
-        begins[np.uintp(n_groups)] = i
-        leaves[np.uintp(n_groups)] = at
         place = np.int64(0)
-        delta = np.int64(0)
-        while i < m and np.int64(leaf[np.uintp(i)]) == at:
-            if i + AHEAD < m:
+        while i < hi and np.int64(leaf[np.uintp(i)]) == at:
+            if i + AHEAD < hi:
                 ahead = np.int64(leaf[np.uintp(i + AHEAD)]) << LEAF_SHIFT
                 for line in range(0, 1 << LEAF_SHIFT, LINE):
                     prefetch(keys, ahead + line)
@@ -110,33 +121,65 @@ def probe(slots: Slots, updates: Updates, groups: Groups, m: Int) -> tuple[Int, 
             there = place < count and keys[np.uintp(base + place)] == key
             if inserts[np.uintp(i)] != 0:
                 status = OVERWRITTEN if there else INSERTED
-                delta += 0 if there else 1
             else:
                 status = DELETED if there else ABSENT
-                delta -= 1 if there else 0
             places[np.uintp(i)] = np.uint8(place)
             states[np.uintp(i)] = np.uint8(status)
             totals[np.uintp(status)] += 1
             i += 1
-        deltas[np.uintp(n_groups)] = delta
-        n_groups += 1
-    begins[n_groups] = m
-    return (
-        n_groups,
-        totals[INSERTED],
-        totals[OVERWRITTEN],
-        totals[DELETED],
-        totals[ABSENT],
-    )
+    return totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def find_slots(slots: Slots, n_leaves: Int, wanted: Keys, found: Offsets) -> None:
+def look_up(
+    slots: Slots,
+    keys: Keys,
+    ops: Ops,
+    weights: Weights,
+    ordered: bool,
+    packing: Packing,
+    scratch: SortScratch,
+    updates: Updates,
+    begin: Int,
+    end: Int,
+) -> tuple[Int, Int, Int, Int, Int, Int]:
+    """Order updates begin..end of a divided batch, and find where they fall.
+
+    Those that are left end at ``end``, or in a right part (begin > 0) begin at ``begin``.
+    Returns (first, end, inserted, overwritten, deleted, absent).
+    """
+    first = order_part(
+        keys,
+        ops,
+        weights,
+        ordered,
+        packing,
+        scratch,
+        begin,
+        end,
+        updates.keys,
+        updates.inserts,
+        updates.weights,
+    )
+    if begin > 0 and first > begin:
+        size = end - first
+        copy(updates.keys, begin, updates.keys, first, size)
+        copy(updates.inserts, begin, updates.inserts, first, size)
+        if updates.weights.size:
+            copy(updates.weights, begin, updates.weights, first, size)
+        first, end = begin, begin + size
+    locate(slots, updates, first, end)
+    inserted, overwritten, deleted, absent = probe(slots, updates, first, end)
+    return first, end, inserted, overwritten, deleted, absent
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def find_slots(slots: Slots, wanted: Keys, found: Offsets) -> None:
     """found[i] = the slot of wanted[i], or -1; keys in any order."""
-    keys, counts, heads = slots.keys, slots.counts, slots.heads
+    keys, counts = slots.keys, slots.counts
     for i in range(wanted.size):
         key = wanted[i]
-        leaf = find_leaf(heads, n_leaves, key)
+        leaf = find_leaf(slots, key)
         base = leaf << LEAF_SHIFT
         end = base + np.int64(counts[leaf])
         slot = base + find_place(keys, base, end, key)

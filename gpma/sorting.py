@@ -3,6 +3,9 @@
 Only bits that differ somewhere in the batch are sorted. Keys are ``src << 32 | dst`` over dense ids, so both
 halves have a run of leading bits that all keys share; leaving those out turns 64 bits into about twice the
 logarithm of the number of vertices, which halves the passes.
+
+A batch may be divided at a pivot into two parts that are sorted side by side. The left part is compacted
+towards its end and the right one towards its begin, so that what is left of both lies together.
 """
 
 from __future__ import annotations
@@ -31,6 +34,22 @@ _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
 
+class Packing(NamedTuple):
+    """How keys become words of few bits: ``low_bits`` of dst, above them ``high_bits`` of src; the others are
+    the same in the whole batch, ``shared``."""
+
+    shared: np.uint64
+    low_bits: int
+    high_bits: int
+
+    @classmethod
+    def of(cls, key: int, differing: int) -> Packing:
+        """For a batch that has this key, and others that differ in these bits."""
+        low_bits, high_bits = (differing & 0xFFFF_FFFF).bit_length(), (differing >> 32).bit_length()
+        varying = (((1 << high_bits) - 1) << 32) | ((1 << low_bits) - 1)
+        return cls(np.uint64(key & ~varying), low_bits, high_bits)
+
+
 class SortScratch(NamedTuple):
     """Work arrays of a sort of up to n updates: two copies each of uint64[n] words and uint32[n] positions."""
 
@@ -41,18 +60,8 @@ class SortScratch(NamedTuple):
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def bit_length(value: Int) -> Int:
-    """The number of bits up to the highest one of a uint64."""
-    length = np.int64(0)
-    while value != _ZERO:
-        value >>= _ONE
-        length += 1
-    return length
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _insertion_sort(words: Keys, positions: Positions, n: Int) -> None:
-    for i in range(1, n):
+def _insertion_sort(words: Keys, positions: Positions) -> None:
+    for i in range(1, words.size):
         word = words[i]
         position = positions[i]
         j = i
@@ -84,15 +93,16 @@ def _radix_pass(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _radix_sort(scratch: SortScratch, n: Int, n_bits: Int) -> bool:
-    """Sort scratch.words (with positions) by their low n_bits; True if the result is in the other arrays."""
+def _radix_sort(scratch: SortScratch, begin: Int, end: Int, n_bits: Int) -> bool:
+    """Sort words[begin:end] (with positions) by their low n_bits; True if the result is in the other arrays."""
+    n = end - begin
     digit_max = WIDE_DIGIT_BITS if n >= WIDE_DIGITS_MIN else NARROW_DIGIT_BITS
     passes = (n_bits + digit_max - 1) // digit_max
     digit_bits = (n_bits + passes - 1) // passes
     radix = 1 << digit_bits
     mask = np.uint64(radix - 1)
-    words, positions = scratch.words[:n], scratch.positions[:n]
-    to_words, to_positions = scratch.other_words[:n], scratch.other_positions[:n]
+    words, positions = scratch.words[begin:end], scratch.positions[begin:end]
+    to_words, to_positions = scratch.other_words[begin:end], scratch.other_positions[begin:end]
     # All digits are counted in one reading.
     offsets = np.zeros((passes, radix), np.uint32)
     for i in range(n):
@@ -114,77 +124,123 @@ def _radix_sort(scratch: SortScratch, n: Int, n_bits: Int) -> bool:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+def survey(keys: Keys, pivot: Int) -> tuple[Int, Int, Int, bool]:
+    """(bits in which keys differ, the largest key, how many are below the pivot, in ascending order already)."""
+    differing = _ZERO
+    largest = _ZERO
+    n_below = np.int64(0)
+    ordered = True
+    previous = _ZERO
+    for i in range(keys.size):
+        key = keys[np.uintp(i)]
+        differing |= key ^ keys[0]
+        largest = max(largest, key)
+        n_below += key < pivot
+        ordered &= previous <= key
+        previous = key
+    return differing, largest, n_below, ordered
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def divide(keys: Keys, packing: Packing, pivot: Int, n_below: Int, scratch: SortScratch) -> None:
+    """Pack the keys into words (with positions), those below the pivot first, both parts in their order."""
+    shift = np.uint64(packing.low_bits)
+    low_mask = (_ONE << shift) - _ONE
+    high_mask = (_ONE << np.uint64(packing.high_bits)) - _ONE
+    words, positions = scratch.words, scratch.positions
+    below, above = np.int64(0), np.int64(n_below)
+    for i in range(keys.size):
+        key = keys[np.uintp(i)]
+        first = key < pivot
+        to = np.uintp(below if first else above)
+        words[to] = (((key >> _HALF) & high_mask) << shift) | (key & low_mask)
+        positions[to] = np.uint32(i)
+        below += first
+        above += not first
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _compact_ordered(
     keys: Keys,
     ops: Ops,
     weights: Weights,
+    begin: Int,
+    end: Int,
     out_keys: Keys,
     out_inserts: Ops,
     out_weights: Weights,
 ) -> Int:
-    """Last writer wins, for a batch that came in ascending order."""
-    n = keys.size
-    kept = 0
-    for i in range(n):
-        if i + 1 < n and keys[i + 1] == keys[i]:
+    """Last writer wins in a part that came in ascending order; writes up to ``end``, returns where it begins."""
+    to = np.int64(end)
+    for i in range(end - 1, begin - 1, -1):
+        if to < end and keys[i] == out_keys[to]:
             continue
-        out_keys[kept] = keys[i]
-        out_inserts[kept] = ops[i]
+        to -= 1
+        out_keys[to] = keys[i]
+        out_inserts[to] = ops[i]
         if out_weights.size:
-            out_weights[kept] = weights[i] if weights.size else np.float32(1.0)
-        kept += 1
-    return kept
+            out_weights[to] = weights[i] if weights.size else np.float32(1.0)
+    return to
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def order_batch(
-    keys: Keys,
+def _compact(
+    words: Keys,
+    positions: Positions,
+    packing: Packing,
     ops: Ops,
     weights: Weights,
-    scratch: SortScratch,
+    begin: Int,
+    end: Int,
     out_keys: Keys,
     out_inserts: Ops,
     out_weights: Weights,
 ) -> Int:
-    """Sort a batch by key and keep the last update of each key; returns how many are left.
-
-    ``weights``: float32[n], or float32[0] for inserts that all mean 1.0. ``out_*``: arrays of at least n
-    entries (``out_weights`` float32[0] where no weights are wanted). Stable least-significant-digit radix
-    sort (Knuth, TAOCP 3, 5.2.5).
-    """
-    n = keys.size
-    differing = _ZERO
-    ordered = True
-    for i in range(n):
-        differing |= keys[i] ^ keys[0]
-        ordered &= i == 0 or keys[i - 1] <= keys[i]
-    if ordered:
-        return _compact_ordered(keys, ops, weights, out_keys, out_inserts, out_weights)
-    low_bits = bit_length(differing & _LOW)
-    high_bits = bit_length(differing >> _HALF)
-    shift = np.uint64(low_bits)
+    """Last writer wins in a sorted part; writes up to ``end``, returns where it begins."""
+    shift = np.uint64(packing.low_bits)
     low_mask = (_ONE << shift) - _ONE
-    high_mask = (_ONE << np.uint64(high_bits)) - _ONE
-    words = scratch.words
-    positions = scratch.positions
-    for i in range(n):
-        words[i] = (((keys[i] >> _HALF) & high_mask) << shift) | (keys[i] & low_mask)
-        positions[i] = np.uint32(i)
-    if n <= INSERTION_MAX:
-        _insertion_sort(words, positions, n)
-    elif _radix_sort(scratch, n, low_bits + high_bits):
-        words = scratch.other_words
-        positions = scratch.other_positions
-    shared = keys[0] & ~((high_mask << _HALF) | low_mask)
-    kept = 0
-    for i in range(n):
-        word = words[i]
-        if i + 1 < n and words[i + 1] == word:
+    shared = packing.shared
+    to = np.int64(end)
+    previous = _ZERO
+    for i in range(end - 1, begin - 1, -1):
+        word = words[np.uintp(i)]
+        if to < end and word == previous:
             continue
-        position = np.uintp(positions[i])
-        out_keys[kept] = shared | ((word >> shift) << _HALF) | (word & low_mask)
-        out_inserts[kept] = ops[position]
+        previous = word
+        to -= 1
+        position = np.uintp(positions[np.uintp(i)])
+        out_keys[np.uintp(to)] = shared | ((word >> shift) << _HALF) | (word & low_mask)
+        out_inserts[np.uintp(to)] = ops[position]
         if out_weights.size:
-            out_weights[kept] = weights[position] if weights.size else np.float32(1.0)
-        kept += 1
-    return kept
+            out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
+    return to
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def order_part(
+    keys: Keys,
+    ops: Ops,
+    weights: Weights,
+    ordered: bool,
+    packing: Packing,
+    scratch: SortScratch,
+    begin: Int,
+    end: Int,
+    out_keys: Keys,
+    out_inserts: Ops,
+    out_weights: Weights,
+) -> Int:
+    """Sort updates begin..end of a divided batch by key and keep the last one of each; returns where they begin.
+
+    ``weights``: float32[n], or float32[0] for inserts that all mean 1.0. ``out_*``: arrays of at least ``end``
+    entries (``out_weights`` float32[0] where no weights are wanted), written from the result on up to ``end``.
+    Stable least-significant-digit radix sort (Knuth, TAOCP 3, 5.2.5).
+    """
+    if ordered:
+        return _compact_ordered(keys, ops, weights, begin, end, out_keys, out_inserts, out_weights)
+    words, positions = scratch.words, scratch.positions
+    if end - begin <= INSERTION_MAX:
+        _insertion_sort(words[begin:end], positions[begin:end])
+    elif _radix_sort(scratch, begin, end, packing.low_bits + packing.high_bits):
+        words, positions = scratch.other_words, scratch.other_positions
+    return _compact(words, positions, packing, ops, weights, begin, end, out_keys, out_inserts, out_weights)

@@ -1,4 +1,4 @@
-"""Moving whole arrays: loading sorted edges, resizing, exporting."""
+"""Moving whole arrays: loading sorted edges, exporting."""
 
 from __future__ import annotations
 
@@ -60,36 +60,6 @@ def load(keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices) -> None
         if weights.size:
             copy(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
         read += count
-        row = _finish_leaf(slots, leaf, count, row, row_leaf)
-    slots.heads[0] = np.uint64(0)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def respread(old: Slots, edges: Int, slots: Slots, row_leaf: Vertices) -> None:
-    """Copy all ``edges`` edges of ``old`` evenly into other leaves."""
-    n_leaves = np.int64(slots.counts.size)
-    share, extra = edges // n_leaves, edges % n_leaves
-    row = np.uint64(EMPTY_KEY)
-    old_leaf = np.int64(0)
-    taken = np.int64(0)
-    for leaf in range(n_leaves):
-        count = share + (1 if leaf < extra else 0)
-        to = leaf << LEAF_SHIFT
-        wanted = count
-        while wanted > 0:
-            there = np.int64(old.counts[old_leaf]) - taken
-            if there == 0:
-                old_leaf += 1
-                taken = np.int64(0)
-                continue
-            run = min(there, wanted)
-            from_ = (old_leaf << LEAF_SHIFT) + taken
-            copy(slots.keys, to, old.keys, from_, run)
-            if slots.weights.size:
-                copy(slots.weights, to, old.weights, from_, run)
-            to += run
-            taken += run
-            wanted -= run
         row = _finish_leaf(slots, leaf, count, row, row_leaf)
     slots.heads[0] = np.uint64(0)
 

@@ -3,6 +3,10 @@
 GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017, section 5) climbs level by
 level over all leaves at once; here each leaf climbs by itself, summing counts as its window widens, and leaves
 inside a window that was found already are skipped.
+
+While a grown array migrates, the parts left and right of the empty stretch are two arrays with a root each.
+Where a batch brings such a root out of its bounds, the migration ends at once: the left part spreads into the
+stretch, or everything is spread evenly.
 """
 
 from __future__ import annotations
@@ -13,90 +17,129 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Groups, Int
+from .arrays import Int, Pending, Slots
 from .layout import LEAF_SLOTS
 
-Counts = npt.NDArray[np.int32]
 Bounds = npt.NDArray[np.float64]
+
+# A very large batch is merged window by window of this height, half a megabyte: what a processor keeps close.
+BLOCK_HEIGHT = 10
 
 
 class Windows(NamedTuple):
     """Disjoint windows from left to right, int64 each: leaves ``begin`` to ``end``, which will hold ``edges``,
-    and the groups ``group_begin`` to ``group_end`` of the updates that fall into them."""
+    and the pending leaves ``pending_begin`` to ``pending_end`` among them."""
 
     begin: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
-    group_begin: npt.NDArray[np.int64]
-    group_end: npt.NDArray[np.int64]
+    pending_begin: npt.NDArray[np.int64]
+    pending_end: npt.NDArray[np.int64]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _waiting(ends: npt.NDArray[np.uint32], pending: Int, origin: Int) -> Int:
+    """How many new edges wait for a pending leaf; those of the first one begin at ``origin``."""
+    return np.int64(ends[pending]) - (np.int64(ends[pending - 1]) if pending > 0 else np.int64(origin))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _climb(
-    counts: Counts,
+    slots: Slots,
     lower: Bounds,
     upper: Bounds,
-    groups: Groups,
-    n_groups: Int,
-    group: Int,
+    pending: Pending,
+    n_pending: Int,
+    origin: Int,
+    first: Int,
+    height: Int,
 ) -> tuple[Int, Int, Int, Int, Int]:
-    """The smallest window around a group's leaf whose density after the batch is within its bounds."""
-    n_leaves: Int = np.int64(counts.size)
-    leaf: Int = groups.leaf[group]
-    begin, end = leaf, leaf + 1
-    group_begin, group_end = np.int64(group), np.int64(group + 1)
-    edges = np.int64(counts[leaf]) + groups.delta[group]
-    height = 0
-    while begin > 0 or end < n_leaves:
-        height += 1
-        wider_begin = (leaf >> height) << height
-        wider_end = min(wider_begin + (np.int64(1) << height), n_leaves)
+    """The smallest window within its bounds, of at least this height, around pending leaf ``first``'s place.
+
+    Returns (begin, end, edges, pending_begin, pending_end).
+    """
+    counts, leaves, ends = slots.counts, pending.leaf, pending.end
+    n_leaves = np.int64(counts.size)
+    leaf = np.int64(leaves[first])
+    part_begin, part_end = np.int64(0), np.int64(slots.stretch_begin)
+    if leaf >= slots.stretch_end:
+        part_begin, part_end = np.int64(slots.stretch_end), n_leaves
+    begin, end = leaf, leaf
+    p_begin, p_end = np.int64(first), np.int64(first)
+    edges = np.int64(0)
+    whole = False
+    while True:
+        wider_begin = max((leaf >> height) << height, part_begin)
+        wider_end = min(((leaf >> height) + 1) << height, part_end)
         for y in range(wider_begin, begin):
-            edges += np.int64(counts[y])
+            edges += np.int64(counts[np.uintp(y)])
         for y in range(end, wider_end):
-            edges += np.int64(counts[y])
-        while group_begin > 0 and groups.leaf[group_begin - 1] >= wider_begin:
-            group_begin -= 1
-            edges += groups.delta[group_begin]
-        while group_end < n_groups and groups.leaf[group_end] < wider_end:
-            edges += groups.delta[group_end]
-            group_end += 1
+            edges += np.int64(counts[np.uintp(y)])
+        while p_begin > 0 and np.int64(leaves[p_begin - 1]) >= wider_begin:
+            p_begin -= 1
+            edges += _waiting(ends, p_begin, origin)
+        while p_end < n_pending and np.int64(leaves[p_end]) < wider_end:
+            edges += _waiting(ends, p_end, origin)
+            p_end += 1
         begin, end = wider_begin, wider_end
         n_slots = np.float64((end - begin) * LEAF_SLOTS)
-        if lower[height] * n_slots <= edges <= upper[height] * n_slots:
-            break
-    return begin, end, edges, group_begin, group_end
+        if (height > 0 and lower[height] * n_slots <= edges <= upper[height] * n_slots) or whole:
+            return begin, end, edges, p_begin, p_end
+        if begin > part_begin or end < part_end:
+            height += 1
+        elif part_begin == 0 and part_end < slots.stretch_end and edges > upper[height] * n_slots:
+            part_end = np.int64(slots.stretch_end)
+            height = lower.size - 1
+        else:
+            part_begin, part_end = np.int64(0), n_leaves
+            height = lower.size - 1
+            whole = True
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def plan_windows(
-    counts: Counts,
+    slots: Slots,
     lower: Bounds,
     upper: Bounds,
-    groups: Groups,
-    n_groups: Int,
+    pending: Pending,
+    n_pending: Int,
+    origin: Int,
+    height: Int,
     windows: Windows,
 ) -> Int:
-    """Fill ``windows`` (room for n_groups); returns how many there are. The root must be within its bounds."""
-    leaf_min = np.int64(np.ceil(lower[0] * LEAF_SLOTS))
+    """Fill ``windows`` (room for n_pending); returns how many there are. The root must be within its bounds.
+
+    The first pending leaf's new edges begin at ``origin``. ``height``: the least height of a window (0: a
+    leaf, which is never a window by itself).
+    """
     n_windows = np.int64(0)
     covered = np.int64(0)
-    for group in range(n_groups):
-        leaf = groups.leaf[group]
-        if leaf < covered:
+    for first in range(n_pending):
+        if np.int64(pending.leaf[first]) < covered:
             continue
-        delta = groups.delta[group]
-        after = np.int64(counts[leaf]) + delta
-        if after <= LEAF_SLOTS and (after >= leaf_min or delta >= 0):
-            continue
-        begin, end, edges, group_begin, group_end = _climb(counts, lower, upper, groups, n_groups, group)
+        begin, end, edges, p_begin, p_end = _climb(slots, lower, upper, pending, n_pending, origin, first, height)
         while n_windows > 0 and windows.begin[n_windows - 1] >= begin:
             n_windows -= 1
         windows.begin[n_windows] = begin
         windows.end[n_windows] = end
         windows.edges[n_windows] = edges
-        windows.group_begin[n_windows] = group_begin
-        windows.group_end[n_windows] = group_end
+        windows.pending_begin[n_windows] = p_begin
+        windows.pending_end[n_windows] = p_end
         n_windows += 1
         covered = end
     return n_windows
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def divide_windows(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, bool]:
+    """(edges of n windows, how many windows hold the first half of them, whether one covers the stretch)."""
+    edges = np.int64(0)
+    closes_stretch = False
+    for x in range(n):
+        edges += windows.edges[x]
+        closes_stretch |= windows.begin[x] < slots.stretch_begin < windows.end[x]
+    half, half_edges = np.int64(0), np.int64(0)
+    while half < n and 2 * half_edges < edges:
+        half_edges += windows.edges[half]
+        half += 1
+    return edges, half, closes_stretch

@@ -1,0 +1,133 @@
+"""The memory of a packed array: columns that grow and shrink in place.
+
+The columns lie in reserved address space: as much as the machine has memory, so that no array can outgrow it.
+Pages that were never written cost nothing, growth writes further ones, and shrinking gives pages back. Where
+the system refuses the reservation (a limit on address space, or strict accounting of memory), columns are
+ordinary arrays of just the size that is needed, and another size means other columns and a copy.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .arrays import Slots
+
+# mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
+_MAP_NORESERVE = 0x4000
+# Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
+_HUGE_MIN = 4 << 20
+# Columns begin at multiples of this, the size of a large page.
+_ALIGNMENT = 2 << 20
+# Bytes of the entries of one leaf and of one slot: count and head; key and weight.
+_LEAF_BYTES = 4 + 8
+_KEY_BYTES, _WEIGHT_BYTES = 8, 4
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Room for ``n_leaves_max`` leaves; counts of leaves that were never used are 0.
+
+    ``memory`` is the reservation that the columns lie in, or None.
+    """
+
+    keys: npt.NDArray[np.uint64]
+    weights: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.int32]
+    heads: npt.NDArray[np.uint64]
+    leaf_shift: int
+    memory: mmap.mmap | None
+
+    @property
+    def n_leaves_max(self) -> int:
+        return self.counts.size
+
+    @classmethod
+    def holding(cls, n_leaves: int, leaf_shift: int, *, weighted: bool) -> Columns:
+        """New columns for an array that has this many leaves now.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        leaf_bytes = _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
+        reserved = _reserve(_memory_bytes() + 4 * _ALIGNMENT)
+        n_leaves_max = _memory_bytes() // leaf_bytes
+        if reserved is None or n_leaves > n_leaves_max:
+            return cls(
+                np.empty(n_leaves << leaf_shift, np.uint64),
+                np.empty(n_leaves << leaf_shift if weighted else 0, np.float32),
+                np.zeros(n_leaves, np.int32),
+                np.empty(n_leaves, np.uint64),
+                leaf_shift,
+                None,
+            )
+        columns: list[npt.NDArray[Any]] = []
+        offset = 0
+        for dtype, size in (
+            (np.uint64, n_leaves_max << leaf_shift),
+            (np.float32, n_leaves_max << leaf_shift if weighted else 0),
+            (np.int32, n_leaves_max),
+            (np.uint64, n_leaves_max),
+        ):
+            column = np.frombuffer(reserved, dtype, size, offset) if size else np.empty(0, dtype)
+            columns.append(column)
+            offset = -(-(offset + column.nbytes) // _ALIGNMENT) * _ALIGNMENT
+        keys, weights, counts, heads = columns
+        return cls(keys, weights, counts, heads, leaf_shift, reserved)
+
+    def slots(self, n_leaves: int, stretch: tuple[int, int] | None = None) -> Slots:
+        """The first so many leaves; ``stretch``: those of them that a migration keeps empty."""
+        n_slots = n_leaves << self.leaf_shift
+        begin, end = stretch if stretch is not None else (n_leaves, n_leaves)
+        return Slots(
+            self.keys[:n_slots], self.weights[:n_slots], self.counts[:n_leaves], self.heads[:n_leaves], begin, end
+        )
+
+    def prefer_large_pages(self, n_leaves: int) -> None:
+        """Ask for large pages where an array of so many leaves fills some: a fault in 2 MiB, not in 4 KiB."""
+        if self.memory is not None and (_KEY_BYTES * n_leaves) << self.leaf_shift >= _HUGE_MIN:
+            # A kernel without them says so.
+            with suppress(OSError):
+                self.memory.madvise(mmap.MADV_HUGEPAGE)
+
+    def release(self, n_leaves: int, n_leaves_before: int) -> None:
+        """Give back what lies behind the first ``n_leaves`` of ``n_leaves_before`` leaves."""
+        self.counts[n_leaves:n_leaves_before] = 0
+        if self.memory is None:
+            return
+        origin = np.frombuffer(self.memory, np.uint8).ctypes.data
+        for column, shift in (
+            (self.keys, self.leaf_shift),
+            (self.weights, self.leaf_shift),
+            (self.counts, 0),
+            (self.heads, 0),
+        ):
+            if column.size == 0:
+                continue
+            start = column.ctypes.data - origin
+            begin = -(-(start + column.itemsize * (n_leaves << shift)) // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = start + column.itemsize * (n_leaves_before << shift)
+            if begin < end:
+                self.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _memory_bytes() -> int:
+    """The memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _reserve(n_bytes: int) -> mmap.mmap | None:
+    """Zeroed memory that takes no room before it is written; None where that is refused."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    except OSError:
+        return None

@@ -1,0 +1,157 @@
+"""How a grown array comes to use its new leaves: by and by, a few edges with each batch.
+
+Growth adds empty leaves behind the last one, which costs nothing. A **stretch** of empty leaves then lies
+between the old part on its left, as dense as before, and the finished part on its right, which has its final
+density and is empty at first. A step takes edges from the right end of the old part and writes them to the
+right end of the stretch, so that the stretch moves left and narrows, until it is used up. Both parts are in
+order all the time, searches go to the one or the other (``search.find_leaf``), walks along a row skip empty
+leaves, and each part keeps its own density bounds (``windows.py``).
+
+A step writes into leaves that are empty, never into one that it reads: its target is no wider than the
+stretch. So its pieces are independent of each other. Incremental resizing is known from hash tables (Larson:
+Dynamic hash tables, CACM 31(4), 1988); here it is a packed array's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+
+from .arrays import DELETED, INSERTED, Int, Slots, Updates
+from .edges import EMPTY_KEY, Vertices
+from .intrinsics import copy
+from .layout import LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS
+
+_HALF = np.uint64(32)
+LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
+# With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
+# emptiness: such an array is spread at once.
+SHARE_MIN = 2 * LEAF_LEAST
+
+
+class Step(NamedTuple):
+    """Edges that move next: ``edges`` of them, from ``source_slot`` in leaf ``source`` on up to the stretch, into
+    leaves ``begin`` to ``end``; the stretch then begins at ``stretch_begin``."""
+
+    source: Int
+    source_slot: Int
+    begin: Int
+    end: Int
+    edges: Int
+    stretch_begin: Int
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def net_change(updates: Updates, lo: Int, hi: Int, leaf_end: Int) -> Int:
+    """By how many edges updates lo..hi change what is in the leaves before ``leaf_end``."""
+    leaf, status = updates.leaf, updates.status
+    net = np.int64(0)
+    for i in range(lo, hi):
+        if np.int64(leaf[np.uintp(i)]) >= leaf_end:
+            break
+        state = status[np.uintp(i)]
+        net += np.int64(state == INSERTED) - np.int64(state == DELETED)
+    return net
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_step(slots: Slots, edges_left: Int, edges_wanted: Int) -> Step:
+    """The next step, of about so many edges at most; there are ``edges_left`` edges left of the stretch.
+
+    A step without edges: there is nothing that can be moved this way (fewer than SHARE_MIN a leaf).
+    """
+    counts = slots.counts
+    end = np.int64(slots.stretch_end)
+    source = np.int64(slots.stretch_begin)
+    width = min(end - source, (edges_wanted * end + edges_left - 1) // max(np.int64(edges_left), np.int64(1)))
+    if edges_left < SHARE_MIN * end or width <= 0:
+        return Step(source, np.int64(0), end, end, np.int64(0), source)
+    wanted = edges_left * width // end
+    edges = np.int64(0)
+    while edges < wanted:
+        source -= 1
+        edges += np.int64(counts[np.uintp(source)])
+    # What stays behind in the last source leaf: enough for a leaf, or nothing where the target has the room.
+    stays = edges - wanted
+    if 0 < stays < LEAF_LEAST:
+        stays = np.int64(0) if edges <= width * LEAF_SLOTS else np.int64(LEAF_LEAST)
+    return Step(
+        source, stays, end - width, end, edges - stays, source + (np.int64(1) if stays > 0 else np.int64(0))
+    )
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) -> None:
+    """Write leaves first..last of the step's target, their heads and the index of rows that begin in them."""
+    keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
+    share, extra = step.edges // (step.end - step.begin), step.edges % (step.end - step.begin)
+    before = (first - step.begin) * share + min(np.int64(first - step.begin), extra)
+    source, taken = np.int64(step.source), np.int64(step.source_slot)
+    while before >= np.int64(counts[np.uintp(source)]) - taken:
+        before -= np.int64(counts[np.uintp(source)]) - taken
+        source += 1
+        taken = np.int64(0)
+    taken += before
+    row = _row_before(slots, source, taken)
+    for leaf in range(first, last):
+        count = share + (1 if leaf - step.begin < extra else 0)
+        base = leaf << LEAF_SHIFT
+        to = base
+        while to < base + count:
+            there = np.int64(counts[np.uintp(source)]) - taken
+            if there == 0:
+                source += 1
+                taken = np.int64(0)
+                continue
+            run = min(there, base + count - to)
+            from_ = (source << LEAF_SHIFT) + taken
+            copy(keys, to, keys, from_, run)
+            if weights.size:
+                copy(weights, to, weights, from_, run)
+            to += run
+            taken += run
+        counts[np.uintp(leaf)] = np.int32(count)
+        heads[np.uintp(leaf)] = keys[np.uintp(base)]
+        for slot in range(base, to):
+            u = keys[np.uintp(slot)] >> _HALF
+            if u != row:
+                row_leaf[np.uintp(u)] = np.uint32(leaf)
+                row = u
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _row_before(slots: Slots, leaf: Int, slot: Int) -> Int:
+    """The row of the key before this one; EMPTY_KEY where there is none."""
+    while slot == 0 and leaf > 0:
+        leaf -= 1
+        slot = np.int64(slots.counts[np.uintp(leaf)])
+    if slot == 0:
+        return np.uint64(EMPTY_KEY)
+    return slots.keys[np.uintp((leaf << LEAF_SHIFT) + slot - 1)] >> _HALF
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def vacate(slots: Slots, step: Step) -> None:
+    """After everything of the step was written: its sources are empty."""
+    counts = slots.counts
+    if step.source_slot > 0:
+        counts[np.uintp(step.source)] = np.int32(step.source_slot)
+    for leaf in range(step.stretch_begin, slots.stretch_begin):
+        counts[np.uintp(leaf)] = np.int32(0)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def migrate(slots: Slots, row_leaf: Vertices, edges_left: Int, edges_wanted: Int) -> tuple[Int, Int, Int]:
+    """Move about so many edges, in as many steps as that takes; returns (moved, stretch begin, stretch end)."""
+    moved = np.int64(0)
+    while moved < edges_wanted and slots.stretch_begin < slots.stretch_end:
+        step = plan_step(slots, edges_left - moved, edges_wanted - moved)
+        if step.edges == 0:
+            break
+        move(slots, row_leaf, step, step.begin, step.end)
+        vacate(slots, step)
+        moved += step.edges
+        slots = Slots(slots.keys, slots.weights, slots.counts, slots.heads, step.stretch_begin, step.begin)
+    return moved, np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
