@@ -13,9 +13,9 @@ import pytest
 from conftest import needs_device
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from packed_array_machine import ArrayMachine, Leaves
+from packed_array_machine import VERTICES, ArrayMachine, Leaves
 
-from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, SubCSR
+from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, SubCSR, pack
 from graphtide.gpma.layout import LEAF_SLOTS
 from graphtide.gpma.pma import PackedMemoryArray
 
@@ -140,7 +140,7 @@ def test_emulated_histories_match_the_model(
     way()
     cuda_emulator.seed(seed)
     options = settings(
-        max_examples=1000 if run_long else 100,
+        max_examples=1000 if run_long else 50,
         stateful_step_count=10,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -157,3 +157,83 @@ def test_device_histories_match_the_model(way: Callable[[], None]) -> None:
     many = settings(max_examples=150, stateful_step_count=15, deadline=None, suppress_health_check=QUIET)
     side = DeviceSide(cupy, 30_000, many)
     run_state_machine_as_test(partial(ArrayMachine, side), settings=side.settings)
+
+
+# All or nothing.
+
+
+def batches(rng: np.random.Generator) -> dict[str, EdgeBatch]:
+    """Batches for an array of 4,000 edges in 40 rows, by the way that they go."""
+
+    def batch(src: Any, dst: Any, ops: Any = None) -> EdgeBatch:
+        return EdgeBatch.of(src, dst, ops, rng.integers(1, 9, len(src)).astype(np.float32))
+
+    def anywhere(n: int, ops: Any = None) -> EdgeBatch:
+        return batch(rng.integers(0, VERTICES, n), rng.integers(0, 2**31, n), ops)
+
+    return {
+        "small": anywhere(40),
+        "large": anywhere(300, rng.integers(0, 2, 300).astype(np.uint8)),
+        "into one leaf": batch(np.full(100, 3), 2**31 + rng.permutation(100)),
+        "large into one leaf": batch(np.full(300, 3), 2**31 + rng.permutation(300)),
+        "growth": anywhere(3000),
+        "shrink": batch(np.repeat(np.arange(VERTICES), 100), np.tile(np.arange(100), VERTICES), np.zeros(4000)),
+    }
+
+
+@pytest.mark.parametrize("name", batches(np.random.default_rng(0)))
+def test_a_failed_allocation_changes_nothing(
+    emulated_cupy: ModuleType, way: Callable[[], None], name: str
+) -> None:
+    way()
+    side = DeviceSide(emulated_cupy, 0, settings())
+    rng = np.random.default_rng(5)
+    array = side.array(weighted=True)
+    array.ensure_vertices(VERTICES)
+    keys = pack(np.repeat(np.arange(VERTICES), 100), np.tile(np.arange(100), VERTICES))
+    array.load(EdgeList(keys, rng.integers(1, 9, keys.size).astype(np.float32)))
+    batch = batches(rng)[name]
+    before = side.export(array)
+    failures = 0
+    while True:
+        try:
+            with cuda_emulator.failing_allocation(failures):
+                report = array.apply(batch)
+            break
+        except MemoryError:
+            failures += 1
+        assert array.check() == []
+        assert array.n_edges == len(before)
+        assert np.array_equal(side.export(array).keys, before.keys)
+        assert np.array_equal(side.export(array).weights, before.weights)
+    assert failures > 0
+    expected = PackedMemoryArray(weighted=True)
+    expected.ensure_vertices(VERTICES)
+    expected.load(before)
+    wanted = expected.apply(batch)
+    for part in ("inserted", "overwritten", "deleted"):
+        assert np.array_equal(getattr(report.sorted(), part).keys, getattr(wanted, part).keys)
+    assert array.check() == []
+    assert np.array_equal(side.export(array).keys, expected.export().keys)
+    assert np.array_equal(side.export(array).weights, expected.export().weights)
+
+
+def test_a_batch_that_names_a_missing_row_changes_nothing(
+    emulated_cupy: ModuleType, way: Callable[[], None]
+) -> None:
+    way()
+    side = DeviceSide(emulated_cupy, 0, settings())
+    array = side.array(weighted=True)
+    array.ensure_vertices(VERTICES)
+    rng = np.random.default_rng(6)
+    for _ in range(3):
+        side.apply(array, EdgeBatch.of(rng.integers(0, VERTICES, 300), rng.integers(0, 900, 300)))
+    before = side.export(array)
+    for n in (1, 100, 1000):
+        src = rng.integers(0, VERTICES, n)
+        src[n // 2] = VERTICES
+        with pytest.raises(ValueError, match=f"row {VERTICES} of {VERTICES}"):
+            side.apply(array, EdgeBatch.of(src, rng.integers(0, 900, n)))
+        assert array.check() == []
+        assert np.array_equal(side.export(array).keys, before.keys)
+        assert np.array_equal(side.export(array).weights, before.weights)

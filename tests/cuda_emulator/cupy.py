@@ -81,10 +81,26 @@ class MemoryPool:
 
 
 _pool = MemoryPool()
+_failing_at: list[int] = []
+
+
+@contextlib.contextmanager
+def failing_allocation(at: int) -> Iterator[None]:
+    """Within it the allocation ``at`` (0: the next one) fails, CuPy's own ones counted too."""
+    _failing_at[:] = [at]
+    try:
+        yield
+    finally:
+        _failing_at.clear()
 
 
 def _memory(n_bytes: int) -> np.ndarray:
     """uint8[n_bytes] on pages of its own that end with it."""
+    if _failing_at:
+        _failing_at[0] -= 1
+        if _failing_at[0] < 0:
+            _failing_at.clear()
+            raise OutOfMemoryError("this allocation was made to fail")
     if _pool._limit and _pool._used + n_bytes > _pool._limit:
         raise OutOfMemoryError(f"out of memory allocating {n_bytes} bytes (allocated so far: {_pool._used} bytes)")
     room = -(-n_bytes // 16) * 16
