@@ -60,7 +60,9 @@ class Staging:
     def _copied(self, batch: EdgeBatch, weights: Any) -> Columns:
         n = len(batch)
         self._reserve(n)
-        parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops] if weights is None else [batch.keys, weights, batch.ops]
+        parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops]
+        if weights is not None:
+            parts.insert(1, weights)
         offsets = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
         for part, begin in zip(parts, offsets[:-1], strict=True):
             self._host[begin : begin + part.nbytes].view(part.dtype)[:] = part
