@@ -278,18 +278,22 @@ def rebuild_seconds(graph: Graph, n: int, repeats: int) -> float:
 
 
 def phases(graph: Graph, batches: list[int]) -> list[Row]:
-    """Device time by kernel, from events around each launch; batches of one kernel have none."""
+    """Device time by kernel of the ways that sort nothing, from events around each launch."""
     array = graph.array()
-    pipeline = array._pipeline
-    launch = pipeline.launch
+    names = {kernel.kernel.ptr: kernel.name for kernel in array._pipeline._kernels}
+    launcher = array._pipeline._launcher
+    plain = launcher.start, launcher.start_cooperative
     events: list[tuple[str, Any, Any]] = []
 
-    def recorded(kernel: Any, *arguments: Any, **options: Any) -> None:
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record(array.stream)
-        launch(kernel, *arguments, **options)
-        end.record(array.stream)
-        events.append((getattr(kernel, "name", str(kernel)), start, end))
+    def recorded(start: Callable[..., None]) -> Callable[..., None]:
+        def start_recorded(kernel: int, *arguments: int) -> None:
+            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+            begin.record(array.stream)
+            start(kernel, *arguments)
+            end.record(array.stream)
+            events.append((names[kernel], begin, end))
+
+        return start_recorded
 
     rows = []
     for n in batches:
@@ -298,13 +302,15 @@ def phases(graph: Graph, batches: list[int]) -> list[Row]:
         batch = batch_of(graph, graph.fresh(n), True)
         for step in range(WARM_UP + 1):
             if step == WARM_UP:
-                pipeline.launch = recorded  # type: ignore[method-assign]
+                launcher.start, launcher.start_cooperative = map(recorded, plain)
             array.apply(batch)
-            pipeline.launch = launch  # type: ignore[method-assign]
+            launcher.start, launcher.start_cooperative = plain
             array.apply(inverse(graph, batch))
         array.stream.synchronize()
         seconds = [(name, cupy.cuda.get_elapsed_time(start, end)) for name, start, end in events]
         total = sum(took for _, took in seconds)
+        if not seconds:
+            continue
         text = ", ".join(f"{name} {took / total:.0%}" for name, took in seconds)
         rows.append({"scale": graph.scale, "batch": n, "kernels us": total * 1e3, "shares": text})
         events.clear()

@@ -223,7 +223,8 @@ class Pipeline:
     def _reserve(self, room: int) -> None:
         # The old ones go first: they may be what the new ones need. Without them no batch has begun.
         self._work, self._room = None, 0
-        self._work = new_work(room, SMALL_MAX, weighted=self.weighted)
+        with self.stream:  # what is set to zero is so before kernels look
+            self._work = new_work(room, SMALL_MAX, weighted=self.weighted)
         self._room = room
         point_at(self.state, self._work)
         self.state["room"] = room
