@@ -1,4 +1,5 @@
 # Each target makes or reuses .venv and installs what it needs; Debian packages that are missing are named.
+# Those for a GPU use PYTHON and what is installed there.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +7,7 @@ KILLS ?= 100
 TOPIC ?= edges
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long kill-test check bench kafka dashboards debian clean
+.PHONY: help demo test test-long test-gpu kill-test check bench bench-gpu kafka dashboards debian clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -38,6 +39,10 @@ test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and moni
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
 	$(BIN)/pytest --run-long --kills 500
 
+test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
+	@mkdir -p .links && ln -sfn .. .links/graphtide
+	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu $(wildcard tests/test_device_*.py)
+
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
 
@@ -49,6 +54,10 @@ check: $(BIN)/.test  ## ruff, mypy, import layers
 
 bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness together
 	$(BIN)/python benchmarks/end_to_end.py
+
+bench-gpu:  ## the packed array on a CUDA device, with PYTHON as it is: nothing is installed
+	@mkdir -p .links && ln -sfn .. .links/graphtide
+	PYTHONPATH=.links $(PYTHON) benchmarks/storage.py --side device
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
 	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)

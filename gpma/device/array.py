@@ -116,7 +116,7 @@ class DevicePackedArray:
         columns = self._staging.bring(batch, weighted=self.weighted)
         pipeline = self._pipeline
         pipeline.begin(columns, self._n_vertices)
-        if self._n_edges + n > self._layout.edges_max or n > REBUILD_SHARE * self._n_edges:
+        if self._n_edges + n > self._edges_max or n > REBUILD_SHARE * self._n_edges:
             report = self._apply_rebuilding(columns, n)
             if report is not None:
                 return report
@@ -130,8 +130,8 @@ class DevicePackedArray:
             self._finish_heavy(columns)
         totals = pipeline.totals()
         self._n_edges += totals[0] - totals[2]
-        report = self._report(columns, n, totals, int(pipeline.status["slots_moved"][0]))
-        if self._n_edges < self._layout.edges_min:
+        report = self._report(columns, totals, pipeline.slots_moved())
+        if self._n_edges < self._edges_min:
             self._shrink()
         pipeline.end()
         return report
@@ -240,7 +240,7 @@ class DevicePackedArray:
                 if layout.n_leaves > self._layout.n_leaves:
                     raise
                 return None  # the ordinary way needs no second array
-        report = self._report(columns, n, totals, n_edges)
+        report = self._report(columns, totals, n_edges)
         pipeline.end()
         return report
 
@@ -271,19 +271,19 @@ class DevicePackedArray:
             self._point()
 
     def _point(self) -> None:
+        """Tell everybody where the arrays are now."""
+        self._edges_min, self._edges_max = self._layout.edges_min, self._layout.edges_max
         self._pipeline.point_at_array(self._slots, self._rows, self._layout, self._leaf_least)
 
-    def _report(
-        self, columns: Columns, n: int, totals: tuple[int, int, int, int], slots_moved: int
-    ) -> DeviceReport:
+    def _report(self, columns: Columns, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
         work = self._pipeline.work
-        old_weights = None if work.old_weights is None else work.old_weights[:n]
-        return DeviceReport(*columns, work.outcome[:n], old_weights, totals, slots_moved)
+        keys, ops, weights = columns
+        return DeviceReport(keys, ops, weights, totals, slots_moved, work.outcome, work.old_weights)
 
     def _empty_report(self) -> DeviceReport:
         cupy = import_cupy()
         bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
-        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, bytes_, floats, (0, 0, 0, 0), 0)
+        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def _no_such_row(self) -> ValueError:
         row = int(self._pipeline.status["bad_row"][0])

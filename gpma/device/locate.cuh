@@ -1,4 +1,5 @@
 // Where does a key belong? A binary search over the heads of the few leaves that its row may lie in.
+// Nothing but the index of empty rows is written by kernels while they locate, so the first-level cache may serve.
 #pragma once
 
 #include "warp.cuh"
@@ -11,7 +12,7 @@ __device__ __forceinline__ u32 last_leaf(const State& state, u64 key, u32 low, u
     if (LANES == 1) {
         while (low < high) {
             const u32 middle = low + (high - low + 1) / 2;
-            if (load_cached(state.heads + middle) <= key) low = middle;
+            if (state.heads[middle] <= key) low = middle;
             else high = middle - 1;
         }
         return low;
@@ -21,7 +22,7 @@ __device__ __forceinline__ u32 last_leaf(const State& state, u64 key, u32 low, u
     while (__any_sync(ALL_LANES, low < high)) {
         const u32 step = (high - low + LANES - 1) / LANES;
         const u64 probed = low + u64(position + 1) * step;
-        const bool below = low < high && probed <= high && load_cached(state.heads + probed) <= key;
+        const bool below = low < high && probed <= high && state.heads[probed] <= key;
         const u32 steps = __popc((__ballot_sync(ALL_LANES, below) >> first_lane) & group);
         if (low < high) {
             low += steps * step;
@@ -42,8 +43,8 @@ __device__ __forceinline__ u32 leaves_behind(const State& state, u32 degree)
 template <u32 LANES> __device__ __forceinline__ u32 locate(const State& state, u64 key)
 {
     const u32 row = u32(key >> 32), last = state.n_leaves - 1;
-    const u32 degree = load_cached(state.degrees + row);
-    u32 low = load_cached(state.row_leaf + row);
+    const u32 degree = state.degrees[row];
+    u32 low = state.row_leaf[row];
     if (LANES == 1 ? degree == 0 : __any_sync(ALL_LANES, degree == 0)) {
         const u32 found = last_leaf<LANES>(state, u64(row) << 32, degree ? low : 0, degree ? low : last);
         if (degree == 0) {

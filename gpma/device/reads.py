@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import SubCSR
-from .module import import_cupy, load as load_module
+from .module import import_cupy
+from .module import load as load_module
 from .state import DeviceArray, address, allocate
 
 THREADS = 256

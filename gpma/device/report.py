@@ -31,20 +31,30 @@ class DeviceReport:
     keys: Any
     ops: Any
     weights: Any
-    outcome: Any
-    old_weights: Any
     totals: tuple[int, int, int, int]
     slots_moved: int
+    # The work arrays, which are longer: cut when asked for, which in Python takes as long as a small batch.
+    all_outcomes: Any
+    all_old_weights: Any
 
     def __len__(self) -> int:
         return int(self.keys.size)
+
+    @property
+    def outcome(self) -> Any:
+        return self.all_outcomes[: self.keys.size]
+
+    @property
+    def old_weights(self) -> Any:
+        return None if self.all_old_weights is None else self.all_old_weights[: self.keys.size]
 
     def sorted(self) -> ChangeReport:
         """The same on the host, each part in ascending key order: exactly what the host's array reports."""
         asnumpy = import_cupy().asnumpy
         keys, ops, outcome = asnumpy(self.keys), asnumpy(self.ops), asnumpy(self.outcome)
-        weighted = self.old_weights is not None
-        old = asnumpy(self.old_weights) if weighted else None
+        old_weights = self.old_weights
+        weighted = old_weights is not None
+        old = asnumpy(old_weights) if weighted else None
         new = None
         if weighted:
             new = np.ones(keys.size, np.float32) if self.weights is None else asnumpy(self.weights)

@@ -172,6 +172,21 @@ template <class Visit> __device__ __forceinline__ void walk_chunk(
     }
 }
 
+// Sums of values by row, over 32 neighbouring edges in row order: calls emit(x, sum) by one lane for each row x
+// among them. Lanes without an edge, behind the last one with one, give NO_LEAF and 0.
+template <class Value, class Emit> __device__ __forceinline__ void add_by_row(u32 x, Value value, Emit emit)
+{
+    const u32 lane = lane_number();
+    const u32 before = __shfl_up_sync(ALL_LANES, x, 1), after = __shfl_down_sync(ALL_LANES, x, 1);
+    const u32 heads = __ballot_sync(ALL_LANES, lane == 0 || x != before);
+    const u32 head = 31 - __clz(heads & (lanes_before() | 1u << lane));
+    for (u32 offset = 1; offset < 32; offset <<= 1) {
+        const Value other = __shfl_up_sync(ALL_LANES, value, offset);
+        if (lane >= head + offset) value += other;
+    }
+    if (x != NO_LEAF && (lane == 31 || x != after)) emit(x, value);
+}
+
 // -- whole leaves ----------------------------------------------------------------------------------------------
 
 // Two neighbouring slots of a leaf; EMPTY_KEY and weight 0 where a slot is not live.

@@ -84,6 +84,24 @@ __device__ __forceinline__ Fate fate_of(const Batch& batch, const Run& run, u64 
     return fate;
 }
 
+// Puts a key, with its weight, at a position of a merged leaf: into its slot, or behind the slots into a record.
+__device__ __forceinline__ void put(const State& state, const Item& item, u32 to, u64 key, float weight)
+{
+    if (to < LEAF_SLOTS) {
+        const u64 slot = (u64(item.leaf) << LEAF_SHIFT) + to;
+        state.keys[slot] = key;
+#if WEIGHTED
+        state.weights[slot] = weight;
+#endif
+    } else {
+        Record record;
+        record.key = key;
+        record.weight = weight;
+        record.update = 0;
+        state.records[item.begin + to - LEAF_SLOTS] = record;
+    }
+}
+
 // Adds to the lengths of rows what update i of the run changes; the lanes of a warp that mean one row add together.
 // ``change`` is 0 for lanes without an update; all lanes of the warp take part.
 __device__ __forceinline__ void count_degree(const State& state, u64 key, int change)

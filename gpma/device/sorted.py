@@ -77,7 +77,7 @@ class SortedUpdates:
         try:
             self._look_up(run)
         finally:
-            self._launch("tell_totals", 1, pipeline.arguments, threads=1)
+            self._launch("tell_totals", 1, (pipeline.state, pipeline.batch), threads=1)
             flags = pipeline.wait()
         return run, flags
 
@@ -99,7 +99,7 @@ class SortedUpdates:
             keys = columns.keys[updates]
         run = Run(keys, updates)
         self._look_up(run)
-        arguments = (*pipeline.arguments, run.structure)
+        arguments = (pipeline.state, pipeline.batch, run.structure)
         n_leaves = int(pipeline.status["heavy_leaves"][0])
         self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
         self._launch("add_heavy", _ceil(run.n), arguments)
@@ -133,7 +133,9 @@ class SortedUpdates:
         return new
 
     def _look_up(self, run: Run) -> None:
-        self._launch("probe_run", _ceil(run.n), (*self._pipeline.arguments, run.structure), loops=True)
+        self._launch(
+            "probe_run", _ceil(run.n), (self._pipeline.state, self._pipeline.batch, run.structure), loops=True
+        )
         run.sum_changes()
 
     def _launch(
@@ -147,7 +149,9 @@ class SortedUpdates:
     ) -> None:
         if loops:
             blocks = min(blocks, self._pipeline.n_blocks * RUN_BLOCKS)
-        self._pipeline.launch(self._kernels[name], blocks, threads, arguments)
+        # CuPy describes a structured array at length before it passes it on; plain bytes it takes as they are.
+        values = tuple(value.view(f"V{value.itemsize}") if value.ndim else value for value in arguments)
+        self._kernels[name]((blocks,), (threads,), values, stream=self._pipeline.stream)
 
 
 def _empty_run() -> Run:

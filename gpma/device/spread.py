@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..edges import EdgeList
-from .module import import_cupy, load as load_module
+from .module import import_cupy
+from .module import load as load_module
 from .state import DeviceArray, RowIndex, Slots, address, allocate
 
 THREADS = 256

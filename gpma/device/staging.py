@@ -52,15 +52,25 @@ class Staging:
                 self._event = self._cupy.cuda.Event(disable_timing=True)
             self._event.record(current)
             self._stream.wait_event(self._event)
-        contiguous = self._cupy.ascontiguousarray
         return Columns(
-            contiguous(batch.keys), contiguous(batch.ops), None if weights is None else contiguous(weights)
+            self._straight(batch.keys, np.uint64),
+            self._straight(batch.ops, np.uint8),
+            None if weights is None else self._straight(weights, np.float32),
         )
+
+    def _straight(self, column: DeviceArray, dtype: npt.DTypeLike) -> DeviceArray:
+        """The column without gaps and of this type: itself, as a rule."""
+        if column.dtype == dtype and column.flags.c_contiguous:
+            return column
+        with self._stream:
+            return self._cupy.ascontiguousarray(column, dtype)
 
     def _copied(self, batch: EdgeBatch, weights: Any) -> Columns:
         n = len(batch)
         self._reserve(n)
-        parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops] if weights is None else [batch.keys, weights, batch.ops]
+        parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops]
+        if weights is not None:
+            parts.insert(1, np.asarray(weights, np.float32))
         offsets = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
         for part, begin in zip(parts, offsets[:-1], strict=True):
             self._host[begin : begin + part.nbytes].view(part.dtype)[:] = part

@@ -67,7 +67,7 @@ __device__ __forceinline__ void rebalance_and_finish(const State& state, const B
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
-    extern __shared__ u64 shared_memory[];
+    extern __shared__ __align__(16) u64 shared_memory[];
     __shared__ u32 block_totals[4];
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);
     if (batch.n <= n_warps) locate_small<32>(state, batch);
@@ -80,7 +80,8 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
         if (blockIdx.x == 0) finish(state, batch, flags, false);
         return;
     }
-    merge_items(state, batch.n, batch.n <= n_warps ? 1 : 32 / TILE, shared_memory, block_totals);
+    TileSpace* spaces = reinterpret_cast<TileSpace*>(shared_memory);
+    merge_items(state, batch.n, batch.n <= n_warps ? 1 : 32 / TILE, spaces, block_totals);
     grid_barrier(&state.counters->barrier, state.n_blocks);
     rebalance_and_finish(state, batch, shared_memory);
 }
@@ -152,13 +153,13 @@ __device__ __forceinline__ void release_heavy(const State& state)
 extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_leaves(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
-    __shared__ u64 leaf_keys[MERGE_THREADS / TILE * LEAF_SLOTS];
+    __shared__ TileSpace spaces[MERGE_THREADS / TILE];
     __shared__ u32 block_totals[4];
     if (obstacle(state, batch)) return;
     if (batch.heavy_merged) release_heavy(state);
     const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);
-    merge_items(state, n_items, n_items > n_warps * 32 ? 32 : 32 / TILE, leaf_keys, block_totals);
+    merge_items(state, n_items, n_items > n_warps * 32 ? 8 : 32 / TILE, spaces, block_totals);
 }
 
 // What follows the merge. A cooperative launch with STAGE_BYTES of shared memory.

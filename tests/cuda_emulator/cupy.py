@@ -81,10 +81,26 @@ class MemoryPool:
 
 
 _pool = MemoryPool()
+_failing_at: list[int] = []
+
+
+@contextlib.contextmanager
+def failing_allocation(at: int) -> Iterator[None]:
+    """Within it the allocation ``at`` (0: the next one) fails, CuPy's own ones counted too."""
+    _failing_at[:] = [at]
+    try:
+        yield
+    finally:
+        _failing_at.clear()
 
 
 def _memory(n_bytes: int) -> np.ndarray:
     """uint8[n_bytes] on pages of its own that end with it."""
+    if _failing_at:
+        _failing_at[0] -= 1
+        if _failing_at[0] < 0:
+            _failing_at.clear()
+            raise OutOfMemoryError("this allocation was made to fail")
     if _pool._limit and _pool._used + n_bytes > _pool._limit:
         raise OutOfMemoryError(f"out of memory allocating {n_bytes} bytes (allocated so far: {_pool._used} bytes)")
     room = -(-n_bytes // 16) * 16
@@ -358,6 +374,16 @@ def array_equal(a: ndarray, b: ndarray) -> ndarray:
     return _owned(np.array_equal(_plain(a), _plain(b)))
 
 
+class RandomState:
+    """``cupy.random.RandomState``."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._state = np.random.RandomState(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return _device_function(getattr(self._state, name))
+
+
 # -- streams, events, devices ----------------------------------------------------------------------------------
 
 
@@ -504,6 +530,31 @@ class RawModule:
         return RawKernel(name, entry, self._cooperative)
 
 
+# What the driver knows kernels by.
+_kernels: dict[int, RawKernel] = {}
+_UNTOLD = 0xFFFF_FFFF
+
+
+def _driver() -> dict[str, Any]:
+    """The names of ``cupy.cuda.driver``."""
+
+    def launch(cooperative: bool, kernel: int, *dims: int, shared: int, parameters: int) -> None:
+        if _kernels[kernel]._cooperative != cooperative:
+            raise EmulatorError(f"{_kernels[kernel].name} was compiled for the other way to launch")
+        pointers = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))
+        _kernels[kernel]._run(dims[:3], dims[3:], shared, pointers, None, _UNTOLD)
+
+    def launch_kernel(kernel: int, *how: int) -> None:
+        *dims, shared, _stream, parameters, _extra = how
+        launch(False, kernel, *dims, shared=shared, parameters=parameters)
+
+    def launch_cooperative_kernel(kernel: int, *how: int) -> None:
+        *dims, shared, _stream, parameters = how
+        launch(True, kernel, *dims, shared=shared, parameters=parameters)
+
+    return {"launchKernel": launch_kernel, "launchCooperativeKernel": launch_cooperative_kernel}
+
+
 class RawKernel:
     """A kernel: ``kernel(grid, block, arguments, shared_mem=0)``."""
 
@@ -515,6 +566,7 @@ class RawKernel:
         self.num_regs = 32
         self.kernel = self
         self.ptr = id(self)
+        _kernels[self.ptr] = self
         self._entry = entry
         self._cooperative = cooperative
 
@@ -525,6 +577,20 @@ class RawKernel:
         self, grid: tuple[int, ...], block: tuple[int, ...], args: Any, *, shared_mem: int = 0, stream: Any = None
     ) -> None:
         grid, block = ((*dims, 1, 1)[:3] for dims in (grid, block))
+        values = [_argument(value) for value in args]
+        pointers = (ctypes.c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values])
+        sizes = (ctypes.c_uint64 * (len(values) + 1))(*map(ctypes.sizeof, values))
+        self._run(grid, block, shared_mem, pointers, sizes, len(values))
+
+    def _run(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        shared_mem: int,
+        pointers: Any,
+        sizes: Any,
+        n_values: int,
+    ) -> None:
         threads = int(np.prod(block))
         if min(grid) < 1 or threads < 1 or threads > 1024:
             raise EmulatorError(f"CUDA_ERROR_INVALID_VALUE: {self.name} on {grid} blocks of {block} threads")
@@ -532,9 +598,6 @@ class RawKernel:
             raise EmulatorError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory for {self.name}")
         if self._cooperative and int(np.prod(grid)) > MULTIPROCESSORS * (THREADS_PER_MULTIPROCESSOR // threads):
             raise EmulatorError(f"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: {self.name} on {grid} blocks")
-        values = [_argument(value) for value in args]
-        pointers = (ctypes.c_void_p * (len(values) + 1))(*[ctypes.addressof(value) for value in values])
-        sizes = (ctypes.c_uint64 * (len(values) + 1))(*map(ctypes.sizeof, values))
         error = ctypes.create_string_buffer(ERROR_BYTES)
         launch = Launch(
             grid,
@@ -543,7 +606,7 @@ class RawKernel:
             _random.getrandbits(64),
             ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
             ctypes.cast(sizes, ctypes.POINTER(ctypes.c_uint64)),
-            len(values),
+            n_values,
             int(self._cooperative),
             _random.choice((0, 4, 64)),
             ctypes.cast(error, ctypes.c_char_p),
@@ -598,6 +661,8 @@ def _runtime() -> dict[str, Any]:
         "getDevice": lambda: 0,
         "setDevice": lambda device: None,
         "getDeviceCount": lambda: 1,
+        "driverGetVersion": lambda: 0,
+        "runtimeGetVersion": lambda: 0,
         "memGetInfo": lambda: Device.mem_info,
         "getDeviceProperties": lambda device: {"multiProcessorCount": MULTIPROCESSORS, "name": b"emulated"},
     }
@@ -621,6 +686,7 @@ def _modules() -> dict[str, types.ModuleType]:
         **memory,
         "memory": _module("cupy.cuda.memory", memory),
         "runtime": _module("cupy.cuda.runtime", _runtime()),
+        "driver": _module("cupy.cuda.driver", _driver()),
         "Stream": Stream,
         "Event": Event,
         "Device": Device,
@@ -637,7 +703,8 @@ def _modules() -> dict[str, types.ModuleType]:
         "get_array_module": lambda *arrays: (
             sys.modules["cupy"] if any(isinstance(a, ndarray) for a in arrays) else np
         ),
-        "emulated": True,
+        "random": _module("cupy.random", {"RandomState": RandomState}),
+        "__version__": "emulated",
     }
     for function in (
         empty, full, zeros, ones, empty_like, zeros_like, array, asarray, asnumpy, argsort, array_equal
