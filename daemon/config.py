@@ -181,7 +181,11 @@ class GraphConfig(Section):
         default="keep", description="Whether edges from a vertex to itself are kept, or dropped and counted."
     )
     vertices_max: int = Field(
-        default=VERTICES_MAX, ge=1, le=VERTICES_MAX, description="Stop with `id-space-full` past so many vertices."
+        default=VERTICES_MAX,
+        ge=1,
+        le=VERTICES_MAX,
+        description="Stop with `id-space-full` past so many vertices ever named: a deleted one keeps its place. "
+        "The index has room for 4,026,531,840.",
     )
 
 

@@ -549,7 +549,7 @@ async def neighbors(serving: Serving, params: Params) -> Reply:
     deadline = params.deadline(serving)
     params.end()
     asked = {
-        "vertex": int(serving.lookup(vertex, ALL_VERTICES)[0]),
+        "vertex": int((await serving.lookup_anywhere(vertex))[0]),
         "direction": direction,
         "limit": limit,
         "cursor": None if cursor < 0 else cursor,

@@ -304,6 +304,7 @@ class Pipeline:
             self.metrics.program_state(id, status.state)
         self.metrics.graph(
             vertices=self.graph.n_alive,
+            dead_vertices=self.graph.n_vertices - self.graph.n_alive,
             edges=self.graph.n_edges,
             density=self.graph.density,
             memory_bytes=self.memory_bytes(),
@@ -324,6 +325,7 @@ class Pipeline:
         lag = self.source.lag()
         return {
             "vertices": self.graph.n_alive,
+            "dead_vertices": self.graph.n_vertices - self.graph.n_alive,
             "edges": self.graph.n_edges,
             "directed": self.graph.directed,
             "weighted": self.graph.weighted,

@@ -16,6 +16,7 @@ import contextlib
 import gc
 import inspect
 import logging
+import os
 import resource
 import signal
 import socket
@@ -23,16 +24,18 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 import msgpack
 import numpy as np
+import numpy.typing as npt
 
 from ..compute.program import Program
 from ..gpma.edges import Vertices
+from ..gpma.id_table import let_go
 from ..gpma.ids import IdColumn, StringColumn
 from ..gpma.vertex_index import VertexIndexReader
 from . import handlers, shared_memory
@@ -205,6 +208,7 @@ class Serving:
         self._draining = threading.Lock()
         self._reader: ResultsReader | None = None
         self._index: VertexIndexReader | None = None
+        self._index_arrays: dict[int, npt.NDArray[Any]] = {}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="answers")
         self._waiters: list[_Waiter] = []
         self._cache: dict[Any, tuple[tuple[int, int], asyncio.Future[Reply]]] = {}
@@ -233,13 +237,26 @@ class Serving:
             case "results":
                 self._reader = ResultsReader(Layout.from_wire(message["layout"]), fds[0])
             case "index":
-                arrays = {
-                    name: shared_memory.attach(SharedArray(fd, *place))
-                    for (name, *place), fd in zip(message["arrays"], fds, strict=True)
-                }
-                self._index = VertexIndexReader(self.id_kind, arrays)
+                self._take_index(message["arrays"], fds)
         if self._reader is not None and self._index is not None:
             self._loop.call_soon_threadsafe(self._published)
+
+    def _take_index(self, places: Sequence[tuple[str, int, int, str]], fds: list[int]) -> None:
+        """Map the arrays of another generation; those that it shares with the one before stay mapped."""
+        before = self._index_arrays
+        arrays, mapped = {}, {}
+        for (name, byte_offset, n_items, dtype), fd in zip(places, fds, strict=True):
+            inode = os.fstat(fd).st_ino
+            if inode in before:
+                os.close(fd)
+                array = before[inode]
+            else:
+                array = shared_memory.attach(SharedArray(fd, byte_offset, n_items, dtype))
+            arrays[name] = mapped[inode] = array
+        replaced: list[object] = [before, self._index]
+        self._index, self._index_arrays = VertexIndexReader(self.id_kind, arrays), mapped
+        del before, array
+        let_go(replaced)
 
     def catch_up(self, index_generation: int) -> None:
         """Make sure of the vertex index: its arrays were sent before anyone could speak of them."""
@@ -274,7 +291,8 @@ class Serving:
         return snapshot.known(self.lookup(ids, snapshot.n_vertices))
 
     async def lookup_anywhere(self, ids: IdColumn) -> Vertices:
-        """Dense vertices of every indexed id, for questions to the storage."""
+        """Dense vertices of every indexed id, those of the newest epoch at least, for questions to the storage."""
+        self.snapshot()  # with an index that covers it
         if len(ids) <= handlers.VERTICES_INLINE_MAX:
             return self.lookup(ids, handlers.ALL_VERTICES)
         return await self.in_thread(self.lookup, ids, handlers.ALL_VERTICES)

@@ -6,6 +6,7 @@ Pages are taken when they are first written: room to grow costs nothing until it
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import socket
@@ -26,6 +27,8 @@ class SharedMap(mmap.mmap):
     fd: int = -1
 
     def __del__(self) -> None:
+        with contextlib.suppress(BufferError):
+            self.close()  # releases the interpreter, which the end of a mapping otherwise does not
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -1,327 +1,107 @@
-"""The hash tables of the vertex index: from external id to dense vertex, and back.
+"""The arrays of the vertex index: the hash table of ``slots.py``, and the ids themselves in dense order, which
+are also the reverse map.
 
-Open addressing with linear probing in a power-of-two table of 64-bit slots. A slot holds the upper half of the
-id's hash and the dense vertex plus one; 0 is empty. The ids themselves stand in dense order in arrays of their
-own, which are also the reverse map. Batches are taken in blocks: hash and prefetch all, then look.
-
-One writer and any number of readers share the arrays without locks. An id is written first and its slot
-afterwards with a release store, so whoever sees the slot (acquire load) sees the id. Nothing is ever removed.
-A table that is full is copied into a larger one as a whole, and the old arrays are never written again.
+``IntTable`` and ``StringTable`` are one generation of these arrays, as readers hold them. ``GrowingTable`` is the
+writer's: it replaces arrays by larger ones, each time as a new generation, and without a pause. The table moves
+slot by slot (``slots.py``); of every other array, once it is five eighths full, a larger copy is
+filled beside it as ids come in, and takes over when it has caught up. An array that was replaced is never written
+again, but for an old table while it is being moved.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .edges import NO_VERTEX, Vertices
-from .hashing import Bytes, Words, hash_bytes, hash_int, load_acquire, prefetch, store_release
-from .ids import IdColumn, IntColumn, StringColumn
+from .edges import Vertices
+from .hashing import Bytes, Words
+from .id_kernels import insert_ints, insert_strings, lookup_ints, lookup_strings
+from .ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn
+from .slots import (
+    COVERED,
+    EVERYTHING,
+    GENERATION,
+    HEADER_WORDS,
+    MOVED,
+    NO_SLOTS,
+    START,
+    capacity,
+    first_empty,
+    slots_for,
+)
 
 Allocate = Callable[[str, int, Any], npt.NDArray[Any]]
-"""(name, size, dtype) -> a new array of that size, whatever its content."""
+"""(name, size, dtype) -> a new array of that size, all zero."""
 
-SLOTS_MIN = 1024
-LOAD_NUMERATOR, LOAD_DENOMINATOR = 3, 5
 ARENA_BYTES_MIN = 1 << 14
 
-_BLOCK = 128
-_DENSE = np.uint64(0xFFFF_FFFF)
-_TAG = np.uint64(0xFFFF_FFFF_0000_0000)
-_ONE = np.uint64(1)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _element(visit: int, half: int) -> int:
-    """Which element is visited next: in order, or, with ``half`` > 0, each beside its partner ``half`` later."""
-    if half == 0:
-        return visit
-    return (visit >> 1) + (visit & 1) * half
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _find_int(
-    table: Words, external: IntColumn, bound: np.int64, hashed: np.uint64, value: np.int64
-) -> tuple[np.int64, np.int64]:
-    """(dense vertex, its slot), or (-1, the empty slot where the search ended)."""
-    mask = np.uint64(table.size - 1)
-    at = hashed & mask
-    while True:
-        slot = load_acquire(table, np.int64(at))
-        if slot == np.uint64(0):
-            return np.int64(-1), np.int64(at)
-        if slot & _TAG == hashed & _TAG:
-            dense = np.int64(slot & _DENSE) - np.int64(1)
-            if dense < bound and external[dense] == value:
-                return dense, np.int64(at)
-        at = (at + _ONE) & mask
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _lookup_ints(header: Words, table: Words, external: IntColumn, n: int, ids: IntColumn, out: Vertices) -> None:
-    mask = np.uint64(table.size - 1)
-    bound = min(np.int64(n), np.int64(external.size))
-    hashes = np.empty(_BLOCK, np.uint64)
-    for base in range(0, ids.size, _BLOCK):
-        count = min(_BLOCK, ids.size - base)
-        for j in range(count):
-            hashes[j] = hash_int(ids[base + j], header[0], header[1])
-            prefetch(table, np.int64(hashes[j] & mask))
-        for j in range(count):
-            slot = load_acquire(table, np.int64(hashes[j] & mask))
-            if slot != np.uint64(0):
-                prefetch(external, np.int64(slot & _DENSE) - np.int64(1))
-        for j in range(count):
-            dense, _ = _find_int(table, external, bound, hashes[j], ids[base + j])
-            out[base + j] = NO_VERTEX if dense < 0 else np.uint32(dense)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _insert_ints(
-    header: Words,
-    table: Words,
-    external: IntColumn,
-    n: int,
-    ids: IntColumn,
-    half: int,
-    begin: int,
-    out: Vertices,
-) -> tuple[np.int64, np.int64]:
-    """Insert from visit ``begin`` on until all are in or no room is left: (vertices, next visit)."""
-    mask = np.uint64(table.size - 1)
-    n_vertices = np.int64(n)
-    hashes = np.empty(_BLOCK, np.uint64)
-    for base in range(begin, ids.size, _BLOCK):
-        count = min(_BLOCK, ids.size - base)
-        for j in range(count):
-            hashes[j] = hash_int(ids[_element(base + j, half)], header[0], header[1])
-            prefetch(table, np.int64(hashes[j] & mask))
-        for j in range(count):
-            slot = table[np.int64(hashes[j] & mask)]
-            if slot != np.uint64(0):
-                prefetch(external, np.int64(slot & _DENSE) - np.int64(1))
-        for j in range(count):
-            element = _element(base + j, half)
-            dense, at = _find_int(table, external, n_vertices, hashes[j], ids[element])
-            if dense < 0:
-                if n_vertices == external.size:
-                    return n_vertices, np.int64(base + j)
-                dense = n_vertices
-                external[dense] = ids[element]
-                store_release(table, at, (hashes[j] & _TAG) | np.uint64(dense + 1))
-                n_vertices += np.int64(1)
-            out[element] = np.uint32(dense)
-    return n_vertices, np.int64(ids.size)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _place(table: Words, hashed: np.uint64, dense: int) -> None:
-    """Take the first empty slot, for an id that is known not to be there."""
-    mask = np.uint64(table.size - 1)
-    at = hashed & mask
-    while table[np.int64(at)] != np.uint64(0):
-        at = (at + _ONE) & mask
-    table[np.int64(at)] = (hashed & _TAG) | np.uint64(dense + 1)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _rehash_ints(header: Words, table: Words, external: IntColumn, n: int) -> None:
-    mask = np.uint64(table.size - 1)
-    hashes = np.empty(_BLOCK, np.uint64)
-    for base in range(0, n, _BLOCK):
-        count = min(_BLOCK, n - base)
-        for j in range(count):
-            hashes[j] = hash_int(external[base + j], header[0], header[1])
-            prefetch(table, np.int64(hashes[j] & mask))
-        for j in range(count):
-            _place(table, hashes[j], base + j)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _find_string(
-    table: Words,
-    offsets: IntColumn,
-    arena: Bytes,
-    bound: np.int64,
-    hashed: np.uint64,
-    data: Bytes,
-    start: np.int64,
-    end: np.int64,
-) -> tuple[np.int64, np.int64]:
-    """(dense vertex, its slot), or (-1, the empty slot where the search ended)."""
-    mask = np.uint64(table.size - 1)
-    at = hashed & mask
-    while True:
-        slot = load_acquire(table, np.int64(at))
-        if slot == np.uint64(0):
-            return np.int64(-1), np.int64(at)
-        if slot & _TAG == hashed & _TAG:
-            dense = np.int64(slot & _DENSE) - np.int64(1)
-            if dense < bound and offsets[dense + 1] - offsets[dense] == end - start:
-                first = offsets[dense]
-                i = np.int64(0)
-                while i < end - start and arena[first + i] == data[start + i]:
-                    i += np.int64(1)
-                if i == end - start:
-                    return dense, np.int64(at)
-        at = (at + _ONE) & mask
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _lookup_strings(
-    header: Words,
-    table: Words,
-    offsets: IntColumn,
-    arena: Bytes,
-    n: int,
-    data: Bytes,
-    bounds: IntColumn,
-    out: Vertices,
-) -> None:
-    mask = np.uint64(table.size - 1)
-    known = min(np.int64(n), np.int64(offsets.size - 1))
-    hashes = np.empty(_BLOCK, np.uint64)
-    for base in range(0, out.size, _BLOCK):
-        count = min(_BLOCK, out.size - base)
-        for j in range(count):
-            hashes[j] = hash_bytes(data, bounds[base + j], bounds[base + j + 1], header[0], header[1])
-            prefetch(table, np.int64(hashes[j] & mask))
-        for j in range(count):
-            start, end = bounds[base + j], bounds[base + j + 1]
-            dense, _ = _find_string(table, offsets, arena, known, hashes[j], data, start, end)
-            out[base + j] = NO_VERTEX if dense < 0 else np.uint32(dense)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _insert_strings(
-    header: Words,
-    table: Words,
-    offsets: IntColumn,
-    arena: Bytes,
-    n: int,
-    data: Bytes,
-    bounds: IntColumn,
-    half: int,
-    begin: int,
-    out: Vertices,
-) -> tuple[np.int64, np.int64]:
-    """Insert from visit ``begin`` on until all are in or no room is left: (vertices, next visit)."""
-    mask = np.uint64(table.size - 1)
-    n_vertices = np.int64(n)
-    hashes = np.empty(_BLOCK, np.uint64)
-    for base in range(begin, out.size, _BLOCK):
-        count = min(_BLOCK, out.size - base)
-        for j in range(count):
-            element = _element(base + j, half)
-            hashes[j] = hash_bytes(data, bounds[element], bounds[element + 1], header[0], header[1])
-            prefetch(table, np.int64(hashes[j] & mask))
-        for j in range(count):
-            element = _element(base + j, half)
-            start, end = bounds[element], bounds[element + 1]
-            dense, at = _find_string(table, offsets, arena, n_vertices, hashes[j], data, start, end)
-            if dense < 0:
-                first = offsets[n_vertices]
-                if n_vertices == offsets.size - 1 or first + end - start > arena.size:
-                    return n_vertices, np.int64(base + j)
-                dense = n_vertices
-                arena[first : first + end - start] = data[start:end]
-                offsets[dense + 1] = first + end - start
-                store_release(table, at, (hashes[j] & _TAG) | np.uint64(dense + 1))
-                n_vertices += np.int64(1)
-            out[element] = np.uint32(dense)
-    return n_vertices, np.int64(out.size)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _rehash_strings(header: Words, table: Words, offsets: IntColumn, arena: Bytes, n: int) -> None:
-    mask = np.uint64(table.size - 1)
-    hashes = np.empty(_BLOCK, np.uint64)
-    for base in range(0, n, _BLOCK):
-        count = min(_BLOCK, n - base)
-        for j in range(count):
-            hashes[j] = hash_bytes(arena, offsets[base + j], offsets[base + j + 1], header[0], header[1])
-            prefetch(table, np.int64(hashes[j] & mask))
-        for j in range(count):
-            _place(table, hashes[j], base + j)
-
-
-def _slots_for(n_vertices: int) -> int:
-    """The smallest table in which so many ids stay under the greatest load."""
-    slots = SLOTS_MIN
-    while slots * LOAD_NUMERATOR // LOAD_DENOMINATOR < n_vertices:
-        slots *= 2
-    return slots
-
-
-def _capacity(slots: int) -> int:
-    return slots * LOAD_NUMERATOR // LOAD_DENOMINATOR
-
-
-def _header(allocate: Allocate, seeds: Words | None, generation: int) -> Words:
-    """uint64[3]: the two seeds of the hash, and the generation."""
-    header = allocate("header", 3, np.dtype(np.uint64))
-    header[:2] = np.frombuffer(os.urandom(16), np.uint64) if seeds is None else seeds
-    header[2] = generation
-    return header
-
-
-def _empty_table(allocate: Allocate, slots: int) -> Words:
-    table = allocate("table", slots, np.dtype(np.uint64))
-    table.fill(0)
-    return table
-
-
-def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous read-only view: the one form of input for which the kernels are compiled."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
+# A copy begins when this share of an array is in use, and goes on by so many items for each that comes: it is
+# done before the rest is used up.
+_COPY_NUMERATOR, _COPY_DENOMINATOR = 5, 8
+_COPIED_PER_ITEM = 4
+_COPIED_MIN = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class IntTable:
-    """int64 ids: ``header`` uint64[3], ``table`` uint64[slots], ``external`` int64[capacity] in dense order."""
+    """int64 ids: ``header`` uint64[HEADER_WORDS], ``table`` uint64[slots], ``old`` the table that is being moved,
+    or ``NO_SLOTS``; ``external`` int64[room] in dense order."""
 
     kind: ClassVar[str] = "int"
     header: Words
     table: Words
+    old: Words
     external: IntColumn
 
     @classmethod
-    def create(cls, allocate: Allocate, n_vertices: int, generation: int, seeds: Words | None = None) -> IntTable:
+    def create(cls, allocate: Allocate, n_vertices: int, generation: int) -> IntTable:
         """An empty table with room for at least ``n_vertices``."""
-        slots = _slots_for(n_vertices)
-        external = allocate("external", _capacity(slots), np.dtype(np.int64))
-        return cls(_header(allocate, seeds, generation), _empty_table(allocate, slots), external)
+        header, table = _empty(allocate, n_vertices, generation)
+        external = allocate("external", _room(max(n_vertices, capacity(table.size))), np.dtype(np.int64))
+        return cls(header, table, NO_SLOTS, external)
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return {"header": self.header, "table": self.table, "external": self.external}
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of ids."""
+        return {"external": self.external}
+
+    def used(self, n_vertices: int) -> dict[str, int]:
+        """How many items of each of them are in use."""
+        return {"external": n_vertices}
+
+    def needed(self, ids: IdColumn) -> dict[str, int]:
+        """How many items of each of them these ids take at most."""
+        return {"external": len(ids)}
 
     def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
         column = _int_column(ids)
         out = np.empty(column.size, np.uint32)
-        _lookup_ints(_frozen(self.header), _frozen(self.table), _frozen(self.external), n_vertices, column, out)
+        header, table, old, external = map(_frozen, (self.header, self.table, self.old, self.external))
+        lookup_ints(header, table, old, external, n_vertices, column, out)
         return out
 
     def insert(self, ids: IdColumn, half: int, begin: int, n_vertices: int, out: Vertices) -> tuple[int, int]:
         """(vertices afterwards, the visit at which room ran out; ``out.size`` when all are in)."""
+        limit = capacity(self.table.size)
         column = _int_column(ids)
-        header = _frozen(self.header)
-        n, visit = _insert_ints(header, self.table, self.external, n_vertices, column, half, begin, out)
+        n, visit = insert_ints(
+            self.header,
+            self.table,
+            _writable(self.old),
+            self.external,
+            n_vertices,
+            limit,
+            column,
+            half,
+            begin,
+            out,
+        )
         return int(n), int(visit)
-
-    def grown(self, allocate: Allocate, n_vertices: int) -> IntTable:
-        """A copy with room for more."""
-        larger = IntTable.create(allocate, _capacity(self.table.size) + 1, _next(self.header), self.header[:2])
-        larger.external[:n_vertices] = self.external[:n_vertices]
-        _rehash_ints(_frozen(larger.header), larger.table, _frozen(larger.external), n_vertices)
-        return larger
 
     def ids(self, dense: Vertices) -> IdColumn:
         return self.external[dense]
@@ -332,65 +112,53 @@ class IntTable:
 
 @dataclass(frozen=True, slots=True)
 class StringTable:
-    """String ids: vertex d is ``arena[offsets[d]:offsets[d + 1]]`` (uint8[], int64[capacity + 1])."""
+    """String ids: vertex d is ``arena[offsets[d]:offsets[d + 1]]`` (uint8[], int64[room + 1]); the other arrays
+    are those of ``IntTable``."""
 
     kind: ClassVar[str] = "string"
     header: Words
     table: Words
+    old: Words
     offsets: IntColumn
     arena: Bytes
 
     @classmethod
-    def create(
-        cls,
-        allocate: Allocate,
-        n_vertices: int,
-        generation: int,
-        seeds: Words | None = None,
-        arena_bytes: int = 0,
-    ) -> StringTable:
+    def create(cls, allocate: Allocate, n_vertices: int, generation: int, arena_bytes: int = 0) -> StringTable:
         """An empty table with room for at least ``n_vertices`` of ``arena_bytes`` together."""
-        slots = _slots_for(n_vertices)
-        offsets = allocate("offsets", _capacity(slots) + 1, np.dtype(np.int64))
-        offsets[0] = 0
-        arena = allocate("arena", max(arena_bytes, ARENA_BYTES_MIN), np.dtype(np.uint8))
-        return cls(_header(allocate, seeds, generation), _empty_table(allocate, slots), offsets, arena)
+        header, table = _empty(allocate, n_vertices, generation)
+        offsets = allocate("offsets", _room(max(n_vertices, capacity(table.size))) + 1, np.dtype(np.int64))
+        arena = allocate("arena", max(_room(arena_bytes), ARENA_BYTES_MIN), np.dtype(np.uint8))
+        return cls(header, table, NO_SLOTS, offsets, arena)
 
-    def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return {"header": self.header, "table": self.table, "offsets": self.offsets, "arena": self.arena}
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of ids."""
+        return {"offsets": self.offsets, "arena": self.arena}
+
+    def used(self, n_vertices: int) -> dict[str, int]:
+        """How many items of each of them are in use."""
+        return {"offsets": n_vertices + 1, "arena": int(self.offsets[n_vertices])}
+
+    def needed(self, ids: IdColumn) -> dict[str, int]:
+        """How many items of each of them these ids take at most."""
+        assert isinstance(ids, StringColumn)
+        return {"offsets": len(ids), "arena": int(ids.offsets[-1] - ids.offsets[0])}
 
     def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
         data, bounds = _string_column(ids)
         out = np.empty(bounds.size - 1, np.uint32)
+        header, table, old = map(_frozen, (self.header, self.table, self.old))
         offsets, arena = _frozen(self.offsets), _frozen(self.arena)
-        _lookup_strings(_frozen(self.header), _frozen(self.table), offsets, arena, n_vertices, data, bounds, out)
+        lookup_strings(header, table, old, offsets, arena, n_vertices, data, bounds, out)
         return out
 
     def insert(self, ids: IdColumn, half: int, begin: int, n_vertices: int, out: Vertices) -> tuple[int, int]:
         """(vertices afterwards, the visit at which room ran out; ``out.size`` when all are in)."""
         data, bounds = _string_column(ids)
-        header = _frozen(self.header)
-        n, visit = _insert_strings(
-            header, self.table, self.offsets, self.arena, n_vertices, data, bounds, half, begin, out
+        header, table, old, limit = self.header, self.table, _writable(self.old), capacity(self.table.size)
+        n, visit = insert_strings(
+            header, table, old, self.offsets, self.arena, n_vertices, limit, data, bounds, half, begin, out
         )
         return int(n), int(visit)
-
-    def grown(self, allocate: Allocate, n_vertices: int) -> StringTable:
-        """A copy with room for more: more ids where those ran out, else more bytes."""
-        capacity = self.offsets.size - 1
-        used = int(self.offsets[n_vertices])
-        if n_vertices == capacity:
-            capacity = _capacity(2 * self.table.size)
-            # Bytes for so many ids of about the present mean length, so that both run out together.
-            arena_bytes = max(self.arena.size, used * capacity // n_vertices * 9 // 8)
-        else:
-            arena_bytes = 2 * self.arena.size
-        larger = StringTable.create(allocate, capacity, _next(self.header), self.header[:2], arena_bytes)
-        larger.offsets[: n_vertices + 1] = self.offsets[: n_vertices + 1]
-        larger.arena[:used] = self.arena[:used]
-        offsets, arena = _frozen(larger.offsets), _frozen(larger.arena)
-        _rehash_strings(_frozen(larger.header), larger.table, offsets, arena, n_vertices)
-        return larger
 
     def ids(self, dense: Vertices) -> IdColumn:
         return StringColumn(self.arena, self.offsets)[dense]
@@ -403,15 +171,136 @@ class StringTable:
 IdTable = IntTable | StringTable
 
 
+def arrays_of(table: IdTable) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a table by name, for ``table_of``; ``old`` is left out where nothing is being moved."""
+    arrays = {"header": table.header, "table": table.table, **table.columns()}
+    return arrays if table.old is NO_SLOTS else {**arrays, "old": table.old}
+
+
 def table_of(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> IdTable:
-    """The table over arrays that ``arrays()`` gave, as another process sees them."""
+    """The table over arrays that ``arrays_of`` gave, as another process sees them."""
+    header, table, old = arrays["header"], arrays["table"], arrays.get("old", NO_SLOTS)
     if kind == "int":
-        return IntTable(arrays["header"], arrays["table"], arrays["external"])
-    return StringTable(arrays["header"], arrays["table"], arrays["offsets"], arrays["arena"])
+        return IntTable(header, table, old, arrays["external"])
+    return StringTable(header, table, old, arrays["offsets"], arrays["arena"])
 
 
-def _next(header: Words) -> int:
-    return int(header[2]) + 1
+class GrowingTable:
+    """The writer's table. ``table`` is its present generation, which other threads may take at any time."""
+
+    def __init__(self, table: IdTable, allocate: Allocate) -> None:
+        self.table = table
+        self.n_vertices = 0
+        self._allocate = allocate
+        self._copies: dict[str, npt.NDArray[Any]] = {}
+        self._copied: dict[str, int] = {}
+        self._replaced: list[object] = []
+
+    def insert(self, ids: IdColumn, half: int, out: Vertices) -> None:
+        """Give every id its dense vertex; ``half``: see ``VertexIndex.insert_edges``."""
+        visit = 0
+        while True:
+            # Kept at each step: should there be no memory to grow, the table and the count still agree.
+            self.n_vertices, visit = self.table.insert(ids, half, visit, self.n_vertices, out)
+            if visit == out.size:
+                break
+            self._make_room()
+        self._grow_on(ids)
+        if self._replaced:  # now that no frame holds them any more
+            let_go(self._replaced)
+            self._replaced = []
+
+    def memory_bytes(self) -> int:
+        """Bytes of the arrays, of the copies being made too."""
+        held = [*arrays_of(self.table).values(), *self._copies.values()]
+        return sum(array.nbytes for array in held)
+
+    def _make_room(self) -> None:
+        """Let at least one more id in: begin to move to a larger table, or finish a copy at once."""
+        table = self.table
+        if self.n_vertices >= capacity(table.table.size):
+            # The move before is done: it takes an eighth of the ids that the larger table had room for.
+            old = table.table
+            larger = self._allocate("table", 2 * old.size, np.dtype(np.uint64))
+            self._renew({"table": larger, "old": old}, first_empty(old))
+            return
+        for name, used in table.used(self.n_vertices).items():
+            spare = MAX_STRING_ID_BYTES if name == "arena" else 1
+            if used + spare > table.columns()[name].size:
+                self._copy_on(name, used, used)
+
+    def _grow_on(self, ids: IdColumn) -> None:
+        """After a batch: copy a little further what is filling up, and let go of a table that has been moved."""
+        table = self.table
+        if table.old is not NO_SLOTS and int(table.header[MOVED]) == table.old.size:
+            self._renew({"old": NO_SLOTS})
+        needed = table.needed(ids)
+        for name, used in table.used(self.n_vertices).items():
+            size = table.columns()[name].size
+            if name in self._copies or used * _COPY_DENOMINATOR >= size * _COPY_NUMERATOR:
+                self._copy_on(name, used, max(needed[name] * _COPIED_PER_ITEM, _COPIED_MIN))
+
+    def _copy_on(self, name: str, used: int, budget: int) -> None:
+        """Copy so many more items of an array into a larger one, which takes over when it has all in use."""
+        array = self.table.columns()[name]
+        copy = self._copies.get(name)
+        if copy is None:
+            copy = self._copies[name] = self._allocate(name, _room(array.size), array.dtype)
+            self._copied[name] = 0
+        done = self._copied[name]
+        stop = min(done + budget, used)
+        copy[done:stop] = array[done:stop]
+        self._copied[name] = stop
+        if stop == used:
+            del self._copies[name], self._copied[name]
+            self._renew({name: copy})
+
+    def _renew(self, arrays: Mapping[str, npt.NDArray[Any]], start: int | None = None) -> None:
+        """Go on with these arrays as another generation; whoever holds the one before sees nothing newer in it."""
+        table = self.table
+        header = self._allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+        header[:] = table.header
+        header[GENERATION] += np.uint64(1)
+        if start is not None:
+            header[START], header[MOVED] = start, 0
+        table.header[COVERED] = self.n_vertices
+        changed: dict[str, Any] = {"header": header, **arrays}
+        self.table = replace(table, **changed)
+        self._replaced.append(table)
+
+
+def let_go(objects: list[object]) -> None:
+    """Empty this list on a thread of its own: where it holds the last reference, to unmap takes milliseconds."""
+    threading.Thread(target=objects.clear, name="let-go").start()
+
+
+def _empty(allocate: Allocate, n_vertices: int, generation: int) -> tuple[Words, Words]:
+    """The header and the table for at least so many ids."""
+    header = allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+    header[:2] = np.frombuffer(os.urandom(16), np.uint64)
+    header[GENERATION], header[COVERED] = generation, EVERYTHING
+    return header, allocate("table", slots_for(n_vertices), np.dtype(np.uint64))
+
+
+def _room(items: int) -> int:
+    """The size of an array that is to hold so many items without having to grow soon."""
+    return items * 3 // 2
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous read-only view: the one form of input for which the kernels are compiled."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _writable(old: Words) -> Words:
+    """The old table, in the one form for which inserting is compiled."""
+    return _NO_SLOTS_WRITABLE if old is NO_SLOTS else old
+
+
+_NO_SLOTS_WRITABLE = np.zeros(2, np.uint64)
+"""Never written: where nothing is moved, every id is in the table."""
 
 
 def _int_column(ids: IdColumn) -> IntColumn:

@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .edges import MAX_VERTICES, NO_VERTEX, Vertices
-from .id_table import Allocate, IdTable, IntTable, StringTable, table_of
+from .id_table import Allocate, GrowingTable, IdTable, IntTable, StringTable, arrays_of, table_of
 from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
+from .slots import GENERATION, MOVED_PER_ID, SLOTS_MAX, SLOTS_MIN, capacity
 
 Kind = Literal["int", "string"]
 
 
 def in_memory(name: str, size: int, dtype: Any) -> npt.NDArray[Any]:
     """An array in this process's own memory: the default of ``VertexIndex.create``."""
-    return np.empty(size, dtype)
+    return np.zeros(size, dtype)
 
 
 class VertexIndexReader:
@@ -38,7 +39,7 @@ class VertexIndexReader:
     @property
     def generation(self) -> int:
         """The generation of the arrays."""
-        return int(self._table.header[2])
+        return int(self._table.header[GENERATION])
 
     def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
         """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
@@ -57,17 +58,16 @@ class VertexIndex:
     """The writer's side. Make one with ``create``; one thread inserts."""
 
     def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
-        self._table = table
+        self._growing = GrowingTable(table, allocate)
         self._allocate = allocate
-        self._vertices_max = vertices_max
-        self._n_vertices = 0
+        self._vertices_max = min(vertices_max, capacity(SLOTS_MAX))
 
     @classmethod
     def create(cls, kind: Kind, allocate: Allocate = in_memory, vertices_max: int = MAX_VERTICES) -> VertexIndex:
         """An empty index.
 
-        ``allocate(name, size, dtype)`` makes every array, so that they can lie in shared memory; what was
-        allocated before stays readable for those who hold it.
+        ``allocate(name, size, dtype)`` makes every array, all zero, so that they can lie in shared memory; what
+        was allocated before stays readable for those who hold it. There is room for 15/16 of 2^32 vertices.
         """
         if not 0 < vertices_max <= MAX_VERTICES:
             raise ValueError(f"vertices_max must be 1 to {MAX_VERTICES}, not {vertices_max}")
@@ -79,6 +79,10 @@ class VertexIndex:
         return cls(table, allocate, vertices_max)
 
     @property
+    def _table(self) -> IdTable:
+        return self._growing.table
+
+    @property
     def kind(self) -> str:
         """``"int"`` or ``"string"``."""
         return self._table.kind
@@ -86,20 +90,20 @@ class VertexIndex:
     @property
     def n_vertices(self) -> int:
         """Vertices known; dense ids are below it."""
-        return self._n_vertices
+        return self._growing.n_vertices
 
     @property
     def generation(self) -> int:
         """Rises whenever the arrays are replaced by larger ones."""
-        return int(self._table.header[2])
+        return int(self._table.header[GENERATION])
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays of one generation, for a reader; ``header[2]`` is the generation."""
-        return self._table.arrays()
+        return arrays_of(self._table)
 
     def memory_bytes(self) -> int:
-        """Bytes of the present arrays."""
-        return sum(array.nbytes for array in self.arrays().values())
+        """Bytes of the present arrays, room to grow included."""
+        return self._growing.memory_bytes()
 
     def insert(self, ids: IdColumn) -> Vertices:
         """The dense vertex of each id (uint32[n]); new ones are numbered in order of first appearance.
@@ -129,7 +133,7 @@ class VertexIndex:
         Raises:
             TypeError: the ids are not of the graph's kind.
         """
-        return self._table.lookup(ids, self._n_vertices if n_vertices is None else n_vertices)
+        return self._table.lookup(ids, self.n_vertices if n_vertices is None else n_vertices)
 
     def external(self, dense: Vertices) -> IdColumn:
         """The external id of each vertex.
@@ -137,8 +141,8 @@ class VertexIndex:
         Raises:
             IndexError: one is not a vertex.
         """
-        if dense.size and int(dense.max()) >= self._n_vertices:
-            raise IndexError(f"vertex {int(dense.max())} is not below {self._n_vertices}")
+        if dense.size and int(dense.max()) >= self.n_vertices:
+            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
         return self._table.ids(dense)
 
     def smallest(self, dense: Vertices) -> int:
@@ -156,9 +160,9 @@ class VertexIndex:
 
         They never change, so the arrays may be written out while the index grows.
         """
-        n = self._n_vertices if n_vertices is None else n_vertices
-        if n > self._n_vertices:
-            raise IndexError(f"there are {self._n_vertices} vertices, not {n}")
+        n = self.n_vertices if n_vertices is None else n_vertices
+        if n > self.n_vertices:
+            raise IndexError(f"there are {self.n_vertices} vertices, not {n}")
         ids = self._table.first_ids(n)
         if isinstance(ids, StringColumn):
             return {"data": ids.data, "offsets": ids.offsets}
@@ -178,7 +182,8 @@ class VertexIndex:
         known, _ = table.insert(ids, 0, 0, 0, np.empty(n, np.uint32))
         if known != n:
             raise ValueError(f"the state of the vertex index names {n - known} ids twice")
-        self._table, self._n_vertices = table, n
+        self._growing = GrowingTable(table, self._allocate)
+        self._growing.n_vertices = n
 
     def _load(self, state: Mapping[str, npt.NDArray[Any]]) -> tuple[IdColumn, IdTable]:
         expected = {"ids"} if self.kind == "int" else {"data", "offsets"}
@@ -202,30 +207,26 @@ class VertexIndex:
             raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
         self._check_room(ids)
         out = np.empty(len(ids), np.uint32)
-        visit = 0
-        while True:
-            # Kept at each step: should there be no memory to grow, the table and the count still agree.
-            self._n_vertices, visit = self._table.insert(ids, half, visit, self._n_vertices, out)
-            if visit == out.size:
-                return out
-            self._table = self._table.grown(self._allocate, self._n_vertices)
+        self._growing.insert(ids, half, out)
+        return out
 
     def _check_room(self, ids: IdColumn) -> None:
         """Refuse a batch that would pass the limit; counting exactly only where it could."""
-        if self._n_vertices + len(ids) <= self._vertices_max:
+        if self.n_vertices + len(ids) <= self._vertices_max:
             return
-        new = ids[self._table.lookup(ids, self._n_vertices) == NO_VERTEX]
+        new = ids[self._table.lookup(ids, self.n_vertices) == NO_VERTEX]
         n_new = len(set(new.to_list())) if isinstance(new, StringColumn) else np.unique(new).size
-        if self._n_vertices + n_new > self._vertices_max:
+        if self.n_vertices + n_new > self._vertices_max:
             raise OverflowError(
-                f"{n_new} new vertices beside {self._n_vertices} would pass the {self._vertices_max} allowed"
+                f"{n_new} new vertices beside {self.n_vertices} would pass the {self._vertices_max} allowed"
             )
 
 
 def warm_up(kind: Kind) -> None:
     """Compile every kernel, or load it from the cache."""
     index = VertexIndex.create(kind)
-    ids = np.arange(4) if kind == "int" else StringColumn.of("abcd")
-    index.insert_edges(ids, ids)
-    index._table.grown(in_memory, index.n_vertices)
+    for base in range(0, capacity(SLOTS_MIN) + SLOTS_MIN // MOVED_PER_ID + 1, 100):  # until it has grown
+        numbers = np.arange(base, base + 100)
+        ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
+        index.insert_edges(ids, ids)
     index.lookup(ids)

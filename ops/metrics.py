@@ -217,6 +217,9 @@ class Metrics:
             VERTEX_CHANGES,
         )
         self._vertices = self._gauge("vertices", "Vertices of the graph.")
+        self._dead_vertices = self._gauge(
+            "dead_vertices", "Deleted vertices, whose ids are kept in case they come back."
+        )
         self._edges = self._gauge("edges", "Edges of the graph; an undirected edge counts once.")
         self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
         self._slots_moved = self._counter("rebalance_slots_moved", "Slots rewritten by merges and rebalancing.")
@@ -415,9 +418,12 @@ class Metrics:
         for kind, number in {"inserted": inserted, "deleted": deleted, "absent": absent}.items():
             self._vertex_changes.labels(kind).inc(number)
 
-    def graph(self, *, vertices: int, edges: int, density: float, memory_bytes: Mapping[str, int]) -> None:
+    def graph(
+        self, *, vertices: int, edges: int, density: float, memory_bytes: Mapping[str, int], dead_vertices: int = 0
+    ) -> None:
         """The graph as it is, and the memory of every structure; structures not named are gone."""
         self._vertices.set(vertices)
+        self._dead_vertices.set(dead_vertices)
         self._edges.set(edges)
         self._density.set(density)
         with self._lock:

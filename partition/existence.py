@@ -8,6 +8,7 @@ deleted first, and what the batch said of its edges before the deletion is left 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -19,6 +20,7 @@ from ..gpma.rows import RowView
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
+_INSERT = np.uint8(Op.INSERT)
 # Flags grow by this factor, so that a new vertex costs constant time.
 _ROOM = 1.5
 
@@ -92,11 +94,12 @@ class Existence:
     def plan(self, batch: EdgeBatch, ops: VertexOps | None, n_before: int) -> VertexChange | None:
         """What a batch does to vertices, of which ``n_before`` were known; None: nothing. Changes nothing.
 
-        Costs a constant where no operation on vertices comes and no vertex is dead.
+        Without operations on vertices it costs a constant where no vertex is dead, and one look at the batch where
+        none of those is named.
         """
-        if ops is None and self.n_dead == 0:
-            return None
         if ops is None:
+            if self.n_dead == 0 or not _names_dead(_frozen(batch.keys), _frozen(batch.ops), self._alive):
+                return None
             ops = _NO_OPS
         deletions = _Deletions.of(ops)
         named, overridden = self._named(batch, deletions)
@@ -188,6 +191,24 @@ class _Deletions:
 
 
 _NO_OPS = VertexOps(np.empty(0, np.uint32), np.empty(0, np.uint8), np.empty(0, np.int64))
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous read-only view: the one form of input for which the kernel is compiled."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _names_dead(keys: Keys, ops: Ops, alive: Flags) -> bool:
+    """Whether an insert names a vertex that is dead."""
+    known = np.uint64(alive.size)
+    for i in range(keys.size):
+        src, dst = keys[i] >> np.uint64(32), keys[i] & np.uint64(0xFFFF_FFFF)
+        if ops[i] == _INSERT and src < known and dst < known and not (alive[src] and alive[dst]):
+            return True
+    return False
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

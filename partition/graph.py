@@ -406,5 +406,6 @@ def warm_up() -> None:
         graph.apply(EdgeBatch.of([0], [1]), 2)
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), 2, ops)
+        graph.apply(EdgeBatch.of([0], [1]), 2)
     finally:
         graph.close()

@@ -14,6 +14,7 @@ from naive import NaiveGraph, NaiveReport
 
 from graphtide.gpma import pma
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
+from graphtide.partition import existence
 from graphtide.partition import graph as graph_module
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
@@ -221,6 +222,22 @@ def test_without_memory_nothing_happens_to_vertices_either(
     assert change.revived_vertices.tolist() == [3]
     assert change.deleted_vertices.size == 399
     graph.close()
+
+
+def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
+    kernels = (existence._names_dead, existence._count_into, existence._list_into)
+    before = [len(kernel.signatures) for kernel in kernels]
+    assert all(before)
+    for directed, in_edges, weighted in itertools.product((True, False), repeat=3):
+        graph = Graph(directed=directed, in_edges=in_edges, weighted=weighted)
+        graph.apply(EdgeBatch.of([0, 1], [1, 2], weights=[1.0, 2.0]), 3)
+        graph.apply(EdgeBatch.of([], []), 3, _ops((1, Op.DELETE_VERTEX, 0)))
+        batch = EdgeBatch.of([0], [2])
+        batch.ops.flags.writeable = False
+        graph.apply(batch, 3)
+        graph.apply(EdgeBatch.of([1], [2]), 3)
+        graph.close()
+    assert [len(kernel.signatures) for kernel in kernels] == before
 
 
 def test_what_is_loaded_has_its_dead_vertices() -> None:

@@ -152,6 +152,19 @@ def test_a_program_has_one_state_and_a_dropped_one_leaves_no_trace() -> None:
         metrics.program_state("ranks", "broken")
 
 
+def test_vertices_that_come_and_go_are_counted() -> None:
+    metrics = Metrics()
+    for _ in range(2):
+        metrics.vertex_changes(inserted=4, deleted=3, absent=1)
+    metrics.graph(vertices=8, edges=2, density=0.5, memory_bytes={}, dead_vertices=6)
+    seen = samples(metrics)
+    changes = {
+        labels[0]: value for (name, labels), value in seen.items() if name == "graphtide_vertex_changes_total"
+    }
+    assert changes == {"inserted": 8, "deleted": 6, "absent": 2}
+    assert (seen["graphtide_vertices", ()], seen["graphtide_dead_vertices", ()]) == (8, 6)
+
+
 def test_structures_that_are_gone_no_longer_show() -> None:
     metrics = Metrics()
     metrics.graph(vertices=1, edges=2, density=0.5, memory_bytes={"index": 10, "program_a": 20})

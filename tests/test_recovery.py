@@ -23,11 +23,11 @@ from graphtide.daemon.dead_letters import KafkaDeadLetters, unpack
 from graphtide.daemon.decode import Decoder
 from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import SourceError
-from graphtide.daemon.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue
+from graphtide.daemon.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue, dense_batch
 from graphtide.daemon.pipeline import Pipeline
 from graphtide.daemon.produce import Columns as Edges
 from graphtide.daemon.produce import canonical, partition_of
-from graphtide.daemon.records import BadRecord, Partition, RawRecord
+from graphtide.daemon.records import BadRecord, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.service import Service, _stop_on_signal
 from graphtide.daemon.source_kafka import Cluster, KafkaSource, Topic
 from graphtide.daemon.source_spool import SpoolSource
@@ -393,6 +393,53 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     assert newest is not None
     assert newest.epoch == (1, 1)
     assert safe == [{P: 7}]
+
+
+# -- what the pipeline counts ---------------------------------------------------------------------------------
+
+
+def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path: Path) -> None:
+    published: list[Any] = []
+    stub: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        unit="records",
+        flush=lambda: None,
+        publish=published.append,
+    )
+    index, graph, queue, metrics = VertexIndex.create("int"), Graph(), PreparedQueue(100), Metrics()
+    engine = Engine(graph, [], index.lookup)  # type: ignore[arg-type]
+    store = CheckpointStore(tmp_path)
+    pipeline = Pipeline(
+        graph=graph, index=index, engine=engine, queue=queue, source=stub, dead_letters=stub, store=store,
+        link=stub, metrics=metrics, gate=StorageGate(), position=Position(1), identity={}, program_specs={},
+        updates_max=10, linger_s=0, checkpoint_interval_s=3600, on_checkpoint=lambda _: None,
+    )  # fmt: skip
+    records = (
+        [(1, 2, 1), (3, 0, 2)],  # 1, 2 and 3 come
+        [(4, 0, 2), (4, 0, 3), (1, 0, 3), (9, 0, 3)],  # 4 comes and goes, 1 goes, 9 never was
+        [(1, 0, 3), (2, 0, 3), (2, 0, 3)],  # 1 is gone already, 2 goes, once
+        [(2, 5, 1), (2, 0, 3), (2, 0, 2)],  # 2 is back, and 5 comes
+        [(8, 0, 3)],
+    )
+    for record in records:
+        src, dst, ops = (np.array(column) for column in zip(*record, strict=True))
+        dense = dense_batch(UpdateBlock(src, dst, ops.astype(np.uint8), None, 0), index)
+        pipeline._epoch(
+            [Prepared([dense], dense.updates, index.n_vertices, {}, np.zeros(1, np.int64), np.array([3]))]
+        )
+    stats = published[-1].stats
+    engine.close()
+    graph.close()
+    store.close()
+    assert (stats["vertices"], stats["dead_vertices"], stats["edges"], stats["updates_applied"]) == (3, 2, 0, 11)
+    assert [epoch.alive_changed.tolist() for epoch in published] == [[], [0, 3], [1], [1], []]
+    changes = {
+        sample.labels["kind"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "graphtide_vertex_changes_total"
+    }
+    assert changes == {"inserted": 3 + 0 + 0 + 2, "deleted": 0 + 1 + 1, "absent": (1 + 1) + 1 + 0 + 1}
 
 
 # -- dead letters ---------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphtide.daemon.shared_memory import allocate
+from graphtide.gpma import id_kernels, id_table, slots, vertex_index
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
 from graphtide.gpma.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
 from graphtide.gpma.vertex_index import VertexIndex, VertexIndexReader, warm_up
@@ -105,6 +107,137 @@ def test_grows_through_many_inserts(kind: Kind) -> None:
     assert index.insert(column(ids)).tolist() == list(range(len(ids)))
     assert (index.lookup(column(many(kind, 1_000, salt=99))) == NO_VERTEX).all()
     assert index.memory_bytes() < 120 * len(ids)
+
+
+@pytest.fixture
+def _tiny_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of 16 slots, so that they grow, wrap and cluster all the time."""
+    monkeypatch.setattr(slots, "SLOTS_MIN", 16)
+    monkeypatch.setattr(id_table, "ARENA_BYTES_MIN", 64)
+    monkeypatch.setattr(id_table, "_COPIED_MIN", 1)
+
+
+@pytest.mark.usefixtures("_tiny_tables")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [1, 3, 50])
+def test_ids_are_found_at_every_moment_of_growing(kind: Kind, step: int) -> None:
+    """Old readers know what their generation knew, new ones everything, and nobody anything wrong."""
+    moving = 0
+    for salt in range(12):
+        index = VertexIndex.create(kind)
+        ids = column(many(kind, 500, salt))
+        others = column(many(kind, 50, salt=999))
+        readers: list[tuple[VertexIndexReader, int]] = []
+        for start in range(0, 500, step):
+            chosen = np.arange(start, min(start + step, 500))
+            assert index.insert(ids[chosen]).tolist() == chosen.tolist()
+            n = index.n_vertices
+            expected = np.arange(500)
+            expected[n:] = NO_VERTEX
+            assert np.array_equal(index.lookup(ids), expected)
+            assert (index.lookup(others) == NO_VERTEX).all()
+            if not readers or readers[-1][0].generation != index.generation:
+                readers.append((VertexIndexReader(kind, index.arrays()), n))
+            moving += "old" in index.arrays()
+        for reader, n in readers:
+            seen = reader.lookup(ids, MAX_VERTICES)
+            assert np.array_equal(seen[:n], np.arange(n)), "what an old generation knew it still knows"
+            assert (np.isin(seen, [NO_VERTEX]) | (seen == np.arange(500))).all()
+            assert (reader.lookup(others, MAX_VERTICES) == NO_VERTEX).all()
+        assert listed(index.external(np.arange(500, dtype=np.uint32))) == listed(ids)
+        assert len(readers) > 4
+    assert moving or step == 50, "growing takes several batches"
+
+
+@pytest.mark.usefixtures("_tiny_tables")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generation_that_was_replaced_hears_of_nothing_new(kind: Kind) -> None:
+    index = VertexIndex.create(kind)
+    ids = column(many(kind, 300))
+    done = 0
+    while done < 300:
+        before = VertexIndexReader(kind, index.arrays())
+        generation, known = index.generation, done
+        while done < 300 and index.generation == generation:
+            index.insert(ids[np.array([done])])
+            done += 1
+            known = known if index.generation != generation else done
+        if done < 300:
+            rest = np.arange(done, min(done + 5, 300))
+            index.insert(ids[rest])
+            done = int(rest[-1]) + 1
+            assert (before.lookup(ids[rest], MAX_VERTICES) == NO_VERTEX).all()
+            assert np.array_equal(before.lookup(ids[np.arange(known)], MAX_VERTICES), np.arange(known))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_table_is_a_limit_with_a_name(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (slots, vertex_index):
+        monkeypatch.setattr(module, "SLOTS_MAX", 2048)
+    index = VertexIndex.create(kind)
+    ids = column(many(kind, 1921))
+    assert index.insert(ids[np.arange(1920)]).tolist() == list(range(1920))
+    with pytest.raises(OverflowError, match=r"1 new vertices beside 1920 .* 1920 allowed"):
+        index.insert(ids)
+    assert index.lookup(ids).tolist() == [*range(1920), NO_VERTEX]
+    restored = VertexIndex.create(kind)
+    restored.restore(index.state())
+    assert restored.lookup(ids).tolist() == [*range(1920), NO_VERTEX]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_moves_and_copies_in_proportion_to_itself(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By counters: what growing writes in one batch depends on the batch, not on what is there."""
+    index = VertexIndex.create(kind)
+    ids = column(many(kind, 60_000))
+    written = 0
+    growing = index._growing
+    real_renew = type(growing)._renew
+
+    def renew(self: Any, arrays: Any, start: int | None = None) -> None:
+        nonlocal moved_before
+        real_renew(self, arrays, start)
+        moved_before = int(self.table.header[slots.MOVED]) if start is None else 0
+
+    monkeypatch.setattr(type(growing), "_renew", renew)
+    moved_before = 0
+    for start in range(0, 60_000, 100):
+        copied_before = dict(growing._copied)
+        index.insert(ids[np.arange(start, start + 100)])
+        moved = int(growing.table.header[slots.MOVED]) - moved_before
+        moved_before += moved
+        assert moved <= 2 * slots.MOVED_PER_ID * 128 + 500, "a little more, up to the end of a run"
+        for name, done in growing._copied.items():
+            budget = max(4 * growing.table.needed(ids[np.arange(start, start + 100)])[name], 1024)
+            assert done - copied_before.get(name, 0) <= budget
+            written += 1
+    assert written > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_left_to_compile_after_the_warm_up(kind: Kind) -> None:
+    kernels = (
+        id_kernels.lookup_ints,
+        id_kernels.insert_ints,
+        id_kernels.lookup_strings,
+        id_kernels.insert_strings,
+        slots.move,
+    )
+    before = [len(kernel.signatures) for kernel in kernels]
+    index = VertexIndex.create(kind, allocate)
+    ids = column(many(kind, 5_000))
+    for start in range(0, 5_000, 100):
+        index.insert(ids[np.arange(start, start + 100)])
+        assert (VertexIndexReader(kind, index.arrays()).lookup(ids, 5_000)[:start] != NO_VERTEX).all()
+    state = {name: _frozen(array) for name, array in index.state().items()}
+    index.restore(state)
+    index.insert_edges(ids, ids)
+    assert [len(kernel.signatures) for kernel in kernels] == before
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -249,7 +382,7 @@ def test_every_array_comes_from_the_given_allocator(kind: Kind) -> None:
     made: list[Any] = []
 
     def allocate(name: str, size: int, dtype: Any) -> Any:
-        made.append(np.full(size, 0x55, dtype))
+        made.append(np.zeros(size, dtype))
         return made[-1]
 
     index = VertexIndex.create(kind, allocate)

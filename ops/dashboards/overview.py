@@ -215,9 +215,13 @@ PROGRAMS = (
 GRAPH = (
     PanelSpec(
         "Size",
-        "Vertices and edges.",
+        "Vertices and edges, and deleted vertices, whose ids are kept.",
         "short",
-        (Query(f"sum({_series('vertices')})", "vertices"), Query(f"sum({_series('edges')})", "edges")),
+        (
+            Query(f"sum({_series('vertices')})", "vertices"),
+            Query(f"sum({_series('edges')})", "edges"),
+            Query(f"sum({_series('dead_vertices')})", "deleted vertices"),
+        ),
     ),
     PanelSpec(
         "Changes",

@@ -1,0 +1,126 @@
+"""The hash table of the vertex index, and how it grows while it is used.
+
+Open addressing with linear probing in a power-of-two table of 64-bit slots. A slot holds the upper half of the
+id's hash and the dense vertex plus one; 0 is empty. An id's *home* is at the top bits of its hash, so the table in
+order is the ids in order of their hashes, and a slot alone tells where it belongs in a table of twice the size:
+growing reads one table from front to back, writes the other from front to back, and looks at no id.
+
+It is done in steps, a few slots for each id that is inserted (linear hashing: Litwin, VLDB 1980, with two arrays
+instead of one). The part of the old table from ``START`` on, ``MOVED`` slots long and circular, has been moved:
+ids whose home is in there are looked for and inserted in the new table, all others in the old one. A step ends
+before an empty slot, so no run of slots is ever half moved. ``START`` was empty when it began.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from .hashing import Words, load_acquire, store_release
+
+SEED_0, SEED_1, GENERATION, START, MOVED, COVERED = range(6)
+"""The words of the header: the seeds of the hash; the arrays' generation; how far the table has grown; and below
+which dense vertex these arrays hold everything (all of them, until arrays of another generation take over)."""
+HEADER_WORDS = 6
+EVERYTHING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+SLOTS_MIN = 1024
+SLOTS_MAX = 1 << 32
+"""A slot knows the upper half of the hash, and so its home in tables of up to so many slots."""
+LOAD_NUMERATOR, LOAD_DENOMINATOR = 3, 5
+MOVED_PER_ID = 8
+"""Old slots moved for each id. While a table grows, one id for each eight slots comes at most, an eighth of the
+slots: the old table's load stays below 3/5 + 1/8, and the new one is never full before the old one is done."""
+
+NO_SLOTS = np.zeros(2, np.uint64)
+"""Stands for the old table where nothing is being moved."""
+NO_SLOTS.flags.writeable = False
+
+DENSE = np.uint64(0xFFFF_FFFF)
+TAG = np.uint64(0xFFFF_FFFF_0000_0000)
+_ONE = np.uint64(1)
+
+
+def capacity(slots: int) -> int:
+    """How many ids a table holds before it grows; the largest one cannot, and is filled further."""
+    if slots >= SLOTS_MAX:
+        return slots // 16 * 15
+    return slots * LOAD_NUMERATOR // LOAD_DENOMINATOR
+
+
+def slots_for(n_vertices: int) -> int:
+    """The smallest table in which so many ids stay under the greatest load."""
+    slots = SLOTS_MIN
+    while slots < SLOTS_MAX and capacity(slots) < n_vertices:
+        slots *= 2
+    return slots
+
+
+def first_empty(table: Words) -> int:
+    """An empty slot, where moving may begin."""
+    piece = 1 << 12
+    for start in range(0, table.size, piece):
+        empty = np.flatnonzero(table[start : start + piece] == 0)
+        if empty.size:
+            return start + int(empty[0])
+    raise AssertionError("a table is never full")
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def shift_of(table: Words) -> np.uint64:
+    """By how much a hash is shifted to give its home."""
+    shift = np.uint64(64)
+    size = table.size
+    while size > 1:
+        size >>= 1
+        shift -= _ONE
+    return shift
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def is_in_old(hashed: np.uint64, old: Words, old_shift: np.uint64, start: np.uint64, moved: np.uint64) -> bool:
+    """Whether this hash's home is in the part of the old table that is still to be moved."""
+    size = np.uint64(old.size)
+    return bool(((hashed >> old_shift) - start) & (size - _ONE) >= moved)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _place(table: Words, shift: np.uint64, slot: np.uint64) -> None:
+    """Take the first empty slot from home on, for an id that is known not to be there."""
+    mask = np.uint64(table.size - 1)
+    at = slot >> shift
+    while table[np.int64(at)] != np.uint64(0):
+        at = (at + _ONE) & mask
+    store_release(table, np.int64(at), slot)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def move(header: Words, table: Words, old: Words, count: int) -> None:
+    """Move at least ``count`` slots of the old table, or all that are left."""
+    shift, old_shift = shift_of(table), shift_of(old)
+    size, mask = np.uint64(old.size), np.uint64(old.size - 1)
+    start, moved = header[START], header[MOVED]
+    goal = min(moved + np.uint64(count), size)
+    done = moved
+    while done < size:
+        slot = old[np.int64((start + done) & mask)]
+        if slot != np.uint64(0):
+            _place(table, shift, slot)
+        elif done >= goal:
+            break
+        done += _ONE
+    if done == size:
+        # What came since the beginning may have run on past the end, among slots that were moved long ago.
+        at = start
+        while old[np.int64(at)] != np.uint64(0):
+            slot = old[np.int64(at)]
+            if is_in_old(slot, old, old_shift, start, moved):
+                _place(table, shift, slot)
+            at = (at + _ONE) & mask
+    store_release(header, MOVED, done)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def moved_of(header: Words, old: Words) -> np.uint64:
+    """How much of the old table has been moved; all of it, where there is none."""
+    return np.uint64(load_acquire(header, MOVED)) if old.size > 2 else np.uint64(2)
