@@ -80,7 +80,6 @@ class _Check:
     run: Callable[[int, int], Found]
     work: Callable[[int, int], Vertices] | None = None
     resume: Callable[[], int] | None = None
-    begun: int = -1
     done: int = 0
 
     @property
@@ -183,11 +182,8 @@ class Auditor:
             if check.work is None:
                 return *check.run(0, size), True
             begin = check.done if check.resume is None else check.resume()
-            if begin == check.begun:  # empty leaves, which should not be, must not hold us up for ever
-                begin = check.done
             if begin >= size:
                 return [], 0, True
-            check.begun = begin
             end, work = self._slice_end(check.work, check.target, begin, size, seconds)
             begun = self._clock()
             found, edges = check.run(begin, end)
@@ -226,17 +222,22 @@ class Auditor:
 
 def _leaves(graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None) -> _Check:
     """The leaves of one array. Keys move between leaves: a slice goes on from the last key, not the last leaf."""
-    last_key: np.uint64 = np.uint64(0)
+    last_key: np.uint64 | None = None
+    past_empty = 0
 
     def resume() -> int:
+        if last_key is None or past_empty:
+            return past_empty
         view = array.view()
         heads = view.keys[:: 1 << view.leaf_shift]
         return max(int(np.searchsorted(heads, last_key, side="right")) - 1, 0)
 
     def run(begin: int, end: int) -> Found:
-        nonlocal last_key
-        before = last_key_before(array.view(), end)
-        last_key = last_key if before is None else before
+        nonlocal last_key, past_empty
+        key = last_key_before(array.view(), end)
+        # Empty leaves, which should not be, must not hold us up for ever.
+        past_empty = end if key is None or key == last_key else 0
+        last_key = key
         return audit_leaves(graph, array, mirror, begin, end)
 
     def work(begin: int, end: int) -> Vertices:
