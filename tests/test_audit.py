@@ -316,6 +316,23 @@ def test_a_fresh_start_puts_it_right() -> None:
     assert kept.found() == set()
 
 
+@pytest.mark.parametrize("column", ["word", "handle", "estimate", "count"])
+def test_what_readers_see_otherwise_is_found(column: str) -> None:
+    kept = two_islands()
+    programs = {program.id: program for program in kept.engine.programs}
+    copies = {
+        id: {name: own.copy() for name, own in program.columns().items()} for id, program in programs.items()
+    }
+    kept.auditor = Auditor(kept.graph, kept.engine, copies.__getitem__)
+    assert kept.found() == set()
+    (id,) = (id for id, columns in copies.items() if column in columns)
+    copies[id][column][123] += copies[id][column].dtype.type(1)
+    violations = [v for step in kept.one_pass() for v in step.violations]
+    assert [(v.rule, v.vertices) for v in violations] == [("published", (123,))]
+    del copies[id][column]
+    assert kept.found() == {(id, "published")}
+
+
 # -- the storage ----------------------------------------------------------------------------------------------
 
 
