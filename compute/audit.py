@@ -1,9 +1,9 @@
 """The background audit: published results and the storage, proven slice by slice against the graph.
 
-A **pass** goes once over everything: the leaves of the storage, then each program's vertices, and after those
-what cannot be seen by slices (``Program.audit_whole``: that parents form a forest, tables, totals). Every slice
-proves its range for the epoch at which it runs, and a pass may take many epochs. So a complete pass without
-violations proves:
+A **pass** goes once over everything: the leaves of the storage, then each program's vertices, what cannot be
+seen by slices (``Program.audit_whole``: that parents form a forest, tables, totals), and what readers see of it.
+Every slice proves its range for the epoch at which it runs, and a pass may take many epochs. So a complete pass
+without violations proves:
 
 - everything, of one epoch, where nothing changed while it ran (``Pass.first_epoch == Pass.last_epoch``);
 - else that no part was wrong at the time when it was looked at. What is wrong and stays so is found by the
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..gpma.pma import PackedMemoryArray
 from ..partition.graph import Graph
 from .audit_storage import audit_leaves, audit_totals, last_key_before
 from .engine import STORAGE, Engine
-from .program import Program, Violation
+from .program import Column, Program, Violation
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,8 @@ PACE_MIN = 1e-10
 UNITS_MIN = 2
 # The most units of a slice.
 UNITS_MAX = 1 << 18
+# How many vertices a violation names.
+EVIDENCE = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,6 @@ class _Check:
     run: Callable[[int, int], Found]
     work: Callable[[int, int], Vertices] | None = None
     resume: Callable[[], int] | None = None
-    begun: int = -1
     done: int = 0
 
     @property
@@ -91,9 +92,17 @@ class _Check:
 class Auditor:
     """Audits one engine and its graph, a step at a time, on the engine's own thread between epochs."""
 
-    def __init__(self, graph: Graph, engine: Engine, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        engine: Engine,
+        published: Callable[[str], Mapping[str, Column]] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``published`` gives the columns of a program as readers see them, to be compared with its own."""
         self._graph = graph
         self._engine = engine
+        self._published = published
         self._clock = clock
         self._checks: list[_Check] = []
         self._at = 0
@@ -170,6 +179,14 @@ class Auditor:
         )
         if by_slices:
             yield _Check(program.id, lambda: 1, lambda _begin, _end: program.audit_whole(graph))
+        published = self._published
+        if published is not None:
+            yield _Check(
+                program.id,
+                lambda: graph.n_vertices,
+                lambda begin, end: _compare(program.columns(), published(program.id), begin, end),
+                work=lambda begin, end: np.ones(end - begin, np.uint32),
+            )
 
     def _degrees(self, begin: int, end: int) -> Vertices:
         graph = self._graph
@@ -183,11 +200,8 @@ class Auditor:
             if check.work is None:
                 return *check.run(0, size), True
             begin = check.done if check.resume is None else check.resume()
-            if begin == check.begun:  # empty leaves, which should not be, must not hold us up for ever
-                begin = check.done
             if begin >= size:
                 return [], 0, True
-            check.begun = begin
             end, work = self._slice_end(check.work, check.target, begin, size, seconds)
             begun = self._clock()
             found, edges = check.run(begin, end)
@@ -224,19 +238,42 @@ class Auditor:
         return state is not None and state.state == "fresh"
 
 
+def _compare(own: Mapping[str, Column], published: Mapping[str, Column], begin: int, end: int) -> Found:
+    """A program's columns against what readers see of them: a change that was not reported is missing there."""
+    found = []
+    for name, column in own.items():
+        seen = published.get(name, column[:0])[begin:end]
+        # As bytes: NaN is NaN.
+        size = (end - begin, column.dtype.itemsize)
+        wrong = np.arange(begin, end)
+        if seen.dtype == column.dtype and seen.size == end - begin:
+            mine = np.ascontiguousarray(column[begin:end])
+            differs = mine.view(np.uint8).reshape(size) != seen.view(np.uint8).reshape(size)
+            wrong = np.flatnonzero(differs.any(axis=1)) + begin
+        if wrong.size:
+            detail = f"{wrong.size} entries of {name} are published otherwise"
+            found.append(Violation("published", detail, tuple(wrong[:EVIDENCE].tolist())))
+    return found, 0
+
+
 def _leaves(graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None) -> _Check:
     """The leaves of one array. Keys move between leaves: a slice goes on from the last key, not the last leaf."""
-    last_key: np.uint64 = np.uint64(0)
+    last_key: np.uint64 | None = None
+    past_empty = 0
 
     def resume() -> int:
+        if last_key is None or past_empty:
+            return past_empty
         view = array.view()
         heads = view.keys[:: 1 << view.leaf_shift]
         return max(int(np.searchsorted(heads, last_key, side="right")) - 1, 0)
 
     def run(begin: int, end: int) -> Found:
-        nonlocal last_key
-        before = last_key_before(array.view(), end)
-        last_key = last_key if before is None else before
+        nonlocal last_key, past_empty
+        key = last_key_before(array.view(), end)
+        # Empty leaves, which should not be, must not hold us up for ever.
+        past_empty = end if key is None or key == last_key else 0
+        last_key = key
         return audit_leaves(graph, array, mirror, begin, end)
 
     def work(begin: int, end: int) -> Vertices:

@@ -43,10 +43,11 @@ def _counted(level, count, in_, v):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def count_all(level, count, in_, n, order, levels):  # type: ignore[no-untyped-def]
+def count_all(level, count, in_, n, order, levels, above):  # type: ignore[no-untyped-def]
     """Count from scratch, level by level: (edges read, saturated vertices).
 
-    ``order``: uint32[n] scratch; ``levels``: int64[deepest level + 2], zeros.
+    ``order``: uint32[n] scratch; ``levels``: int64[deepest level + 2], zeros; ``above``: float64[n], zeros. It
+    holds the counts of the level above and nothing else, so that sums over in-edges need to ask for no level.
     """
     for v in range(n):
         count[v] = 0.0
@@ -54,19 +55,39 @@ def count_all(level, count, in_, n, order, levels):  # type: ignore[no-untyped-d
             levels[np.int64(level[v]) + 1] += 1
     for k in range(1, levels.size):
         levels[k] += levels[k - 1]
-    reached = levels[levels.size - 1]
     for v in range(n):
         if level[v] != UNREACHED:
             place = levels[level[v]]
             levels[level[v]] = place + 1
             order[place] = v
+    # Each entry has moved on to where its level ends.
     edges = np.int64(0)
     saturated = np.int64(0)
-    for k in range(reached):
-        u = np.int64(order[k])
-        count[u] = _counted(level, count, in_, u)
-        saturated += count[u] >= LIMIT
-        edges += np.int64(in_.degrees[u])
+    before = np.int64(0)
+    begin = np.int64(0)
+    for k in range(levels.size - 1):
+        for i in range(begin, levels[k]):
+            u = np.int64(order[i])
+            total = 1.0 if k == 0 else 0.0
+            remaining = np.int64(in_.degrees[u]) if k else np.int64(0)
+            edges += remaining
+            if remaining:
+                leaf, slot = first_slot(in_, int(u))
+                while remaining > 0:
+                    end = min((leaf << in_.leaf_shift) + np.int64(in_.counts[leaf]), slot + remaining)
+                    for e in range(slot, end):
+                        total += above[in_.keys[e] & _LOW]
+                    remaining -= end - slot
+                    leaf += np.int64(1)
+                    slot = leaf << in_.leaf_shift
+            count[u] = min(total, LIMIT)
+            saturated += count[u] >= LIMIT
+        for i in range(before, begin):
+            above[order[i]] = 0.0
+        for i in range(begin, levels[k]):
+            above[order[i]] = count[order[i]]
+        before = begin
+        begin = levels[k]
     return edges, saturated
 
 
@@ -121,13 +142,14 @@ def move_levels(level, word, touched, stamp, run, out, seeds, n_seeds):  # type:
 
 
 @_jit
-def recount(level, count, stamp, run, seeds, out, in_, queue, changed):  # type: ignore[no-untyped-def]
+def recount(level, count, stamp, run, seeds, out, in_, queue, changed, edges_max):  # type: ignore[no-untyped-def]
     """Count the seeds anew, and whatever is below a count that changed.
 
     ``seeds``: level << 32 | vertex, ascending, all stamped. Vertices are taken by ascending level, so that all
     predecessors of one are final before it; one that is queued lies a level below the one that queued it, so
     the queue itself is in order. ``changed`` (uint32) gets the vertices with another count, each once: (their
-    number, edges read, vertices counted, by how many more are saturated).
+    number, edges read, vertices counted, by how many more are saturated); -1 of them when it read more than
+    ``edges_max`` edges: counts are then good for nothing.
     """
     edges = np.int64(0)
     counted = np.int64(0)
@@ -145,6 +167,8 @@ def recount(level, count, stamp, run, seeds, out, in_, queue, changed):  # type:
             seed += 1
         counted += 1
         edges += np.int64(in_.degrees[v])
+        if edges > edges_max:
+            return np.int64(-1), edges, counted, saturated
         before = count[v]
         after = _counted(level, count, in_, v)
         if after == before:

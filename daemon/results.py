@@ -221,6 +221,12 @@ class ResultsWriter:
         """Bytes of the present memory, room to grow included."""
         return 0 if self._memory is None else self._memory.layout.size_bytes
 
+    def columns(self, program: str) -> Mapping[str, Column]:
+        """A program's columns as the active epoch has them, in place and good until the next ``publish``."""
+        if self._memory is None:
+            return {}
+        return self._memory.columns[int(self._memory.words[_ACTIVE])].get(program, {})
+
     def publish(self, publication: Publication, index_generation: int = 0) -> None:
         """Write one epoch and make it the active one.
 

@@ -149,7 +149,7 @@ class Service:
             checkpoint_interval_s=config.checkpoint.interval,
             on_checkpoint=self.ingest.commit_soon,
             background_audit=BackgroundAudit(
-                Auditor(self.graph, self.engine),
+                Auditor(self.graph, self.engine, self.link.published_columns),
                 self.metrics,
                 self._external,
                 share=config.audit.share,

@@ -344,6 +344,18 @@ def test_a_running_daemon_finds_what_is_broken_and_puts_it_right(
     assert not any(running.service.engine.audit().values())
 
 
+@pytest.mark.parametrize("running", ["restart"], indirect=True)
+def test_what_was_published_otherwise_is_published_anew(running: Running) -> None:
+    ids = np.arange(181)
+    right = running.client.get("hops", ids).values.tolist()
+    assert None not in right
+    vertex = int(running.service.index.lookup(np.array([60]))[0])
+    running.service.link.published_columns("hops")["word"][vertex] += np.uint64(7 << 32)
+    running.until(lambda: running.seen("violations_total", "hops", "published") == 1)
+    running.until(lambda: running.seen("repairs_total", "hops") == 1)
+    assert running.client.get("hops", ids).values.tolist() == right
+
+
 @pytest.mark.parametrize("running", ["off"], indirect=True)
 def test_without_repair_it_is_shown_and_left(running: Running, caplog: pytest.LogCaptureFixture) -> None:
     rules = _break(running)

@@ -76,7 +76,7 @@ class Keeper:
         change = self.graph.apply(batch, self.index.n_vertices)
         assert not [run.error for run in self.engine.refresh(change) if run.error]
         assert not any(self.engine.audit().values()), self.engine.audit()
-        assert self.auditor.step(1e-3, (1, self.epochs)).violations == ()
+        assert self.auditor.step(4e-3, (1, self.epochs)).violations == ()
 
     def snapshot(self) -> Snapshot:
         arcs = self.graph.export()
@@ -125,7 +125,7 @@ def play(directed: bool, epochs: Iterable[Epoch], compare_every: int) -> None:
             keeper.step(epoch)
             if number % compare_every == 0 and keeper.graph.n_vertices:
                 keeper.compare()
-        assert keeper.auditor.passes > 1
+        assert keeper.auditor.passes > 0
     finally:
         keeper.close()
 
@@ -136,7 +136,7 @@ def test_every_kind_has_an_oracle() -> None:
 
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    histories = 500 if run_long else 40
+    histories = 500 if run_long else 100
     for k in range(histories):
         vertices, updates_max = SHAPES[k % len(SHAPES)]
         history = random_history(
@@ -147,7 +147,7 @@ def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool)
 
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    scale, epochs, most = (16, 500, 100_000) if run_long else (12, 100, 20_000)
+    scale, epochs, most = (16, 500, 100_000) if run_long else (13, 120, 30_000)
     sizes = mixed_sizes(seed, epochs, most)
     history = rmat_history(seed, directed=directed, scale=scale, degree=8, updates=sizes)
     play(directed, history.epochs, compare_every=max(epochs // 10, 1))

@@ -22,7 +22,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphtide.compute import bfs
+from graphtide.compute import bfs, sspaths
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.sspaths import SSPaths
 from graphtide.compute.sspaths_kernels import LIMIT
@@ -170,6 +170,19 @@ def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
         run = Run(seed % 2 == 0)
         started_over += sum(refresh.started_over for refresh in played(random_history(seed, directed=True), run))
     assert started_over > 5
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_counting_everything_where_recounting_costs_more(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sspaths, "_WORK_FLOOR", 4)
+    started_over = 0
+    for seed in range(6):
+        run = Run(directed)
+        started_over += sum(
+            refresh.started_over for refresh in played(random_history(seed, directed=directed), run)
+        )
+        run.check_against_oracle()
+    assert 20 < started_over < 200
 
 
 # -- saturation ---------------------------------------------------------------------------------------------
