@@ -42,8 +42,8 @@ def row_start(rows, u):  # type: ignore[no-untyped-def]
 
 @_jit
 def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touched):  # type: ignore[no-untyped-def]
-    """Make ``residual`` that of the changed graph; returns (rescaled vertices, touched vertices,
-    by how much values grew in sum, edges read).
+    """Make ``residual`` that of the changed graph; returns (number of rescaled vertices, number of
+    touched ones, by how much the positive values and the sizes of the residuals grew in sum, edges read).
 
     ``inserted`` and ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Written to
     ``rescaled`` (uint32, room for every changed row) are the vertices whose value changed, each once, and to
@@ -59,6 +59,7 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
     n_touched = np.int64(0)
     edges = np.int64(0)
     grown_by = 0.0
+    size_by = 0.0
     i = np.int64(0)
     j = np.int64(0)
     while i < inserted.size or j < deleted.size:
@@ -79,8 +80,10 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
                 if after > ROW_EDIT_FACTOR * (i_end - i + j_end - j):
                     by = y * (after / before - 1.0)
                     value[u] += by
+                    if y > 0.0:
+                        grown_by += by
+                    size_by += abs(residual[u] - by) - abs(residual[u])
                     residual[u] -= by
-                    grown_by += by
                     rescaled[n_rescaled] = u
                     n_rescaled += 1
                     touched[n_touched] = u
@@ -93,6 +96,7 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
                         end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
                         for k in range(slot, end):
                             v = np.uintp(rows.keys[k] & LOW)
+                            size_by += abs(residual[v] + by) - abs(residual[v])
                             residual[v] += by
                             touched[n_touched] = v
                             n_touched += 1
@@ -105,17 +109,19 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
             share = y * damping / (before if before > 0 else after)
             for k in range(i, i_end):
                 v = np.uintp(inserted[k] & LOW)
+                size_by += abs(residual[v] + share) - abs(residual[v])
                 residual[v] += share
                 touched[n_touched] = v
                 n_touched += 1
             for k in range(j, j_end):
                 v = np.uintp(deleted[k] & LOW)
+                size_by += abs(residual[v] - share) - abs(residual[v])
                 residual[v] -= share
                 touched[n_touched] = v
                 n_touched += 1
         i = i_end
         j = j_end
-    return n_rescaled, n_touched, grown_by, edges
+    return n_rescaled, n_touched, grown_by, size_by, edges
 
 
 @_jit

@@ -320,8 +320,8 @@ def test_default_ids() -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank; did you mean 'bfs'?"),
-        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank"),
+        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank, ppr; did you mean 'bfs'?"),
+        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank, ppr"),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
         ("components", {"x": 1}, "components has no parameter 'x'; it takes none"),
@@ -347,7 +347,7 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
     before = compiled()
     graph = Graph(directed=directed, weighted=weighted)
     ids = DenseIds()
-    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
+    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "ppr": {"sources": [0, 3]}}
     programs = [registry.make_program(kind, None, params.get(kind, {}), ids) for kind in registry.KINDS]
     engine = Engine(graph, programs, ids.resolve)
     engine.start()
@@ -363,11 +363,22 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
 
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
-    from graphtide.compute import bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels
+    from graphtide.compute import (
+        bfs_kernels,
+        forest,
+        forest_audit,
+        forest_cut,
+        forest_span,
+        pagerank_kernels,
+        ppr_kernels,
+        walk_kernels,
+        walk_pulls,
+    )
 
+    walks = (pagerank_kernels, ppr_kernels, walk_kernels, walk_pulls)
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels)
+        for module in (bfs_kernels, forest, forest_audit, forest_cut, forest_span, *walks)
         for name, kernel in vars(module).items()
         if hasattr(kernel, "signatures")
     }
