@@ -122,7 +122,7 @@ class PageRank(RandomWalk):
                 edit = self._edit(graph, change, _estimate(system))
                 kernels.flag(edit.touched, edit.touched.size, system.flags)
                 kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
-                system.norm[0] += edit.grown_by
+                system.norm[0] += edit.norm_by
                 work[EDGES] += edit.edges_read
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:

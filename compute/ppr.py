@@ -2,9 +2,12 @@
 
 **The system.** A walk at a vertex follows a random out-edge with probability d and restarts at a random source
 otherwise, as it does where there is no out-edge. Its stationary distribution is x = y / sum(y) for the y that
-solves M y = b, M = I - d P^T with zero rows for dangling vertices, b = 1 at the sources and 0 elsewhere
+solves M y = b, M = I - d P^T with zero rows for dangling vertices, b equal at the sources and 0 elsewhere
 (``walk.py``): dropping the mass of dangling vertices and normalising equals sending it to the sources. Kept
 are an estimate of y and its residual r = b - M estimate.
+
+How large b is at the sources does not matter to x. So it is chosen anew, in O(sources), whenever residuals are of
+one sign in the main: such that they add up to zero. This surplus is what is slow in the iteration; the rest mixes.
 
 **The certificate.** The columns of M^-1 = I + d P^T + (d P^T)^2 + ... are non-negative and add up to at most
 1 / (1 - d), so in the norm |.| of sums of sizes
@@ -38,7 +41,19 @@ from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import ppr_kernels as kernels
 from .bfs import parse_sources
-from .ppr_kernels import EDGES, N_CHANGED, N_REACHED, NORM, PUSHES, ROUNDS, SIZE, WORK_SLOTS, Walks
+from .ppr_kernels import (
+    BALANCED_AT,
+    EDGES,
+    N_CHANGED,
+    N_REACHED,
+    NORM,
+    PUSHES,
+    ROUNDS,
+    SIZE,
+    TOTAL,
+    WORK_SLOTS,
+    Walks,
+)
 from .program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -51,10 +66,12 @@ DRIFT = 0.01
 TARGET = 0.5
 # With |r| under this share of its limit, the threshold of pushes is raised.
 EASY = 0.125
+# Restarts of a strength out of this range are brought back to 1 by a start.
+LEVEL_MIN, LEVEL_MAX = 1e-3, 1e3
 # The first threshold of pushes, in multiples of the one at which they end.
 LEVEL = 8.0
 # Pushes may cost as much as so many edges for each edge of the graph before dense passes take over ...
-PUSH_SHARE = 1.0
+PUSH_SHARE = 0.25
 # ... and this in any case.
 PUSH_MIN = 4096
 # What a pass measures residuals by: nothing, here it is their sum that counts.
@@ -99,14 +116,14 @@ class PersonalisedPageRank(RandomWalk):
         edit = self._edit(graph, change, self._estimate())
         work[EDGES] += edit.edges_read
         walks = self._walks
-        walks.sums[NORM] += edit.grown_by
+        walks.sums[NORM] += edit.norm_by
         walks.sums[SIZE] += edit.size_by
+        walks.sums[TOTAL] += edit.total_by
         kernels.note_changed(edit.rescaled, walks)
         kernels.touch(edit.touched, walks)
         self._remove_vertices(change.deleted_vertices)
         self._restart_at(self._existing_sources(graph))
-        if walks.sums[SIZE] > self._active.size or (walks.counts[N_REACHED] and not self._active.size):
-            # A start has less to solve; without sources, nothing.
+        if self._starts_better():
             self._start(graph, work)
             return self._report(work, whole=True, started_over=True)
         whole = bool(self._active.size) and self._settle(graph, work)
@@ -121,7 +138,7 @@ class PersonalisedPageRank(RandomWalk):
     @property
     def error_bound(self) -> float:
         """The certified error in sum of the results (see the head of this file); 0 while there are none."""
-        size, norm = map(float, self._walks.sums)
+        size, norm = map(float, self._walks.sums[[SIZE, NORM]])
         if not self._active.size:
             return 0.0
         # Rounding may leave a sum of nothing below zero.
@@ -132,12 +149,12 @@ class PersonalisedPageRank(RandomWalk):
             "estimate": self._walks.value[: self._n],
             "residual": self._walks.residual[: self._n],
             "sources": self._active,
-            "scalars": np.array([*self._walks.sums, self._threshold]),
+            "scalars": np.array([*self._walks.sums[: TOTAL + 1], self._threshold, self._level()]),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {"estimate": (n,), "residual": (n,), "scalars": (3,)}
+        shapes = {"estimate": (n,), "residual": (n,), "scalars": (5,)}
         wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
         if wrong or "sources" not in state or (state["sources"] >= n).any():
             raise ValueError(f"the saved {(*wrong, 'sources')[0]} is not that of a graph of {n} vertices")
@@ -145,10 +162,10 @@ class PersonalisedPageRank(RandomWalk):
         self._walks.value[:n] = state["estimate"]
         self._walks.residual[:n] = state["residual"]
         self._active = state["sources"].astype(np.uint32)
-        self._rhs[self._active] = 1
+        self._walks.rhs[self._active] = state["scalars"][4]
         kernels.list_all(n, self._walks)
-        self._walks.sums[:] = state["scalars"][:2]
-        self._threshold = float(state["scalars"][2])
+        self._walks.sums[: TOTAL + 1] = state["scalars"][:3]
+        self._threshold = float(state["scalars"][3])
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """The residuals of vertices begin .. end - 1, from their in-edges, against the kept ones."""
@@ -161,7 +178,7 @@ class PersonalisedPageRank(RandomWalk):
         off = np.abs(r - kept)
         # Each slice has its part of the drift that the bound allows for, and what rounding explains.
         allowed = DRIFT * self._size_max() * (end - begin) / max(1, n)
-        explained = 1e-13 * (np.abs(y) + np.abs(r) + self._rhs[part])
+        explained = 1e-12 * (np.abs(y) + np.abs(r) + self._walks.rhs[part])
         excess = float(np.maximum(0, off - explained).sum())
         if allowed > 0:
             self.drift = max(self.drift, excess / allowed)
@@ -170,7 +187,7 @@ class PersonalisedPageRank(RandomWalk):
         rules = {
             # A NaN fails these.
             "ppr-finite": np.isfinite(y) & np.isfinite(kept),
-            "ppr-sources": (self._rhs[part] == 1) == source[part],
+            "ppr-sources": (self._walks.rhs[part] > 0) == source[part],
             "ppr-deleted": graph.alive[part] | ((y == 0) & (kept == 0)),
         }
         found = violations(rules, begin)
@@ -182,7 +199,7 @@ class PersonalisedPageRank(RandomWalk):
         return found, read
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        size, norm = map(float, self._walks.sums)
+        size, norm = map(float, self._walks.sums[[SIZE, NORM]])
         true_size = float(np.abs(self._walks.residual[: self._n]).sum())
         true_norm = float(np.maximum(0, self._walks.value[: self._n]).sum())
         found = []
@@ -196,7 +213,7 @@ class PersonalisedPageRank(RandomWalk):
 
     def memory_bytes(self) -> int:
         held = sum(array.nbytes for array in self._walks)
-        return held + self._rhs.nbytes + self._flags.nbytes + self._pulls.memory_bytes
+        return held + self._flags.nbytes + self._pulls.memory_bytes
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
@@ -219,9 +236,9 @@ class PersonalisedPageRank(RandomWalk):
             np.empty(capacity, np.uint32),
             np.empty(capacity, np.uint32),
             np.zeros(kernels.COUNTS, np.int64),
-            np.zeros(2),
+            np.zeros(kernels.SUMS),
+            np.zeros(capacity, np.float32),
         )
-        self._rhs = np.zeros(capacity, np.float32)
         self._flags = np.zeros(capacity // BLOCK, np.uint8)
         self._active = np.empty(0, np.uint32)
         # A push is worth it over this residual for each out-edge.
@@ -245,8 +262,8 @@ class PersonalisedPageRank(RandomWalk):
             extended(walks.changed, capacity),
             walks.counts,
             walks.sums,
+            extended(walks.rhs, capacity),
         )
-        self._rhs = extended(self._rhs, capacity)
         self._flags = np.zeros(capacity // BLOCK, np.uint8)
 
     def _start(self, graph: Graph, work: Work) -> None:
@@ -255,6 +272,14 @@ class PersonalisedPageRank(RandomWalk):
         if self._active.size:
             self._settle(graph, work)
 
+    def _starts_better(self) -> bool:
+        """A start has less to solve; or nothing, without sources; or the scale has wandered off too far."""
+        walks = self._walks
+        if not self._active.size:
+            return bool(walks.counts[N_REACHED])
+        restarts = float(walks.rhs[self._active].sum(dtype=np.float64))
+        return bool(walks.sums[SIZE] > restarts) or not LEVEL_MIN <= self._level() <= LEVEL_MAX
+
     def _existing_sources(self, graph: Graph) -> Vertices:
         bound = self._bound[self._bound < graph.n_vertices]
         return bound[graph.alive[bound]]
@@ -262,17 +287,23 @@ class PersonalisedPageRank(RandomWalk):
     def _restart_at(self, sources: Vertices) -> None:
         """Change the right-hand side to these sources."""
         walks = self._walks
+        level = self._level()
         for vertices, now in (
             (np.setdiff1d(self._active, sources), 0.0),
-            (np.setdiff1d(sources, self._active), 1.0),
+            (np.setdiff1d(sources, self._active), level),
         ):
             before = walks.residual[vertices]
-            after = before + (now - self._rhs[vertices])
+            after = before + (now - walks.rhs[vertices])
             walks.residual[vertices] = after
             walks.sums[SIZE] += float((np.abs(after) - np.abs(before)).sum())
-            self._rhs[vertices] = now
+            walks.sums[TOTAL] += float((after - before).sum())
+            walks.rhs[vertices] = now
             kernels.touch(vertices, walks)
         self._active = sources
+
+    def _level(self) -> float:
+        """The right-hand side at a source."""
+        return float(self._walks.rhs[self._active[0]]) if self._active.size else 1.0
 
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more: they leave the system as they are, solved."""
@@ -282,9 +313,10 @@ class PersonalisedPageRank(RandomWalk):
         had_value = gone[walks.value[gone] != 0]
         walks.sums[NORM] -= float(np.maximum(0, walks.value[gone]).sum())
         walks.sums[SIZE] -= float(np.abs(walks.residual[gone]).sum())
+        walks.sums[TOTAL] -= float(walks.residual[gone].sum())
         walks.value[gone] = 0
         walks.residual[gone] = 0
-        self._rhs[gone] = 0
+        walks.rhs[gone] = 0
         self._active = np.setdiff1d(self._active, gone)
         kernels.note_changed(had_value, walks)
 
@@ -299,9 +331,12 @@ class PersonalisedPageRank(RandomWalk):
         rows = graph.out_rows()
         cost_max = PUSH_MIN + int(PUSH_SHARE * graph.n_arcs)
         level = LEVEL
+        walks.sums[BALANCED_AT] = math.inf
         while walks.sums[SIZE] > self._size_max():
             target = TARGET * self._size_max()
-            if not kernels.push(rows, self.damping, self._threshold, level, target, cost_max, walks, work):
+            if not kernels.push(
+                rows, self.damping, self._threshold, level, target, cost_max, self._active, walks, work
+            ):
                 self._pass_until_solved(graph, work)
                 return True
             level = 1.0
@@ -321,12 +356,13 @@ class PersonalisedPageRank(RandomWalk):
             self._pulls.step(in_rows, degrees, estimate, _NO_LIMITS)
             work[EDGES] += self._pulls.edges
             work[ROUNDS] += 1
-            kernels.list_all(self._n, self._walks)
-            if self._walks.sums[SIZE] <= TARGET * self._size_max():
-                return
+            self._walks.sums[NORM] = np.maximum(0, self._walks.value[: self._n]).sum()
+            if self._pulls.size <= TARGET * self._size_max():
+                break
+        kernels.list_all(self._n, self._walks)
 
     def _estimate(self) -> Estimate:
-        return Estimate(self._walks.value, self._walks.residual, self._rhs, self._rhs, self._flags)
+        return Estimate(self._walks.value, self._walks.residual, self._walks.rhs, self._walks.rhs, self._flags)
 
     def _report(self, work: Work, *, whole: bool, started_over: bool) -> Refresh:
         changed = np.empty(int(self._walks.counts[N_CHANGED]), np.uint32)

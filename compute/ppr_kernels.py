@@ -22,11 +22,20 @@ REACHED, WAITING, CHANGED = 1, 2, 4
 # Slots of ``Walks.counts``: the lengths of the lists, and where the first that waits stands.
 N_REACHED, N_WAITING, N_CHANGED, HEAD = range(4)
 COUNTS = 4
-# Slots of ``Walks.sums``: of the sizes of residuals, and of the positive values.
-SIZE, NORM = range(2)
+# Slots of ``Walks.sums``: of the sizes of residuals, of the positive values, and of residuals; and what
+# SIZE / NORM was when residuals were balanced last, infinity before the first time in a solve.
+SIZE, NORM, TOTAL, BALANCED_AT = range(4)
+SUMS = 4
 # Slots of the ``work`` counters.
 PUSHES, EDGES, ROUNDS = range(3)
 WORK_SLOTS = 3
+
+# Residuals are balanced when they add up to at least this share of their sizes, ...
+BALANCE_SHARE = 0.5
+# ... again only when they have shrunk to this share, norms compared (so termination rests on pushes alone), ...
+BALANCE_GAIN = 0.7
+# ... and only where restarts keep at least this share of their strength: else too little is solved to tell.
+BALANCE_LEAST = 0.1
 
 # Starting a push costs as much as pushing along so many edges.
 PUSH_EDGES = 64
@@ -39,7 +48,8 @@ class Walks(NamedTuple):
 
     ``value``, ``residual``: float64. ``marks``: uint8. ``reached``: uint32, every vertex with a value or a
     residual (and some that lost both). ``waiting``: uint32, a ring of vertices that may be worth a push.
-    ``changed``: uint32, the vertices whose value changed. ``counts``: int64[COUNTS], ``sums``: float64[2].
+    ``changed``: uint32, the vertices whose value changed. ``counts``: int64[COUNTS], ``sums``: float64[SUMS].
+    ``rhs``: float32, the right-hand side: the same at all sources, 0 elsewhere.
     """
 
     value: F64
@@ -50,6 +60,7 @@ class Walks(NamedTuple):
     changed: U32
     counts: npt.NDArray[np.int64]
     sums: F64
+    rhs: npt.NDArray[np.float32]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
@@ -95,10 +106,35 @@ def note_changed(vertices, walks):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def push(rows, damping, threshold, level, size_max, cost_max, walks, work):  # type: ignore[no-untyped-def]
+def _balance(sources, walks):  # type: ignore[no-untyped-def]
+    """Choose the right-hand side anew, such that residuals add up to zero; whether that was worth it."""
+    residual = walks.residual
+    rhs = walks.rhs
+    sums = walks.sums
+    if sources.size == 0 or abs(sums[TOTAL]) < BALANCE_SHARE * sums[SIZE]:
+        return False
+    before = np.float64(rhs[sources[0]])
+    now = np.float32(before - sums[TOTAL] / sources.size)
+    if now < BALANCE_LEAST * before:
+        return False
+    by = np.float64(now) - before
+    for i in range(sources.size):
+        v = sources[i]
+        sums[SIZE] += abs(residual[v] + by) - abs(residual[v])
+        residual[v] += by
+        rhs[v] = now
+    sums[TOTAL] += by * sources.size
+    touch(sources, walks)
+    return True
+
+
+@_jit
+def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, work):  # type: ignore[no-untyped-def]
     """Push vertices that wait and whose residual is over ``threshold`` times their degree.
 
     In rounds over those that wait: only what is over ``level`` times that, the level falling by halves to 1.
+    After each round residuals are balanced, if they are of one sign in the main.
+
     Ends when none waits, or residuals add up to no more than ``size_max`` (true), or so many edges have been read
     that a dense pass is cheaper (false; ``cost_max`` as ``work`` counts, ``PUSH_EDGES`` for a vertex).
     """
@@ -115,6 +151,7 @@ def push(rows, damping, threshold, level, size_max, cost_max, walks, work):  # t
     counts = walks.counts
     size = walks.sums[SIZE]
     norm = walks.sums[NORM]
+    total = walks.sums[TOTAL]
     pushes = np.int64(0)
     edges = np.int64(0)
     enough = True
@@ -137,10 +174,12 @@ def push(rows, damping, threshold, level, size_max, cost_max, walks, work):  # t
             size -= abs(x)
             norm += max(0.0, value[v] + x) - max(0.0, value[v])
             value[v] += x
+            total -= x
             _join(v, CHANGED, marks, changed, counts, N_CHANGED)
             pushes += 1
             edges += remaining
             if remaining > 0:
+                total += damping * x
                 share = damping * x / remaining
                 leaf, slot = row_start(rows, v)
                 while remaining > 0:
@@ -162,8 +201,16 @@ def push(rows, damping, threshold, level, size_max, cost_max, walks, work):  # t
                 enough = False
                 break
         level = max(1.0, 0.5 * level)
+        if size > size_max and size < BALANCE_GAIN * walks.sums[BALANCED_AT] * norm:
+            walks.sums[SIZE] = size
+            walks.sums[TOTAL] = total
+            if _balance(sources, walks):
+                walks.sums[BALANCED_AT] = size / norm
+            size = walks.sums[SIZE]
+            total = walks.sums[TOTAL]
     walks.sums[SIZE] = size
     walks.sums[NORM] = norm
+    walks.sums[TOTAL] = total
     work[PUSHES] += pushes
     work[EDGES] += edges
     return enough
@@ -179,13 +226,16 @@ def look_again(rows, threshold, walks):  # type: ignore[no-untyped-def]
     waiting = walks.waiting
     counts = walks.counts
     size = 0.0
+    total = 0.0
     for i in range(counts[N_REACHED]):
         v = np.int64(reached[i])
         x = abs(residual[v])
         size += x
+        total += residual[v]
         if x > threshold * max(1, degrees[v]):
             _wait(v, marks, waiting, counts)
     walks.sums[SIZE] = size
+    walks.sums[TOTAL] = total
 
 
 @_jit
@@ -199,14 +249,17 @@ def list_all(n, walks):  # type: ignore[no-untyped-def]
     counts[:] = 0
     size = 0.0
     norm = 0.0
+    total = 0.0
     for v in range(n):
         marks[v] = np.uint8(0)
         if value[v] != 0.0 or residual[v] != 0.0:
             _join(v, REACHED, marks, reached, counts, N_REACHED)
             size += abs(residual[v])
+            total += residual[v]
             norm += max(0.0, value[v])
     walks.sums[SIZE] = size
     walks.sums[NORM] = norm
+    walks.sums[TOTAL] = total
 
 
 @_jit

@@ -63,13 +63,15 @@ class Edit(NamedTuple):
     """What an edge change did to one system.
 
     ``rescaled``: the vertices whose value changed, each once; ``touched``: those whose residual did, some
-    repeatedly. ``grown_by``: by how much the sum of positive values grew; ``size_by``: that of residuals' sizes.
+    repeatedly. By how much the sums grew: ``norm_by`` that of positive values, ``size_by`` that of the sizes of
+    residuals, ``total_by`` that of residuals.
     """
 
     rescaled: Vertices
     touched: Vertices
-    grown_by: float
+    norm_by: float
     size_by: float
+    total_by: float
     edges_read: int
 
 
@@ -109,7 +111,8 @@ class RandomWalk(Program):
         changes = inserted.size + deleted.size
         rescaled = np.empty(changes, np.uint32)
         touched = np.empty(TOUCHED_PER_EDGE * changes, np.uint32)
-        n_rescaled, n_touched, grown_by, size_by, edges = walk_kernels.edit_rows(
+        sums = np.zeros(3)
+        n_rescaled, n_touched, edges = walk_kernels.edit_rows(
             graph.out_rows(),
             inserted,
             deleted,
@@ -118,8 +121,10 @@ class RandomWalk(Program):
             estimate.residual,
             rescaled,
             touched,
+            sums,
         )
-        return Edit(rescaled[:n_rescaled], touched[:n_touched], float(grown_by), float(size_by), int(edges))
+        norm_by, size_by, total_by = map(float, sums)
+        return Edit(rescaled[:n_rescaled], touched[:n_touched], norm_by, size_by, total_by, int(edges))
 
     def _true_residual(self, graph: Graph, estimate: Estimate, begin: int, end: int) -> tuple[F64, int]:
         """(residual of vertices begin .. end - 1, recomputed from their in-edges; edges read)."""
