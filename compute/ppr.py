@@ -271,6 +271,17 @@ class PersonalisedPageRank(RandomWalk):
         self._restart_at(self._existing_sources(graph))
         if self._active.size:
             self._settle(graph, work)
+            self._normalise()
+
+    def _normalise(self) -> None:
+        """Make the right-hand side 1 at the sources again."""
+        walks = self._walks
+        level = self._level()
+        for column in (walks.value, walks.residual):
+            column /= level
+        walks.sums[: TOTAL + 1] /= level
+        walks.rhs[self._active] = 1
+        self._threshold /= level
 
     def _starts_better(self) -> bool:
         """A start has less to solve; or nothing, without sources; or the scale has wandered off too far."""
@@ -325,6 +336,10 @@ class PersonalisedPageRank(RandomWalk):
         norm = float(self._walks.sums[NORM])
         return (1 - DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
 
+    def _threshold_min(self, graph: Graph) -> float:
+        """With every residual under this for each out-edge, |r| is within its limit."""
+        return self._size_max() / (graph.n_arcs + self._n)
+
     def _settle(self, graph: Graph, work: Work) -> bool:
         """Bring |r| below its limit; whether all values may have changed."""
         walks = self._walks
@@ -341,7 +356,7 @@ class PersonalisedPageRank(RandomWalk):
                 return True
             level = 1.0
             if walks.sums[SIZE] > self._size_max():
-                self._threshold /= 2
+                self._threshold = max(self._threshold / 2, self._threshold_min(graph))
                 kernels.look_again(rows, self._threshold, walks)
                 work[ROUNDS] += 1
         if walks.sums[SIZE] < EASY * self._size_max():
@@ -360,6 +375,7 @@ class PersonalisedPageRank(RandomWalk):
             if self._pulls.size <= TARGET * self._size_max():
                 break
         kernels.list_all(self._n, self._walks)
+        self._threshold = LEVEL * self._threshold_min(graph)
 
     def _estimate(self) -> Estimate:
         return Estimate(self._walks.value, self._walks.residual, self._walks.rhs, self._walks.rhs, self._flags)

@@ -35,7 +35,7 @@ BALANCE_SHARE = 0.5
 # ... again only when they have shrunk to this share, norms compared (so termination rests on pushes alone), ...
 BALANCE_GAIN = 0.7
 # ... and only where restarts keep at least this share of their strength: else too little is solved to tell.
-BALANCE_LEAST = 0.1
+BALANCE_LEAST = 0.3
 
 # Starting a push costs as much as pushing along so many edges.
 PUSH_EDGES = 64
