@@ -225,13 +225,13 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
         for v in range(word << 6, (word + 1) << 6):
             old = np.float64(weight[v])
             target = max(1.0, value[v] / hub)
-            if old > hysteresis * target or target > hysteresis * old:
-                if old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
-                    weight[v] = np.float32(target)
-                    slack[v] += np.float64(weight[v]) - old
-                    slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
-                    if abs(residual[v]) > bound * weight[v]:
-                        flags[v >> BLOCK_SHIFT] = np.uint8(1)
+            off = old > hysteresis * target or target > hysteresis * old
+            if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
+                weight[v] = np.float32(target)
+                slack[v] += np.float64(weight[v]) - old
+                slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
+                if abs(residual[v]) > bound * weight[v]:
+                    flags[v >> BLOCK_SHIFT] = np.uint8(1)
 
 
 @_jit

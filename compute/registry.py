@@ -15,10 +15,13 @@ from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
 from .pagerank import PageRank
+from .ppr import PersonalisedPageRank
 from .program import Program, ProgramError, Published
 from .sspaths import SSPaths
 
-KINDS: dict[str, type[Program]] = {kind.kind: kind for kind in (BFS, Components, PageRank, SSPaths)}
+KINDS: dict[str, type[Program]] = {
+    kind.kind: kind for kind in (BFS, Components, PageRank, PersonalisedPageRank, SSPaths)
+}
 
 
 def program_class(kind: str) -> type[Program]:
@@ -97,7 +100,7 @@ def default_id(kind: str, params: Mapping[str, Any], *, ambiguous: bool = False)
 def warm_up(*, directed: bool, weighted: bool) -> None:
     """Compile every kernel that programs on such a graph use, so that no epoch pays for it."""
     graph = Graph(directed=directed, weighted=weighted)
-    required: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "sspaths": {"source": 0}}
+    required: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "ppr": {"sources": 0}, "sspaths": {"source": 0}}
     programs = [make_program(kind, None, required.get(kind, {}), _DenseOrder()) for kind in KINDS]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges.

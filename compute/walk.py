@@ -60,11 +60,18 @@ def _number(value: Any, low: float, high: float) -> float:
 
 
 class Edit(NamedTuple):
-    """What an edge change did to one system: vertices whose value and whose residual changed (some repeatedly)."""
+    """What an edge change did to one system.
+
+    ``rescaled``: the vertices whose value changed, each once; ``touched``: those whose residual did, some
+    repeatedly. By how much the sums grew: ``norm_by`` that of positive values, ``size_by`` that of the sizes of
+    residuals, ``total_by`` that of residuals.
+    """
 
     rescaled: Vertices
     touched: Vertices
-    grown_by: float
+    norm_by: float
+    size_by: float
+    total_by: float
     edges_read: int
 
 
@@ -84,9 +91,19 @@ class RandomWalk(Program):
         self.tolerance = tolerance
         self.drift = 0.0
 
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Recompute every residual, and from them everything that the certificate rests on."""
+        found, _ = self.audit_slice(graph, 0, graph.n_vertices)
+        whole, _ = self.audit_whole(graph)
+        return found + whole
+
     @abstractmethod
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check vertices begin .. end - 1 against their in-edges: (violations, edges read)."""
+
+    @abstractmethod
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        """Check the sums that slices cannot see: (violations, edges read)."""
 
     def _edit(self, graph: Graph, change: GraphChange, estimate: Estimate) -> Edit:
         """Make the residual that of the changed graph; work in proportion to the change."""
@@ -94,7 +111,8 @@ class RandomWalk(Program):
         changes = inserted.size + deleted.size
         rescaled = np.empty(changes, np.uint32)
         touched = np.empty(TOUCHED_PER_EDGE * changes, np.uint32)
-        n_rescaled, n_touched, grown_by, edges = walk_kernels.edit_rows(
+        sums = np.zeros(3)
+        n_rescaled, n_touched, edges = walk_kernels.edit_rows(
             graph.out_rows(),
             inserted,
             deleted,
@@ -103,8 +121,10 @@ class RandomWalk(Program):
             estimate.residual,
             rescaled,
             touched,
+            sums,
         )
-        return Edit(rescaled[:n_rescaled], touched[:n_touched], float(grown_by), int(edges))
+        norm_by, size_by, total_by = map(float, sums)
+        return Edit(rescaled[:n_rescaled], touched[:n_touched], norm_by, size_by, total_by, int(edges))
 
     def _true_residual(self, graph: Graph, estimate: Estimate, begin: int, end: int) -> tuple[F64, int]:
         """(residual of vertices begin .. end - 1, recomputed from their in-edges; edges read)."""

@@ -19,6 +19,9 @@ ROW_EDIT_FACTOR = 4
 # So many vertices may be touched for each changed edge: its head, and the remaining row, and the row's vertex.
 TOUCHED_PER_EDGE = ROW_EDIT_FACTOR + 2
 
+# Slots of the sums of ``edit_rows``.
+GROWN, SIZE, TOTAL = range(3)
+
 _NO_ROW = np.int64(1) << np.int64(40)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -41,13 +44,15 @@ def row_start(rows, u):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touched):  # type: ignore[no-untyped-def]
-    """Make ``residual`` that of the changed graph; returns (rescaled vertices, touched vertices,
-    by how much values grew in sum, edges read).
+def edit_rows(  # type: ignore[no-untyped-def]
+    rows, inserted, deleted, damping, value, residual, rescaled, touched, sums
+):
+    """Make ``residual`` that of the changed graph; the numbers of rescaled and touched vertices and of edges read.
 
     ``inserted`` and ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Written to
     ``rescaled`` (uint32, room for every changed row) are the vertices whose value changed, each once, and to
-    ``touched`` (uint32, room for ``TOUCHED_PER_EDGE`` a change) those whose residual did, perhaps repeatedly.
+    ``touched`` (uint32, room for ``TOUCHED_PER_EDGE`` a change) those whose residual did, perhaps repeatedly. To
+    ``sums`` (float64[3]) is added by how much grew: positive values, the sizes of residuals, residuals.
 
     The value of a vertex is rescaled with its degree, so that unchanged edges keep their contribution (Zhang,
     Lofgren, Goel, "Approximate Personalized PageRank on Dynamic Graphs", KDD 2016): O(1) a change, whatever the
@@ -59,6 +64,8 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
     n_touched = np.int64(0)
     edges = np.int64(0)
     grown_by = 0.0
+    size_by = 0.0
+    total_by = 0.0
     i = np.int64(0)
     j = np.int64(0)
     while i < inserted.size or j < deleted.size:
@@ -79,8 +86,11 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
                 if after > ROW_EDIT_FACTOR * (i_end - i + j_end - j):
                     by = y * (after / before - 1.0)
                     value[u] += by
+                    if y > 0.0:
+                        grown_by += by
+                    size_by += abs(residual[u] - by) - abs(residual[u])
                     residual[u] -= by
-                    grown_by += by
+                    total_by -= by
                     rescaled[n_rescaled] = u
                     n_rescaled += 1
                     touched[n_touched] = u
@@ -93,6 +103,7 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
                         end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
                         for k in range(slot, end):
                             v = np.uintp(rows.keys[k] & LOW)
+                            size_by += abs(residual[v] + by) - abs(residual[v])
                             residual[v] += by
                             touched[n_touched] = v
                             n_touched += 1
@@ -100,22 +111,29 @@ def edit_rows(rows, inserted, deleted, damping, value, residual, rescaled, touch
                         leaf += np.int64(1)
                         slot = leaf << rows.leaf_shift
                     edges += after
+                    total_by += by * after
             # The row as it stands is settled as if every edge had had the old share; so what came and what
             # went count in full. (Without an old share there is only the new one.)
             share = y * damping / (before if before > 0 else after)
+            total_by += share * ((i_end - i) - (j_end - j))
             for k in range(i, i_end):
                 v = np.uintp(inserted[k] & LOW)
+                size_by += abs(residual[v] + share) - abs(residual[v])
                 residual[v] += share
                 touched[n_touched] = v
                 n_touched += 1
             for k in range(j, j_end):
                 v = np.uintp(deleted[k] & LOW)
+                size_by += abs(residual[v] - share) - abs(residual[v])
                 residual[v] -= share
                 touched[n_touched] = v
                 n_touched += 1
         i = i_end
         j = j_end
-    return n_rescaled, n_touched, grown_by, edges
+    sums[GROWN] += grown_by
+    sums[SIZE] += size_by
+    sums[TOTAL] += total_by
+    return n_rescaled, n_touched, edges
 
 
 @_jit

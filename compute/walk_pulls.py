@@ -254,7 +254,7 @@ class Pulls:
         _share_out(n, self._damping, out_degrees, estimate, self._shares, self._sums[0])
 
     def step(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], estimate: Estimate, limits: Limits) -> None:
-        """One pass: ``residual`` then is that of ``value``, exactly, and just blocks over the limits are flagged."""
+        """One pass: ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged."""
         mass, passed_on = self._sums[:, _MASS].sum(), self._sums[:, _PASSED_ON].sum()
         lost = mass - self._damping * passed_on
         factor = self._restarts / lost if lost > 0 else 1.0

@@ -320,7 +320,7 @@ class DeadLettersConfig(Section):
 class ProgramConfig(Section):
     """One vertex program to keep up to date. Further keys are the program's parameters."""
 
-    name: str = Field(min_length=1, description="Which program: `bfs`, `components`, `pagerank` or `sspaths`.")
+    name: str = Field(min_length=1, description="Which program: `bfs`, `components`, `pagerank`, `ppr` or `sspaths`.")
     id: str = Field(
         default="",
         max_length=128,

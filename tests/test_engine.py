@@ -382,8 +382,12 @@ def test_default_ids() -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank, sspaths; did you mean 'bfs'?"),
-        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank, sspaths"),
+        (
+            "bsf",
+            {},
+            "unknown program 'bsf'; there are bfs, components, pagerank, ppr, sspaths; did you mean 'bfs'?",
+        ),
+        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank, ppr, sspaths"),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
         ("components", {"x": 1}, "components has no parameter 'x'; it takes none"),
@@ -409,7 +413,11 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
     before = compiled()
     graph = Graph(directed=directed, weighted=weighted)
     ids = DenseIds()
-    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "sspaths": {"source": 0}}
+    params: dict[str, dict[str, Any]] = {
+        "bfs": {"source": 0},
+        "ppr": {"sources": [0, 3]},
+        "sspaths": {"source": 0},
+    }
     programs = [registry.make_program(kind, None, params.get(kind, {}), ids) for kind in registry.KINDS]
     engine = Engine(graph, programs, ids.resolve)
     engine.start()
@@ -436,7 +444,10 @@ def compiled() -> dict[str, int]:
         forest_cut,
         forest_span,
         pagerank_kernels,
+        ppr_kernels,
         sspaths_kernels,
+        walk_kernels,
+        walk_pulls,
     )
 
     modules = (
@@ -447,7 +458,10 @@ def compiled() -> dict[str, int]:
         forest_cut,
         forest_span,
         pagerank_kernels,
+        ppr_kernels,
         sspaths_kernels,
+        walk_kernels,
+        walk_pulls,
     )
     return {
         f"{module.__name__}.{name}": len(kernel.signatures)

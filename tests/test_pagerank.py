@@ -7,18 +7,15 @@ from collections.abc import Iterator
 import networkx as nx
 import numpy as np
 import pytest
-import scipy.sparse as sp
-import scipy.sparse.linalg as spla
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from walks import SHAPES, WalkHistory, apply, matrix, new_graph, random_edges, solved, walk_histories
 
-from graphtide.compute.pagerank import PageRank, parse_damping, parse_tolerance
+from graphtide.compute import pagerank
+from graphtide.compute.pagerank import PageRank
 from graphtide.compute.program import Published, Refresh
-from graphtide.gpma.edges import EdgeBatch, destinations, sources
-from graphtide.partition.graph import Graph, GraphChange
-
-Edges = list[tuple[int, int]]
-Update = tuple[int, int, int]
+from graphtide.compute.walk import parse_damping, parse_tolerance
+from graphtide.gpma.edges import Op
+from graphtide.partition.graph import Graph
 
 
 @pytest.fixture
@@ -29,44 +26,22 @@ def graphs() -> Iterator[list[Graph]]:
         graph.close()
 
 
-def new_graph(*, directed: bool = True, edges: Edges = (), n: int = 0) -> Graph:  # type: ignore[assignment]
-    graph = Graph(directed=directed, weighted=False, in_edges=True)
-    if edges or n:
-        src, dst = zip(*edges, strict=True) if edges else ((), ())
-        graph.apply(EdgeBatch.of(src, dst), max(n, 1 + max((*src, *dst), default=-1)))
-    return graph
-
-
-def apply(graph: Graph, updates: list[Update], n: int) -> GraphChange:
-    columns = list(zip(*updates, strict=True)) if updates else [(), (), ()]
-    return graph.apply(EdgeBatch.of(*columns), n)
-
-
-def matrix(graph: Graph) -> sp.csr_array:
-    """P^T of the graph as it is, from its exported edges."""
-    keys = graph.export().keys
-    src, dst = sources(keys).astype(int), destinations(keys).astype(int)
-    n = graph.n_vertices
-    degrees = np.bincount(src, minlength=n)
-    return sp.csr_array((1 / degrees[src], (dst, src)), shape=(n, n))
-
-
 def exact(graph: Graph, damping: float = 0.85) -> np.ndarray:
-    system = sp.csc_array(sp.eye_array(graph.n_vertices) - damping * matrix(graph))
-    y = np.asarray(spla.spsolve(system, np.ones(graph.n_vertices)))
-    return np.asarray(y / y.sum())
+    return solved(graph, graph.alive.astype(float), damping)
 
 
 def results(program: PageRank, graph: Graph) -> np.ndarray:
     n = graph.n_vertices
     published = Published(program.columns(), program.scalars(), n)
     answer = PageRank.read(published, np.arange(n, dtype=np.uint32))
-    assert not answer.null.any()
+    assert np.array_equal(answer.null, ~graph.alive)
     return np.asarray(answer.values)
 
 
 def error(program: PageRank, graph: Graph) -> float:
-    return float(np.abs(results(program, graph) / exact(graph, program.damping) - 1).max())
+    """The largest relative error of any vertex."""
+    alive = graph.alive
+    return float(np.abs(results(program, graph)[alive] / exact(graph, program.damping)[alive] - 1).max())
 
 
 def check(program: PageRank, graph: Graph, report: Refresh) -> None:
@@ -75,7 +50,7 @@ def check(program: PageRank, graph: Graph, report: Refresh) -> None:
     assert report.error_bound is not None
     assert report.error_bound <= program.tolerance
     assert program.scalars()["error_bound"] == report.error_bound
-    if graph.n_vertices:
+    if graph.alive.any():
         assert error(program, graph) <= report.error_bound
         assert results(program, graph).sum() == pytest.approx(1, rel=1e-9)
 
@@ -86,7 +61,7 @@ def check_changed(before: np.ndarray, program: PageRank, n: int, report: Refresh
     changed = report.changed.get("estimate", np.empty(0, np.uint32))
     if changed is None:
         return
-    assert np.array_equal(np.unique(changed), changed)
+    assert np.unique(changed).size == changed.size
     unreported = np.ones(n, bool)
     unreported[changed] = False
     assert not unreported[before.size :].any()
@@ -100,40 +75,24 @@ def residual(program: PageRank, graph: Graph) -> np.ndarray:
     return np.asarray(1 - estimate + program.damping * (matrix(graph) @ estimate))
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> tuple[bool, float, float, list[tuple[list[Update], int]]]:
-    """(directed, damping, tolerance, [(updates, n)]): few vertices, so that rows empty, fill and loop."""
-    n = draw(st.integers(0, 12))
-    steps = []
-    for _ in range(draw(st.integers(1, 8))):
-        n += draw(st.integers(0, 3))
-        updates: list[Update] = []
-        if n:
-            vertex = st.integers(0, n - 1)
-            updates = draw(st.lists(st.tuples(vertex, vertex, st.integers(0, 1)), max_size=20))
-        steps.append((updates, n))
-    damping = draw(st.sampled_from([0.85, 0.85, 0.5, 0.99]))
-    return draw(st.booleans()), damping, draw(st.sampled_from([0.1, 1e-2, 1e-3, 1e-5, 1e-8])), steps
-
-
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(histories())
-def test_every_epoch_of_any_history_is_within_its_bound(
-    history: tuple[bool, float, float, list[tuple[list[Update], int]]],
-) -> None:
-    directed, damping, tolerance, steps = history
-    graph = new_graph(directed=directed)
+@given(walk_histories())
+def test_every_epoch_of_any_history_is_within_its_bound(history: WalkHistory) -> None:
+    """Edges, and vertices that are deleted and come back."""
+    graph = new_graph(directed=history.directed)
+    damping, tolerance = history.damping, history.tolerance
     program = PageRank("p", damping=damping, tolerance=tolerance)
     check(program, graph, program.start(graph))
-    for updates, n in steps:
+    for updates, n in history.steps:
         before = program.columns()["estimate"][: graph.n_vertices].copy()
         report = program.refresh(graph, apply(graph, updates, n))
         check(program, graph, report)
         check_changed(before, program, n, report)
         fresh = PageRank("q", damping=damping, tolerance=tolerance)
         fresh.start(graph)
-        if n:
-            ratio = results(program, graph) / results(fresh, graph)
+        alive = graph.alive
+        if alive.any():
+            ratio = results(program, graph)[alive] / results(fresh, graph)[alive]
             assert np.abs(ratio - 1).max() <= 2.1 * tolerance
     graph.close()
 
@@ -157,30 +116,24 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
             assert np.abs(kept - residual(program, graph)).max() < 1e-11
 
 
-def chain_below_a_hub(leaves: int, length: int) -> Edges:
-    spokes = [(leaf, 0) for leaf in range(1, leaves + 1)]
-    first = leaves + 1
-    links = [(v, v + 1) for v in range(first, first + length - 1)]
-    return [*spokes, (0, first), *links]
-
-
-SHAPES: dict[str, Edges] = {
-    "chain below a hub": chain_below_a_hub(400, 60),
-    "chain against the order": [(500 - u, 500 - v) for u, v in chain_below_a_hub(400, 60)],
-    "cycle": [(v, (v + 1) % 100) for v in range(100)],
-    "star inwards": [(v, 0) for v in range(1, 300)],
-    "star outwards": [(0, v) for v in range(1, 300)],
-    "self-loops": [(v, v) for v in range(20)] + [(0, 1), (1, 2)],
-    "two hubs in a loop": [(v, v % 2) for v in range(2, 200)] + [(0, 1), (1, 0)],
-    "dangling": [(0, v) for v in range(1, 5)] + [(5, 6)],
-}
-
-
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_awkward_shapes_come_and_go(shape: str, directed: bool, tolerance: float, graphs: list[Graph]) -> None:
-    """Built at once, then half by half, then collapsed: the amplification moves as far as it can."""
+def test_awkward_shapes_come_and_go(
+    shape: str,
+    directed: bool,
+    tolerance: float,
+    dense: bool,
+    graphs: list[Graph],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Built at once, then half by half, then collapsed: the amplification moves as far as it can.
+
+    By pushes alone after the start, and by dense passes wherever there is anything to solve.
+    """
+    monkeypatch.setattr(pagerank, "PUSH_MIN", 0 if dense else 1 << 40)
+    monkeypatch.setattr(pagerank, "PUSH_COST", 1 << 40)
     edges = SHAPES[shape]
     n = 1 + max(max(edge) for edge in edges) + 3
     whole = new_graph(directed=directed, edges=edges, n=n)
@@ -199,13 +152,9 @@ def test_awkward_shapes_come_and_go(shape: str, directed: bool, tolerance: float
             report = program.refresh(grown, apply(grown, [(u, v, op) for u, v in part], n))
             check(program, grown, report)
     assert results(program, grown) == pytest.approx(1 / n, rel=2 * tolerance)
-
-
-def random_edges(rng: np.random.Generator, n: int, m: int) -> Edges:
-    """Skewed both ways: a few hubs, many vertices without out-edges."""
-    src = (n * rng.random(m) ** 3).astype(int)
-    dst = (n * rng.random(m) ** 2).astype(int)
-    return list(zip(src.tolist(), dst.tolist(), strict=True))
+    hub = int(np.bincount(np.array(edges).ravel()).argmax())
+    for updates in ([(u, v, 1) for u, v in edges], [(hub, hub, int(Op.DELETE_VERTEX))], [(hub, 0, 1)]):
+        check(program, grown, program.refresh(grown, apply(grown, updates, n)))
 
 
 @pytest.mark.parametrize("damping", [0.5, 0.85, 0.95])
@@ -345,6 +294,48 @@ def test_goes_on_from_a_saved_state(graphs: list[Graph]) -> None:
         assert reports[0].edges_read == reports[1].edges_read
         assert np.array_equal(program.columns()["estimate"][:420], restored.columns()["estimate"][:420])
         check(restored, graph, reports[1])
+
+
+def test_slices_together_are_the_audit(graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    degrees = graph.in_rows().degrees
+    assert program.audit_slice(graph, 30, 90) == ([], 2 * int(degrees[30:90].sum()))
+    program.state()["estimate"][[5, 200]] *= 1.1
+    victims = set()
+    for begin in range(0, 400, 7):
+        end = min(400, begin + 7)
+        found, _ = program.audit_slice(graph, begin, end)
+        assert all(begin <= v < end for violation in found for v in violation.vertices)
+        victims |= {v for violation in found if violation.rule == "pagerank-residual" for v in violation.vertices}
+    assert {5, 200} <= victims
+    assert "pagerank-residual" in {violation.rule for violation in program.audit(graph)}
+
+
+def test_deleted_vertices_leave_and_revived_ones_return(graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    hub = int(graph.in_rows().degrees[:400].argmax())
+    report = program.refresh(graph, apply(graph, [(hub, hub, int(Op.DELETE_VERTEX))], 400))
+    check(program, graph, report)
+    assert program.columns()["estimate"][hub] == 0
+    report = program.refresh(graph, apply(graph, [(hub, hub, int(Op.INSERT_VERTEX)), (7, 9, 1)], 400))
+    check(program, graph, report)
+    assert results(program, graph)[hub] > 0
+    # All go: nothing is left to rank.
+    gone = [(v, v, int(Op.DELETE_VERTEX)) for v in range(400)]
+    report = program.refresh(graph, apply(graph, gone, 400))
+    assert program.audit(graph) == []
+    check(program, graph, program.refresh(graph, apply(graph, [(3, 5, 1)], 400)))
+
+
+def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    assert program.drift < 1e-6
+    state = program.state()
+    light = int(np.argmin(state["weight"]))
+    assert state["weight"][light] == 1
+    state["residual"][light] += 0.5 * pagerank.DRIFT * state["scalars"][1]
+    assert program.audit(graph) == []
+    assert 0.4 < program.drift < 0.6
 
 
 def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
