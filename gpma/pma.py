@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from . import merge, migration, search, sorting, spread, windows
 from .arrays import DELETED, INSERTED, RowIndex
-from .columns import Columns
+from .columns import Columns, Populator
 from .edges import (
     EMPTY_KEY,
     ChangeReport,
@@ -70,9 +70,9 @@ class PackedMemoryArray:
         self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
         self._slots = self._columns.slots(self._layout.n_leaves)
         self._slots.heads[0] = 0
-        # While a migration goes on: the edges left of the stretch, and the leaves that there were before it.
+        self._populator = Populator()
+        # While a migration goes on: the edges left of the stretch.
         self._edges_left = 0
-        self._leaves_before = self._layout.n_leaves
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
         self._no_work = self._work = new_work(0, weighted=weighted)
 
@@ -118,7 +118,7 @@ class PackedMemoryArray:
         if other is not None:
             self._columns = other
         else:
-            self._columns.release(layout.n_leaves, self._layout.n_leaves)
+            self._release(layout.n_leaves, self._layout.n_leaves)
         self._columns.prefer_large_pages(layout.n_leaves)
         self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
         self._rows.degrees[:] = 0
@@ -160,7 +160,7 @@ class PackedMemoryArray:
         2. Redistribute windows with these edges; or everything, into other leaves, where the batch leaves too
            many or too few edges for the present ones.
         3. Fill the report, and let shortened rows begin where they now do.
-        4. Begin to grow if it is time, and let some edges migrate.
+        4. Let some edges migrate; or begin to grow, if it is time.
         """
         parts, n_edges, layout, at_once, columns, other = plan
         if not parts:
@@ -180,10 +180,10 @@ class PackedMemoryArray:
             slots_moved = self._redistribute(written.n_pending, BLOCK_HEIGHT if rewrite else 0)
         self._n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
-        if not at_once and layout is not self._layout:
-            self._open_stretch(layout)
         if self.migrating:
             slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
+        elif not at_once and layout is not self._layout:
+            self._open_stretch(layout)
         if other is not None and layout.n_leaves < n_leaves_before:
             self._move_to(other, layout.n_leaves)
         self._layout = layout
@@ -239,14 +239,13 @@ class PackedMemoryArray:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held, by structure: slots, leaves, rows, scratch.
 
-        Leaves that a migration has not reached yet were never written, and take no memory.
+        The leaves of a grown array count from the beginning, though their pages come by and by; address space
+        that is only reserved takes no memory.
         """
         slots = self._slots
-        untouched = max(0, slots.stretch_end - max(slots.stretch_begin, self._leaves_before))
-        touched = self._layout.n_leaves - untouched if self._columns.memory is not None else slots.counts.size
         return {
-            "slots": touched * ((slots.keys.itemsize + slots.weights.itemsize * self.weighted) << LEAF_SHIFT),
-            "leaves": touched * (slots.counts.itemsize + slots.heads.itemsize),
+            "slots": slots.keys.nbytes + slots.weights.nbytes,
+            "leaves": slots.counts.nbytes + slots.heads.nbytes,
             "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
             "scratch": self._work.n_bytes,
         }
@@ -413,7 +412,7 @@ class PackedMemoryArray:
             n_leaves,
         )
         self._columns.prefer_large_pages(n_leaves)
-        self._columns.release(n_leaves, before)
+        self._release(n_leaves, before)
         self._slots = self._columns.slots(n_leaves)
         return n_edges
 
@@ -424,10 +423,11 @@ class PackedMemoryArray:
         return n_edges > layout.edges_many or soon
 
     def _open_stretch(self, layout: Layout) -> None:
-        self._leaves_before = self._layout.n_leaves
+        before, after = self._layout.n_leaves, layout.n_leaves
         self._edges_left = self._n_edges
-        self._columns.prefer_large_pages(layout.n_leaves)
-        self._slots = self._columns.slots(layout.n_leaves, (self._leaves_before, layout.n_leaves))
+        self._columns.prefer_large_pages(after)
+        self._populator.start(self._columns, before, after)
+        self._slots = self._columns.slots(after, (before, after))
 
     def _migrate(self, edges: int) -> int:
         """Let about so many edges migrate; returns the slots written."""
@@ -475,6 +475,11 @@ class PackedMemoryArray:
         if room == layout.n_leaves or (columns.memory is not None and room > layout.n_leaves):
             return None
         return Columns.holding(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
+
+    def _release(self, n_leaves: int, n_leaves_before: int) -> None:
+        if n_leaves < n_leaves_before:
+            self._populator.stop()
+            self._columns.release(n_leaves, n_leaves_before)
 
     def _move_to(self, columns: Columns, n_leaves: int) -> None:
         """Copy the first so many leaves into other columns."""
