@@ -33,11 +33,8 @@ from .layout import FILL, LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
-from .windows import BLOCK_HEIGHT
 from .work import Part, Plan, ReportColumns, Work, column, columns_after, new_work, report, report_columns
 
-# A batch of more than this share of the edges is merged block by block, all that is new in a block at once.
-REWRITE_SHARE = 0.2
 # Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
 ROOM = 1.5
 # Work arrays (about a hundred bytes an update, half of them ever written) are kept for so many updates, or for
@@ -47,8 +44,9 @@ KEPT_EDGES_PER_UPDATE = 12
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
 MIGRATED_PER_UPDATE = 20
-# From so many updates, or migrating edges, on two threads are faster than one.
+# From so many updates, entries of a report, or edges that move, on two threads are faster than one.
 DIVIDED_UPDATES_MIN = 6000
+DIVIDED_REPORT_MIN = 40_000
 DIVIDED_MOVES_MIN = 100_000
 # Updates looked at to divide a batch in two.
 SAMPLE = 255
@@ -169,15 +167,14 @@ class PackedMemoryArray:
         if other is not None and layout.n_leaves > n_leaves_before:
             self._move_to(other, n_leaves_before)
         m = sum(part.end - part.begin for part in parts)
-        rewrite = m > REWRITE_SHARE * self._n_edges
         if self.migrating:
             begin, end = parts[0].begin, parts[-1].end
             self._edges_left += migration.net_change(self._work.updates, begin, end, self._slots.stretch_begin)
-        written = self._merge(parts, all_wait=at_once or rewrite)
+        written = self._merge(parts, all_wait=at_once)
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
-            slots_moved = self._redistribute(written.n_pending, BLOCK_HEIGHT if rewrite else 0)
+            slots_moved = self._redistribute(written.n_pending)
         self._n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
         if self.migrating:
@@ -378,15 +375,13 @@ class PackedMemoryArray:
             lists += [(left.begin, a_listed), (noted, b_listed)]
         return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
 
-    def _redistribute(self, n_pending: int, height: int) -> int:
-        """Redistribute what must be, in windows of this height or more; returns the slots written."""
+    def _redistribute(self, n_pending: int) -> int:
+        """Redistribute what must be; returns the slots written."""
         if n_pending == 0:
             return 0
         layout, slots, work = self._layout, self._slots, self._work
-        found, origin = work.windows, 0
-        n: int = windows.plan_windows(
-            slots, layout.lower, layout.upper, work.pending, n_pending, origin, min(height, layout.height), found
-        )
+        found = work.windows
+        n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
         moved, half, closes_stretch = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
@@ -503,12 +498,16 @@ class PackedMemoryArray:
                 merge.advance_rows(self._slots, self._rows, listed, begin, end)
 
         advance()
+        left, right = parts[0], parts[-1]
         if len(parts) == 1:
-            fill(parts[0], columns)
-        else:
-            left, right = parts
-            after = columns_after(columns, left.totals)
+            fill(left, columns)
+            return
+        after = columns_after(columns, left.totals)
+        if right.end - left.begin >= DIVIDED_REPORT_MIN:
             self._pair.run(lambda: fill(left, columns), lambda: fill(right, after))
+        else:
+            fill(left, columns)
+            fill(right, after)
 
     def _reserve(self, n: int) -> Work:
         room = self._work.room

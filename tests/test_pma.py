@@ -31,7 +31,7 @@ from graphtide.gpma.edges import (
     sources,
 )
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
-from graphtide.gpma.pma import REWRITE_SHARE, PackedMemoryArray, warm_up
+from graphtide.gpma.pma import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import LOW, RowView, first_slot
 
 VERTICES = 40
@@ -51,6 +51,7 @@ def thresholds(*, migrated: int = 20, reserved: bool = True, divided: int = 1) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MIGRATED_PER_UPDATE", migrated)
         patch.setattr(module, "DIVIDED_UPDATES_MIN", divided)
+        patch.setattr(module, "DIVIDED_REPORT_MIN", 4 * divided)
         patch.setattr(module, "DIVIDED_MOVES_MIN", divided)
         if not reserved:
             patch.setattr(columns, "_reserve", lambda n_bytes: None)
@@ -778,20 +779,6 @@ def test_bounds_tighten_from_leaf_to_root(n_leaves: int) -> None:
 def test_too_many_leaves_are_refused() -> None:
     with pytest.raises(MemoryError, match="at most"):
         Layout.holding(2**32 * LEAF_SLOTS)
-
-
-def test_a_large_batch_is_merged_block_by_block() -> None:
-    array = loaded(300_000, 1 << 12, seed=9)
-    rng = np.random.default_rng(9)
-    n = int(array.n_edges * REWRITE_SHARE * 1.2)
-    keys = rng.permutation(array.export().keys)[:n]
-    report = array.apply(EdgeBatch(keys, np.ones(n, np.uint8)))
-    assert report.slots_moved == array.n_edges
-    assert array.check() == []
-    # A block without updates is left alone.
-    keys = array.export().keys[:n]
-    assert array.apply(EdgeBatch(keys, np.ones(n, np.uint8))).slots_moved < array.n_edges // 2
-    assert array.check() == []
 
 
 # Walking rows in place.
