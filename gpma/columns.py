@@ -1,16 +1,21 @@
 """The memory of a packed array: columns that grow and shrink in place.
 
 The columns lie in reserved address space: as much as the machine has memory, so that no array can outgrow it.
-Pages that were never written cost nothing, growth writes further ones, and shrinking gives pages back. Where
+Pages that were never written cost nothing, growth takes further ones, and shrinking gives pages back. A page
+costs most when it is touched first (a large one up to a millisecond, as long as a batch of thousands of
+updates), so a thread of its own asks for those of a grown array ahead of their use. Where
 the system refuses the reservation (a limit on address space, or strict accounting of memory), columns are
 ordinary arrays of just the size that is needed, and another size means other columns and a copy.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +27,15 @@ from .arrays import Slots
 
 # mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
 _MAP_NORESERVE = 0x4000
+# Fault pages in as if they were written, contents unchanged; Linux 5.14 and later. mmap.madvise would not do: it
+# keeps the interpreter lock.
+_MADV_POPULATE_WRITE = 23
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
 _HUGE_MIN = 4 << 20
 # Columns begin at multiples of this, the size of a large page.
 _ALIGNMENT = 2 << 20
+# Pages come for so many leaves at a time: 2 MiB of keys.
+_PIECE_LEAVES = 1 << 13
 # Bytes of the entries of one leaf and of one slot: count and head; key and weight.
 _LEAF_BYTES = 4 + 8
 _KEY_BYTES, _WEIGHT_BYTES = 8, 4
@@ -100,22 +110,71 @@ class Columns:
     def release(self, n_leaves: int, n_leaves_before: int) -> None:
         """Give back what lies behind the first ``n_leaves`` of ``n_leaves_before`` leaves."""
         self.counts[n_leaves:n_leaves_before] = 0
-        if self.memory is None:
-            return
-        origin = np.frombuffer(self.memory, np.uint8).ctypes.data
-        for column, shift in (
+        if self.memory is not None:
+            origin = np.frombuffer(self.memory, np.uint8).ctypes.data
+            for begin, end in self._pages(n_leaves, n_leaves_before):
+                if begin < end:
+                    self.memory.madvise(mmap.MADV_DONTNEED, begin - origin, end - begin)
+
+    def populate(self, first: int, last: int) -> bool:
+        """Have pages for leaves first..last; False where the system cannot say."""
+        return all(
+            _libc.madvise(begin, end - begin, _MADV_POPULATE_WRITE) == 0
+            for begin, end in self._pages(first, last)
+            if begin < end
+        )
+
+    def _pages(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Addresses of the pages, of each column, that begin within leaves first..last."""
+        columns: tuple[tuple[npt.NDArray[Any], int], ...] = (
             (self.keys, self.leaf_shift),
             (self.weights, self.leaf_shift),
             (self.counts, 0),
             (self.heads, 0),
-        ):
-            if column.size == 0:
-                continue
-            start = column.ctypes.data - origin
-            begin = -(-(start + column.itemsize * (n_leaves << shift)) // mmap.PAGESIZE) * mmap.PAGESIZE
-            end = start + column.itemsize * (n_leaves_before << shift)
-            if begin < end:
-                self.memory.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+        )
+        pages = []
+        for column, shift in columns:
+            if column.size:
+                ends = (column.ctypes.data + column.itemsize * (leaf << shift) for leaf in (first, last))
+                begin, end = (-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for end in ends)
+                pages.append((begin, end))
+        return pages
+
+
+class Populator:
+    """A thread that gets pages for the new leaves of a grown array, from the last ones on."""
+
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._work: Future[None] | None = None
+        self._stop = threading.Event()
+
+    def start(self, columns: Columns, first: int, last: int) -> None:
+        """Begin with leaves first..last; without a reservation, or for few leaves, there is nothing to do."""
+        if columns.memory is None or last - first < _PIECE_LEAVES:
+            return
+        self.stop()
+        self._stop.clear()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
+        self._work = self._thread.submit(_populate, columns, first, last, self._stop)
+
+    def stop(self) -> None:
+        """Leave off; returns when no more pages will come."""
+        self._stop.set()
+        if self._work is not None:
+            self._work.result()
+            self._work = None
+
+
+def _populate(columns: Columns, first: int, last: int, stop: threading.Event) -> None:
+    for end in range(last, first, -_PIECE_LEAVES):
+        if stop.is_set() or not columns.populate(max(first, end - _PIECE_LEAVES), end):
+            return
+
+
+_libc = ctypes.CDLL(None)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def _memory_bytes() -> int:

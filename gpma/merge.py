@@ -35,6 +35,10 @@ from .search import AHEAD, LINE
 from .windows import Windows
 
 _HALF = np.uint64(32)
+# How many updates ahead a row's degree and index are asked for.
+ROWS_AHEAD = 16
+# Behind every leaf.
+NO_LEAF = np.int64(1 << 40)
 # A leaf of fewer keys is redistributed.
 LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
 
@@ -51,29 +55,29 @@ def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Ver
     listed = np.int64(lo)
     i = np.int64(lo)
     while i < hi:
-        u = np.uintp(keys[np.uintp(i)] >> _HALF)
-        was_empty = degrees[u] == 0
+        row = keys[np.uintp(i)] >> _HALF
+        u = np.uintp(row)
+        if i + ROWS_AHEAD < hi:
+            ahead = np.int64(keys[np.uintp(i + ROWS_AHEAD)] >> _HALF)
+            prefetch(degrees, ahead)
+            prefetch(row_leaf, ahead)
         first = np.int64(row_leaf[u])
-        earliest = first
+        earliest = first if degrees[u] > 0 else NO_LEAF
         loses_first = False
         delta = np.int64(0)
-        while i < hi and np.uintp(keys[np.uintp(i)] >> _HALF) == u:
-            status = states[np.uintp(i)]
+        while i < hi and keys[np.uintp(i)] >> _HALF == row:
+            # Without branches: what comes next is anybody's guess.
+            state = states[np.uintp(i)]
             leaf = np.int64(leaves[np.uintp(i)])
-            if status == INSERTED:
-                if was_empty and delta == 0:
-                    earliest = leaf
-                earliest = min(earliest, leaf)
-                delta += 1
-            elif status == DELETED:
-                loses_first |= leaf == first
-                delta -= 1
+            inserted, deleted = state == INSERTED, state == DELETED
+            delta += np.int64(inserted) - np.int64(deleted)
+            earliest = min(earliest, leaf if inserted else NO_LEAF)
+            loses_first |= deleted & (leaf == first)
             i += 1
         degrees[u] = np.uint32(np.int64(degrees[u]) + delta)
-        row_leaf[u] = np.uint32(earliest)
-        if loses_first:
-            shortened[listed] = np.uint32(u)
-            listed += 1
+        row_leaf[u] = np.uint32(earliest if earliest < NO_LEAF else first)
+        shortened[np.uintp(listed)] = np.uint32(u)
+        listed += np.int64(loses_first)
     return listed
 
 

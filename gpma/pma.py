@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from . import merge, migration, search, sorting, spread, windows
 from .arrays import DELETED, INSERTED, RowIndex
-from .columns import Columns
+from .columns import Columns, Populator
 from .edges import (
     EMPTY_KEY,
     ChangeReport,
@@ -33,11 +33,8 @@ from .layout import FILL, LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
-from .windows import BLOCK_HEIGHT
 from .work import Part, Plan, ReportColumns, Work, column, columns_after, new_work, report, report_columns
 
-# A batch of more than this share of the edges is merged block by block, all that is new in a block at once.
-REWRITE_SHARE = 0.2
 # Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
 ROOM = 1.5
 # Work arrays (about a hundred bytes an update, half of them ever written) are kept for so many updates, or for
@@ -47,8 +44,9 @@ KEPT_EDGES_PER_UPDATE = 12
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
 MIGRATED_PER_UPDATE = 20
-# From so many updates, or migrating edges, on two threads are faster than one.
+# From so many updates, entries of a report, or edges that move, on two threads are faster than one.
 DIVIDED_UPDATES_MIN = 6000
+DIVIDED_REPORT_MIN = 40_000
 DIVIDED_MOVES_MIN = 100_000
 # Updates looked at to divide a batch in two.
 SAMPLE = 255
@@ -70,9 +68,9 @@ class PackedMemoryArray:
         self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
         self._slots = self._columns.slots(self._layout.n_leaves)
         self._slots.heads[0] = 0
-        # While a migration goes on: the edges left of the stretch, and the leaves that there were before it.
+        self._populator = Populator()
+        # While a migration goes on: the edges left of the stretch.
         self._edges_left = 0
-        self._leaves_before = self._layout.n_leaves
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
         self._no_work = self._work = new_work(0, weighted=weighted)
 
@@ -118,7 +116,7 @@ class PackedMemoryArray:
         if other is not None:
             self._columns = other
         else:
-            self._columns.release(layout.n_leaves, self._layout.n_leaves)
+            self._release(layout.n_leaves, self._layout.n_leaves)
         self._columns.prefer_large_pages(layout.n_leaves)
         self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
         self._rows.degrees[:] = 0
@@ -160,7 +158,7 @@ class PackedMemoryArray:
         2. Redistribute windows with these edges; or everything, into other leaves, where the batch leaves too
            many or too few edges for the present ones.
         3. Fill the report, and let shortened rows begin where they now do.
-        4. Begin to grow if it is time, and let some edges migrate.
+        4. Let some edges migrate; or begin to grow, if it is time.
         """
         parts, n_edges, layout, at_once, columns, other = plan
         if not parts:
@@ -169,21 +167,20 @@ class PackedMemoryArray:
         if other is not None and layout.n_leaves > n_leaves_before:
             self._move_to(other, n_leaves_before)
         m = sum(part.end - part.begin for part in parts)
-        rewrite = m > REWRITE_SHARE * self._n_edges
         if self.migrating:
             begin, end = parts[0].begin, parts[-1].end
             self._edges_left += migration.net_change(self._work.updates, begin, end, self._slots.stretch_begin)
-        written = self._merge(parts, all_wait=at_once or rewrite)
+        written = self._merge(parts, all_wait=at_once)
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
-            slots_moved = self._redistribute(written.n_pending, BLOCK_HEIGHT if rewrite else 0)
+            slots_moved = self._redistribute(written.n_pending)
         self._n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
-        if not at_once and layout is not self._layout:
-            self._open_stretch(layout)
         if self.migrating:
             slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
+        elif not at_once and layout is not self._layout:
+            self._open_stretch(layout)
         if other is not None and layout.n_leaves < n_leaves_before:
             self._move_to(other, layout.n_leaves)
         self._layout = layout
@@ -239,14 +236,13 @@ class PackedMemoryArray:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held, by structure: slots, leaves, rows, scratch.
 
-        Leaves that a migration has not reached yet were never written, and take no memory.
+        The leaves of a grown array count from the beginning, though their pages come by and by; address space
+        that is only reserved takes no memory.
         """
         slots = self._slots
-        untouched = max(0, slots.stretch_end - max(slots.stretch_begin, self._leaves_before))
-        touched = self._layout.n_leaves - untouched if self._columns.memory is not None else slots.counts.size
         return {
-            "slots": touched * ((slots.keys.itemsize + slots.weights.itemsize * self.weighted) << LEAF_SHIFT),
-            "leaves": touched * (slots.counts.itemsize + slots.heads.itemsize),
+            "slots": slots.keys.nbytes + slots.weights.nbytes,
+            "leaves": slots.counts.nbytes + slots.heads.nbytes,
             "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
             "scratch": self._work.n_bytes,
         }
@@ -379,15 +375,13 @@ class PackedMemoryArray:
             lists += [(left.begin, a_listed), (noted, b_listed)]
         return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
 
-    def _redistribute(self, n_pending: int, height: int) -> int:
-        """Redistribute what must be, in windows of this height or more; returns the slots written."""
+    def _redistribute(self, n_pending: int) -> int:
+        """Redistribute what must be; returns the slots written."""
         if n_pending == 0:
             return 0
         layout, slots, work = self._layout, self._slots, self._work
-        found, origin = work.windows, 0
-        n: int = windows.plan_windows(
-            slots, layout.lower, layout.upper, work.pending, n_pending, origin, min(height, layout.height), found
-        )
+        found = work.windows
+        n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
         moved, half, closes_stretch = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
@@ -413,7 +407,7 @@ class PackedMemoryArray:
             n_leaves,
         )
         self._columns.prefer_large_pages(n_leaves)
-        self._columns.release(n_leaves, before)
+        self._release(n_leaves, before)
         self._slots = self._columns.slots(n_leaves)
         return n_edges
 
@@ -424,10 +418,11 @@ class PackedMemoryArray:
         return n_edges > layout.edges_many or soon
 
     def _open_stretch(self, layout: Layout) -> None:
-        self._leaves_before = self._layout.n_leaves
+        before, after = self._layout.n_leaves, layout.n_leaves
         self._edges_left = self._n_edges
-        self._columns.prefer_large_pages(layout.n_leaves)
-        self._slots = self._columns.slots(layout.n_leaves, (self._leaves_before, layout.n_leaves))
+        self._columns.prefer_large_pages(after)
+        self._populator.start(self._columns, before, after)
+        self._slots = self._columns.slots(after, (before, after))
 
     def _migrate(self, edges: int) -> int:
         """Let about so many edges migrate; returns the slots written."""
@@ -476,6 +471,11 @@ class PackedMemoryArray:
             return None
         return Columns.holding(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
 
+    def _release(self, n_leaves: int, n_leaves_before: int) -> None:
+        if n_leaves < n_leaves_before:
+            self._populator.stop()
+            self._columns.release(n_leaves, n_leaves_before)
+
     def _move_to(self, columns: Columns, n_leaves: int) -> None:
         """Copy the first so many leaves into other columns."""
         slots = self._slots
@@ -498,12 +498,16 @@ class PackedMemoryArray:
                 merge.advance_rows(self._slots, self._rows, listed, begin, end)
 
         advance()
+        left, right = parts[0], parts[-1]
         if len(parts) == 1:
-            fill(parts[0], columns)
-        else:
-            left, right = parts
-            after = columns_after(columns, left.totals)
+            fill(left, columns)
+            return
+        after = columns_after(columns, left.totals)
+        if right.end - left.begin >= DIVIDED_REPORT_MIN:
             self._pair.run(lambda: fill(left, columns), lambda: fill(right, after))
+        else:
+            fill(left, columns)
+            fill(right, after)
 
     def _reserve(self, n: int) -> Work:
         room = self._work.room

@@ -18,7 +18,7 @@ Offsets = npt.NDArray[np.int64]
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
 # How many updates ahead a leaf is asked for.
-AHEAD = 8
+AHEAD = 24
 # Keys of one cache line.
 LINE = 8
 
@@ -113,9 +113,10 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
         place = np.int64(0)
         while i < hi and np.int64(leaf[np.uintp(i)]) == at:
             if i + AHEAD < hi:
-                ahead = np.int64(leaf[np.uintp(i + AHEAD)]) << LEAF_SHIFT
+                ahead = np.int64(leaf[np.uintp(i + AHEAD)])
+                prefetch(counts, ahead)
                 for line in range(0, 1 << LEAF_SHIFT, LINE):
-                    prefetch(keys, ahead + line)
+                    prefetch(keys, (ahead << LEAF_SHIFT) + line)
             key = update_keys[np.uintp(i)]
             place += find_place(keys, base + place, base + count, key)
             there = place < count and keys[np.uintp(base + place)] == key

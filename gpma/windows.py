@@ -22,9 +22,6 @@ from .layout import LEAF_SLOTS
 
 Bounds = npt.NDArray[np.float64]
 
-# A very large batch is merged window by window of this height, half a megabyte: what a processor keeps close.
-BLOCK_HEIGHT = 10
-
 
 class Windows(NamedTuple):
     """Disjoint windows from left to right, int64 each: leaves ``begin`` to ``end``, which will hold ``edges``,
@@ -38,9 +35,9 @@ class Windows(NamedTuple):
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _waiting(ends: npt.NDArray[np.uint32], pending: Int, origin: Int) -> Int:
-    """How many new edges wait for a pending leaf; those of the first one begin at ``origin``."""
-    return np.int64(ends[pending]) - (np.int64(ends[pending - 1]) if pending > 0 else np.int64(origin))
+def _waiting(ends: npt.NDArray[np.uint32], pending: Int) -> Int:
+    """How many new edges wait for a pending leaf."""
+    return np.int64(ends[pending]) - (np.int64(ends[pending - 1]) if pending > 0 else np.int64(0))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -50,11 +47,9 @@ def _climb(
     upper: Bounds,
     pending: Pending,
     n_pending: Int,
-    origin: Int,
     first: Int,
-    height: Int,
 ) -> tuple[Int, Int, Int, Int, Int]:
-    """The smallest window within its bounds, of at least this height, around pending leaf ``first``'s place.
+    """The smallest window within its bounds around pending leaf ``first``'s place.
 
     Returns (begin, end, edges, pending_begin, pending_end).
     """
@@ -67,6 +62,7 @@ def _climb(
     begin, end = leaf, leaf
     p_begin, p_end = np.int64(first), np.int64(first)
     edges = np.int64(0)
+    height: Int = np.int64(0)
     whole = False
     while True:
         wider_begin = max((leaf >> height) << height, part_begin)
@@ -77,9 +73,9 @@ def _climb(
             edges += np.int64(counts[np.uintp(y)])
         while p_begin > 0 and np.int64(leaves[p_begin - 1]) >= wider_begin:
             p_begin -= 1
-            edges += _waiting(ends, p_begin, origin)
+            edges += _waiting(ends, p_begin)
         while p_end < n_pending and np.int64(leaves[p_end]) < wider_end:
-            edges += _waiting(ends, p_end, origin)
+            edges += _waiting(ends, p_end)
             p_end += 1
         begin, end = wider_begin, wider_end
         n_slots = np.float64((end - begin) * LEAF_SLOTS)
@@ -103,21 +99,15 @@ def plan_windows(
     upper: Bounds,
     pending: Pending,
     n_pending: Int,
-    origin: Int,
-    height: Int,
     windows: Windows,
 ) -> Int:
-    """Fill ``windows`` (room for n_pending); returns how many there are. The root must be within its bounds.
-
-    The first pending leaf's new edges begin at ``origin``. ``height``: the least height of a window (0: a
-    leaf, which is never a window by itself).
-    """
+    """Fill ``windows`` (room for n_pending); returns how many there are. The root must be within its bounds."""
     n_windows = np.int64(0)
     covered = np.int64(0)
     for first in range(n_pending):
         if np.int64(pending.leaf[first]) < covered:
             continue
-        begin, end, edges, p_begin, p_end = _climb(slots, lower, upper, pending, n_pending, origin, first, height)
+        begin, end, edges, p_begin, p_end = _climb(slots, lower, upper, pending, n_pending, first)
         while n_windows > 0 and windows.begin[n_windows - 1] >= begin:
             n_windows -= 1
         windows.begin[n_windows] = begin
