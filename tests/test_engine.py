@@ -16,6 +16,7 @@ from graphtide.compute import registry
 from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
+from graphtide.compute.path_program import PathProgram
 from graphtide.compute.program import (
     Answer,
     Column,
@@ -320,8 +321,8 @@ def test_default_ids() -> None:
 @pytest.mark.parametrize(
     ("kind", "params", "message"),
     [
-        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank; did you mean 'bfs'?"),
-        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank"),
+        ("bsf", {}, "unknown program 'bsf'; there are bfs, components, pagerank, sssp, sswp; did you mean 'bfs'?"),
+        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank, sssp, sswp"),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
         ("components", {"x": 1}, "components has no parameter 'x'; it takes none"),
@@ -347,8 +348,8 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
     before = compiled()
     graph = Graph(directed=directed, weighted=weighted)
     ids = DenseIds()
-    params: dict[str, dict[str, Any]] = {"bfs": {"source": 0}}
-    programs = [registry.make_program(kind, None, params.get(kind, {}), ids) for kind in registry.KINDS]
+    kinds = {kind: cls for kind, cls in registry.KINDS.items() if weighted or not cls.needs_weights}
+    programs = [registry.make_program(kind, None, least_parameters(cls), ids) for kind, cls in kinds.items()]
     engine = Engine(graph, programs, ids.resolve)
     engine.start()
     for epoch in random_history(5, directed=directed).epochs:
@@ -356,18 +357,30 @@ def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> No
         assert all(run.error is None for run in runs)
     engine.refresh(graph.apply(deletes([(0, 1)], graph.n_vertices).batch(), graph.n_vertices))
     assert not any(engine.audit().values())
+    for program in programs:  # a change so large that the rest of the kernels is needed
+        if isinstance(program, PathProgram):
+            program._large = 0
+            program.start(graph)
     engine.close()
     graph.close()
     assert compiled() == before
 
 
+def least_parameters(cls: type[Program]) -> dict[str, Any]:
+    return {parameter.name: 0 for parameter in cls.parameters if parameter.required}
+
+
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
-    from graphtide.compute import bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels
+    from graphtide.compute import forest, forest_audit, forest_cut, forest_span, pagerank_kernels
 
-    return {
-        f"{module.__name__}.{name}": len(kernel.signatures)
-        for module in (bfs_kernels, forest, forest_audit, forest_cut, forest_span, pagerank_kernels)
+    kernels = {
+        f"{module.__name__}.{name}": kernel
+        for module in (forest, forest_audit, forest_cut, forest_span, pagerank_kernels)
         for name, kernel in vars(module).items()
-        if hasattr(kernel, "signatures")
     }
+    for kind, cls in registry.KINDS.items():
+        if issubclass(cls, PathProgram):
+            program = cls("any", (0,))
+            kernels |= {f"{kind}.{name}": kernel for name, kernel in program._kernels._asdict().items()}
+    return {name: len(kernel.signatures) for name, kernel in kernels.items() if hasattr(kernel, "signatures")}
