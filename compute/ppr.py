@@ -40,7 +40,7 @@ import numpy.typing as npt
 from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import ppr_kernels as kernels
-from .bfs import parse_sources
+from .path_program import parse_sources
 from .ppr_kernels import (
     BALANCED_AT,
     EDGES,

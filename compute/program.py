@@ -99,7 +99,8 @@ class Program(ABC):
     """One analytic, kept true from epoch to epoch.
 
     Subclasses set the class attributes, take their parsed parameters as keyword arguments after ``id``, and
-    keep all state in instance arrays. ``sources`` are the external ids that the program starts from;
+    keep all state in instance arrays. ``weight_domains`` are the settings ``graph.weights`` with which the
+    program is right. ``sources`` are the external ids that the program starts from;
     the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before ``start`` and before
     each ``refresh``.
     """
@@ -109,6 +110,7 @@ class Program(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_in_edges: ClassVar[bool] = False
     needs_weights: ClassVar[bool] = False
+    weight_domains: ClassVar[tuple[str, ...]] = ("unweighted", "non-negative", "any")
     has_parents: ClassVar[bool] = False
 
     def __init__(self, id: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,41 @@ from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
 from .pagerank import PageRank
+from .path_program import PathProgram
 from .ppr import PersonalisedPageRank
 from .program import Program, ProgramError, Published
 from .sspaths import SSPaths
+from .sssp import SSSP
+from .sswp import SSWP
 
 KINDS: dict[str, type[Program]] = {
-    kind.kind: kind for kind in (BFS, Components, PageRank, PersonalisedPageRank, SSPaths)
+    kind.kind: kind for kind in (BFS, SSSP, SSWP, SSPaths, Components, PageRank, PersonalisedPageRank)
 }
+
+
+def register(cls: type[Program]) -> type[Program]:
+    """Make a kind of program known by its name, as a decorator of its class; see docs/programs.md.
+
+    Raises:
+        ProgramError: another class has that name.
+    """
+    known = KINDS.get(cls.kind)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ProgramError(f"there already is a program {cls.kind!r}: {known.__module__}.{known.__qualname__}")
+    KINDS[cls.kind] = cls
+    return cls
+
+
+def require_weights(kind: str, domain: str) -> None:
+    """Check that a kind is right for a graph whose weights are of this domain.
+
+    Raises:
+        ProgramError: it is not, or there is no such kind.
+    """
+    allowed = program_class(kind).weight_domains
+    if domain not in allowed:
+        words = " or ".join(map(repr, allowed))
+        raise ProgramError(f"{kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}")
 
 
 def program_class(kind: str) -> type[Program]:
@@ -97,23 +125,31 @@ def default_id(kind: str, params: Mapping[str, Any], *, ambiguous: bool = False)
     return f"{kind}({','.join(values)})"
 
 
-def warm_up(*, directed: bool, weighted: bool) -> None:
-    """Compile every kernel that programs on such a graph use, so that no epoch pays for it."""
+def warm_up(
+    *, directed: bool, weighted: bool, programs: Iterable[tuple[str, Mapping[str, Any]]] | None = None
+) -> None:
+    """Compile every kernel that these programs (name, parameters) use on such a graph, so that no epoch pays.
+
+    Without ``programs`` every kind that this graph can have and that needs nothing but a source.
+    """
     graph = Graph(directed=directed, weighted=weighted)
-    required: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "ppr": {"sources": 0}, "sspaths": {"source": 0}}
-    programs = [make_program(kind, None, required.get(kind, {}), _DenseOrder()) for kind in KINDS]
+    if programs is None:
+        programs = [(kind, given) for kind, given in _least_parameters().items() if _suits(KINDS[kind], weighted)]
+    made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges.
         _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
-        for program in programs:
+        for program in made:
             program.bind(np.zeros(len(program.sources), np.uint32))
+            if isinstance(program, PathProgram):
+                program.warm_up(graph)
             program.start(graph)
         steps = (([(0, 1), (4, 5)], Op.DELETE), ([(0, 1), (4, 6)], Op.INSERT), ([(4, 6)], Op.DELETE))
         for edges, op in steps:
             change = _apply(graph, edges, op)
-            for program in programs:
+            for program in made:
                 program.refresh(graph, change)
-        for program in programs:
+        for program in made:
             program.audit(graph)
             program.audit_slice(graph, 0, graph.n_vertices)
             program.audit_whole(graph)
@@ -125,6 +161,16 @@ def warm_up(*, directed: bool, weighted: bool) -> None:
             audit_leaves(graph, array, None, 0, array.view().counts.size)
     finally:
         graph.close()
+
+
+def _least_parameters() -> dict[str, dict[str, Any]]:
+    """The kinds that need nothing but a source, with the least parameters that make one of them."""
+    needed = {kind: [item.name for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
+    return {kind: dict.fromkeys(names, 0) for kind, names in needed.items() if set(names) <= {"source", "sources"}}
+
+
+def _suits(cls: type[Program], weighted: bool) -> bool:
+    return weighted or not cls.needs_weights
 
 
 def _apply(graph: Graph, edges: list[tuple[int, int]], op: Op) -> GraphChange:

@@ -320,7 +320,10 @@ class DeadLettersConfig(Section):
 class ProgramConfig(Section):
     """One vertex program to keep up to date. Further keys are the program's parameters."""
 
-    name: str = Field(min_length=1, description="Which program: `bfs`, `components`, `pagerank`, `ppr` or `sspaths`.")
+    name: str = Field(
+        min_length=1,
+        description="Which program: `bfs`, `sssp`, `sswp`, `sspaths`, `components`, `pagerank` or `ppr`.",
+    )
     id: str = Field(
         default="",
         max_length=128,

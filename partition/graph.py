@@ -27,9 +27,10 @@ from ..gpma.edges import (
     sources,
     transpose,
 )
-from ..gpma.pma import PackedMemoryArray, Plan
+from ..gpma.pma import PackedMemoryArray
 from ..gpma.rows import RowView, copy_row
 from ..gpma.snapshot import EdgeCopy, Turnstile, export_from
+from ..gpma.work import Plan
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 Edge = tuple[int, int]
 
@@ -117,3 +120,37 @@ class NaiveGraph:
                 row.pop(v, None)
             else:
                 row[v] = weight
+
+
+def best_values(
+    arcs: Iterable[tuple[int, int, float]],
+    n_vertices: int,
+    sources: Iterable[int],
+    at_source: np.generic,
+    gather: Callable[[Any, Any], Any],
+    better: Callable[[Any, Any], bool],
+) -> list[np.generic | None]:
+    """The values of a path program by relaxing every edge until nothing changes; None where no path leads.
+
+    Values are of the type of ``at_source``; every offer is rounded to it at once.
+    """
+    cast = type(at_source)
+    edges = [(u, v, np.float32(weight)) for u, v, weight in arcs]
+    value: list[np.generic | None] = [None] * n_vertices
+    for source in sources:
+        value[source] = at_source
+    changed = True
+    while changed:
+        changed = False
+        for u, v, weight in edges:
+            if value[u] is None:
+                continue
+            with np.errstate(over="ignore"):
+                offer = gather(value[u], weight)
+            if offer is None:
+                continue
+            offer = cast(offer)
+            if value[v] is None or better(offer, value[v]):
+                value[v] = offer
+                changed = True
+    return value

@@ -22,12 +22,15 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphtide.compute import bfs as module
-from graphtide.compute.bfs import BFS, parse_sources
-from graphtide.compute.bfs_kernels import SOURCE_WORD, UNREACHED
+from graphtide.compute import path_program as module
+from graphtide.compute.bfs import BFS
+from graphtide.compute.path_kernels import UNREACHED
+from graphtide.compute.path_program import parse_sources
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Vertices
 from graphtide.partition.graph import Graph
+
+SOURCE_WORD = np.uint64(NO_VERTEX)
 
 
 class Run:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..edges import EdgeBatch, EdgeList, SubCSR
+from ..layout import Layout
 from . import reads, spread
-from .geometry import LEAF_LEAST, DeviceLayout
+from .geometry import LEAF_LEAST, holding
 from .invariants import violations
 from .module import import_cupy
 from .reads import DeviceRows
@@ -43,7 +44,7 @@ class DevicePackedArray:
         self.stream: Any = cupy.cuda.Stream(non_blocking=True)
         self._n_edges = 0
         self._n_vertices = 0
-        self._layout = DeviceLayout.holding(0)
+        self._layout = holding(0)
         self._leaf_least = LEAF_LEAST
         with self.stream:
             self._slots: Slots = new_slots(self._layout, weighted=weighted)
@@ -215,7 +216,7 @@ class DevicePackedArray:
         bad = spread.first_bad_key(keys, self._n_vertices)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
-        layout = DeviceLayout.holding(keys.size)
+        layout = holding(keys.size)
         slots = new_slots(layout, weighted=self.weighted)
         spread.load(slots, self._rows, keys, weights)
         self._slots, self._layout, self._n_edges = slots, layout, int(keys.size)
@@ -254,7 +255,7 @@ class DevicePackedArray:
             raise
         pipeline.finish()
 
-    def _rebuild(self, run: Run | None, layout: DeviceLayout, n_edges: int) -> None:
+    def _rebuild(self, run: Run | None, layout: Layout, n_edges: int) -> None:
         self._slots = self._sorted.rebuild(run, layout, self._slots, self._rows, n_edges)
         self._layout, self._n_edges = layout, n_edges
         self._leaf_least = LEAF_LEAST

@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import EMPTY_KEY, Keys, sources
-from .geometry import LEAF_LEAST, LEAF_SLOTS, DeviceLayout
+from ..layout import Layout
+from .geometry import LEAF_LEAST, LEAF_SLOTS
 from .module import import_cupy
 from .state import RowIndex, Slots
 
 
 def violations(
-    slots: Slots, rows: RowIndex, layout: DeviceLayout, n_edges: int, n_vertices: int, leaf_least: int
+    slots: Slots, rows: RowIndex, layout: Layout, n_edges: int, n_vertices: int, leaf_least: int
 ) -> list[str]:
     """Violated invariants, in words; ``leaf_least``: keys that each leaf holds at least, if there are several."""
     asnumpy = import_cupy().asnumpy

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .geometry import DeviceLayout
+from ..layout import Layout
 from .module import import_cupy, load
 from .staging import Columns
 from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, point_at
@@ -104,7 +104,7 @@ class SortedUpdates:
         self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
         self._launch("add_heavy", _ceil(run.n), arguments)
 
-    def rebuild(self, run: Run | None, layout: DeviceLayout, slots: Slots, rows: RowIndex, n_edges: int) -> Slots:
+    def rebuild(self, run: Run | None, layout: Layout, slots: Slots, rows: RowIndex, n_edges: int) -> Slots:
         """Merge the array, ``slots``, and a run that was looked up into a new array of this layout.
 
         ``n_edges``: what it will hold. Returns the new array; the row index is written in place.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .geometry import DeviceLayout
+from ..layout import Layout
 from .module import import_cupy
 
 # An array on the device: CuPy ships no types that a checker could use.
@@ -103,7 +103,7 @@ class Work(NamedTuple):
     old_weights: DeviceArray | None
 
 
-def new_slots(layout: DeviceLayout, *, weighted: bool) -> Slots:
+def new_slots(layout: Layout, *, weighted: bool) -> Slots:
     """Room for an array of this layout; keys, weights, counts and heads are not initialised.
 
     Raises:

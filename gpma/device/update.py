@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .geometry import LEAF_SHIFT, DeviceLayout
+from ..layout import Layout
+from .geometry import LEAF_SHIFT
 from .module import import_cupy, load, load_cooperative
 from .staging import Columns
 from .state import (
@@ -116,7 +117,7 @@ class Pipeline:
         assert self._work is not None
         return self._work
 
-    def point_at_array(self, slots: Slots, rows: RowIndex, layout: DeviceLayout, leaf_least: int) -> None:
+    def point_at_array(self, slots: Slots, rows: RowIndex, layout: Layout, leaf_least: int) -> None:
         """From here on batches go to this array."""
         point_at(self.state, slots)
         self.state["row_leaf"], self.state["degrees"] = address(rows.leaf), address(rows.degrees)

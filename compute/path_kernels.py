@@ -1,0 +1,532 @@
+"""The steps of a path program after a change, as templates for ``vertex_program.specialise``.
+
+The state is one word per vertex, ``value bits << 32 | parent``: both change together. A vertex without a value
+has the word ``UNREACHED``; its value half, ``NOTHING``, is no value of any program and as an offer means none.
+Values travel as their 32 bits in a uint64; ``offer`` and ``improves`` below are where a program's own functions
+come in. Words change only by strict improvement of the value alone: a tie never moves a parent, which is what
+keeps cycles out.
+
+What the kernels share: ``word`` uint64[>= n]; ``rows`` as in ``gpma/rows.py``; an **entry** is
+``value bits << 32 | vertex``; ``Log`` collects what was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import Keys, Vertices
+from ..gpma.intrinsics import prefetch
+from ..gpma.rows import first_slot
+from .atomics import bits_float, float_bits
+from .vertex_program import template
+
+NOTHING = np.uint64(0xFFFF_FFFF)
+UNREACHED = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFF_FFFF)
+_HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
+_ONE = np.float32(1)
+
+# What ``specialise`` puts in place: the program's functors, and whether it reads weights.
+WEIGHTED = False
+gather: Any = None
+better: Any = None
+encode: Any = None
+decode: Any = None
+
+
+class Log(NamedTuple):
+    """The vertices whose word was written since the run began, each once, with the word before.
+
+    ``stamp`` uint32[cap] (equal to ``run``: listed), ``vertices`` uint32[cap], ``old`` uint64[cap],
+    ``counted`` int64[1].
+    """
+
+    stamp: npt.NDArray[np.uint32]
+    vertices: Vertices
+    old: Keys
+    counted: npt.NDArray[np.int64]
+    run: int
+
+
+# -- where a program's own functions come in ---------------------------------------------------------------
+
+
+@template
+def encode_int(value):  # type: ignore[no-untyped-def]
+    """The bits of a value, for programs whose values are uint32."""
+    return np.uint64(np.uint32(value))
+
+
+@template
+def decode_int(bits):  # type: ignore[no-untyped-def]
+    """The value that has these bits, likewise."""
+    return np.uint32(bits)
+
+
+@template
+def encode_float(value):  # type: ignore[no-untyped-def]
+    """The bits of a value, for programs whose values are float32; a NaN is no offer."""
+    single = np.float32(value)
+    return np.uint64(float_bits(single)) if single == single else NOTHING
+
+
+@template
+def decode_float(bits):  # type: ignore[no-untyped-def]
+    """The value that has these bits, likewise."""
+    return bits_float(np.uint32(bits))
+
+
+@template
+def offer(tail, weight):  # type: ignore[no-untyped-def]
+    """The bits of what an edge offers its head, its tail having the value ``tail`` (bits, not NOTHING)."""
+    return encode(gather(decode(tail), weight))
+
+
+@template
+def precedes(one, other):  # type: ignore[no-untyped-def]
+    """Whether one value (bits) is strictly better than another."""
+    return better(decode(one), decode(other))
+
+
+@template
+def improves(bits, head):  # type: ignore[no-untyped-def]
+    """Whether an offer is strictly better than the value in the word ``head``."""
+    if bits == NOTHING:
+        return False
+    at_head = head >> _HALF
+    return at_head == NOTHING or better(decode(bits), decode(at_head))
+
+
+# -- the log ---------------------------------------------------------------------------------------------------
+
+
+@nb.njit(nogil=True, error_model="numpy")
+def write(word, log, v, value):  # type: ignore[no-untyped-def]
+    """Set a word, listing it in the log if this is its first change of the run."""
+    if np.int64(log.stamp[v]) != log.run:
+        log.stamp[v] = log.run
+        k = log.counted[0]
+        log.vertices[k] = v
+        log.old[k] = word[v]
+        log.counted[0] = k + 1
+    word[v] = value
+
+
+# -- asking for memory before its turn --------------------------------------------------------------------------
+
+AHEAD = 16
+"""How many vertices before its turn a row is asked for."""
+
+# Of a heap, one of the first entries is next, unless it is one that is added meanwhile.
+_SOON = 3
+
+
+@template
+def ask_for_place(rows, vertex):  # type: ignore[no-untyped-def]
+    """Ask for where the row of a vertex begins."""
+    prefetch(rows.degrees, vertex)
+    prefetch(rows.row_leaf, vertex)
+
+
+@template
+def ask_for_row(rows, vertex):  # type: ignore[no-untyped-def]
+    """Ask for the leaf in which the row of a vertex begins."""
+    leaf = np.int64(rows.row_leaf[vertex])
+    prefetch(rows.counts, leaf)
+    slot = leaf << rows.leaf_shift
+    for line in range(0, 1 << rows.leaf_shift, 8):
+        prefetch(rows.keys, slot + line)
+    if WEIGHTED:
+        for line in range(0, 1 << rows.leaf_shift, 16):
+            prefetch(rows.weights, slot + line)
+
+
+@template
+def ask_for_rows(word, rows, vertices, k, n_vertices):  # type: ignore[no-untyped-def]
+    """Ask for rows that will be walked soon, where vertices[k] is walked now.
+
+    Rows are short and lie anywhere: that they are in cache in time makes walking them twice as fast.
+    """
+    if k + AHEAD < n_vertices:
+        vertex = np.int64(vertices[k + AHEAD])
+        ask_for_place(rows, vertex)
+        prefetch(word, vertex)
+        ask_for_row(rows, np.int64(vertices[k + AHEAD // 2]))
+
+
+# -- a heap of entries, best value first -----------------------------------------------------------------------
+
+
+@template
+def heap_push(heap, size, entry):  # type: ignore[no-untyped-def]
+    """Add an entry to a heap of so many."""
+    place = size
+    while place > 0:
+        above = (place - 1) >> 1
+        if not precedes(entry >> _HALF, heap[above] >> _HALF):
+            break
+        heap[place] = heap[above]
+        place = above
+    heap[place] = entry
+
+
+@template
+def heap_sink(heap, size, entry):  # type: ignore[no-untyped-def]
+    """Put an entry in the place of the first one, of a heap of so many."""
+    place = 0
+    below = 1
+    while below < size:
+        if below + 1 < size and precedes(heap[below + 1] >> _HALF, heap[below] >> _HALF):
+            below += 1
+        if not precedes(heap[below] >> _HALF, entry >> _HALF):
+            break
+        heap[place] = heap[below]
+        place = below
+        below = 2 * place + 1
+    heap[place] = entry
+
+
+# -- the steps -------------------------------------------------------------------------------------------------
+
+
+@template
+def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights):  # type: ignore[no-untyped-def]
+    """Recognise the safe updates, in one pass; the counts of what remains.
+
+    ``lost``: entries of heads whose parent edge is gone or no longer yields their value. ``improving``: edges
+    that offer their head something better as things stand, with ``improving_weights``. An edge that does not
+    improve its head now will be looked at again only if its tail gets a better value or its head loses its own.
+    """
+    n_lost = np.int64(0)
+    n_improving = np.int64(0)
+    for i in range(deleted.size):
+        if i + AHEAD < deleted.size:
+            prefetch(word, np.int64(deleted[i + AHEAD] & _LOW))
+        head = deleted[i] & _LOW
+        at_head = word[head]
+        if (at_head & _LOW) == deleted[i] >> _HALF:
+            lost[n_lost] = (at_head & _HIGH) | head
+            n_lost += 1
+    if WEIGHTED:
+        for i in range(overwritten.size):
+            if i + AHEAD < overwritten.size:
+                prefetch(word, np.int64(overwritten[i + AHEAD] >> _HALF))
+                prefetch(word, np.int64(overwritten[i + AHEAD] & _LOW))
+            tail = overwritten[i] >> _HALF
+            at_tail = word[tail]
+            if at_tail == UNREACHED:
+                continue
+            head = overwritten[i] & _LOW
+            at_head = word[head]
+            bits = offer(at_tail >> _HALF, new_weights[i])
+            if improves(bits, at_head):
+                improving[n_improving] = overwritten[i]
+                improving_weights[n_improving] = new_weights[i]
+                n_improving += 1
+            elif (at_head & _LOW) == tail and bits != at_head >> _HALF:
+                lost[n_lost] = (at_head & _HIGH) | head
+                n_lost += 1
+    for i in range(inserted.size):
+        if i + AHEAD < inserted.size:
+            prefetch(word, np.int64(inserted[i + AHEAD] >> _HALF))
+            prefetch(word, np.int64(inserted[i + AHEAD] & _LOW))
+        at_tail = word[inserted[i] >> _HALF]
+        if at_tail == UNREACHED:
+            continue
+        weight = weights[i] if WEIGHTED else _ONE
+        if improves(offer(at_tail >> _HALF, weight), word[inserted[i] & _LOW]):
+            improving[n_improving] = inserted[i]
+            if WEIGHTED:
+                improving_weights[n_improving] = weight
+            n_improving += 1
+    return n_lost, n_improving
+
+
+@template
+def adopt(word, log, rows, v):  # type: ignore[no-untyped-def]
+    """Give v another parent that offers exactly its value: (found, edges read).
+
+    The parent's own value must be strictly better. Taken best value first, such a vertex has been decided
+    before v, so it is no dependant of v; and a chain of parents that once gets strictly better never returns.
+    """
+    keys, weights, counts, shift = rows.keys, rows.weights, rows.counts, rows.leaf_shift
+    value = word[v] >> _HALF
+    read = np.int64(0)
+    remaining = np.int64(rows.degrees[v])
+    if remaining:
+        leaf, slot = first_slot(rows, int(v))
+        while remaining > 0:
+            end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            for i in range(slot, end):
+                u = keys[i] & _LOW
+                read += 1
+                at_tail = word[u]
+                if at_tail != UNREACHED and precedes(at_tail >> _HALF, value):
+                    weight = weights[i] if WEIGHTED else _ONE
+                    if offer(at_tail >> _HALF, weight) == value:
+                        write(word, log, v, (value << _HALF) | u)
+                        return True, read
+            remaining -= end - slot
+            leaf += np.int64(1)
+            slot = leaf << shift
+    return False, read
+
+
+@template
+def trim_by_value(word, log, seeds, out, in_, heap, lost, edges_max):  # type: ignore[no-untyped-def]
+    """Take values away from all that depended on lost support: (vertices in ``lost``, edges read).
+
+    -1 vertices when it read too many edges. ``seeds``: entries. Best value first; ``heap``: uint64[n + seeds].
+    """
+    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    n_lost = np.int64(0)
+    edges = np.int64(0)
+    size = np.int64(0)
+    for k in range(seeds.size):
+        heap_push(heap, size, seeds[k])
+        size += 1
+        ask_for_place(in_, np.int64(seeds[k] & _LOW))
+        ask_for_place(out, np.int64(seeds[k] & _LOW))
+    while size > 0:
+        entry = heap[0]
+        size -= 1
+        heap_sink(heap, size, heap[size])
+        for k in range(_SOON):
+            if k < size:
+                ask_for_row(in_, np.int64(heap[k] & _LOW))
+                ask_for_row(out, np.int64(heap[k] & _LOW))
+        v = entry & _LOW
+        if word[v] >> _HALF != entry >> _HALF:
+            continue
+        found, read = adopt(word, log, in_, np.int64(v))
+        edges += read
+        if found:
+            continue
+        write(word, log, v, UNREACHED)
+        lost[n_lost] = v
+        n_lost += 1
+        remaining = np.int64(degrees[v])
+        edges += remaining
+        if edges > edges_max:
+            return np.int64(-1), edges
+        if remaining:
+            leaf, slot = first_slot(out, int(v))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    at_head = word[keys[i] & _LOW]
+                    if (at_head & _LOW) == v:
+                        heap_push(heap, size, (at_head & _HIGH) | (keys[i] & _LOW))
+                        size += 1
+                        ask_for_place(in_, np.int64(keys[i] & _LOW))
+                        ask_for_place(out, np.int64(keys[i] & _LOW))
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+    return n_lost, edges
+
+
+@template
+def trim_by_level(word, log, seeds, out, in_, queue, lost, edges_max):  # type: ignore[no-untyped-def]
+    """``trim_by_value`` where all edges offer alike: ``seeds`` ascend, ``queue`` is uint32[n].
+
+    Children are queued one level below their parent, so the queue itself is in order.
+    """
+    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    n_lost = np.int64(0)
+    edges = np.int64(0)
+    seed = np.int64(0)
+    head = np.int64(0)
+    tail = np.int64(0)
+    while seed < seeds.size or head < tail:
+        if head < tail and (seed >= seeds.size or not precedes(seeds[seed] >> _HALF, word[queue[head]] >> _HALF)):
+            v = np.uint64(queue[head])
+            head += 1
+        else:
+            v = seeds[seed] & _LOW
+            seed += 1
+        found, read = adopt(word, log, in_, np.int64(v))
+        edges += read
+        if found:
+            continue
+        write(word, log, v, UNREACHED)
+        lost[n_lost] = v
+        n_lost += 1
+        remaining = np.int64(degrees[v])
+        edges += remaining
+        if edges > edges_max:
+            return np.int64(-1), edges
+        if remaining:
+            leaf, slot = first_slot(out, int(v))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    w = keys[i] & _LOW
+                    if (word[w] & _LOW) == v:
+                        queue[tail] = w
+                        tail += 1
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+    return n_lost, edges
+
+
+@template
+def pull(word, log, lost, in_, seeds):  # type: ignore[no-untyped-def]
+    """The vertices in ``lost`` take the best offer that there is: (entries written to ``seeds``, edges read)."""
+    keys, weights, counts, shift = in_.keys, in_.weights, in_.counts, in_.leaf_shift
+    degrees = in_.degrees
+    n_seeds = np.int64(0)
+    edges = np.int64(0)
+    for k in range(lost.size):
+        ask_for_rows(word, in_, lost, k, lost.size)
+        v = np.int64(lost[k])
+        best = UNREACHED
+        remaining = np.int64(degrees[v])
+        edges += remaining
+        if remaining:
+            leaf, slot = first_slot(in_, int(v))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    at_tail = word[keys[i] & _LOW]
+                    if at_tail != UNREACHED:
+                        weight = weights[i] if WEIGHTED else _ONE
+                        bits = offer(at_tail >> _HALF, weight)
+                        if improves(bits, best):
+                            best = (bits << _HALF) | (keys[i] & _LOW)
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+        if best != UNREACHED:
+            write(word, log, v, best)
+            seeds[n_seeds] = (best & _HIGH) | np.uint64(v)
+            n_seeds += 1
+    return n_seeds, edges
+
+
+@template
+def relax(word, log, sources, source_word, improving, improving_weights, seeds, n_seeds):  # type: ignore[no-untyped-def]
+    """Sources that became known, and edges that still improve their heads: the number of seeds with those."""
+    for k in range(sources.size):
+        v = sources[k]
+        if word[v] != source_word:
+            write(word, log, v, source_word)
+            seeds[n_seeds] = (source_word & _HIGH) | np.uint64(v)
+            n_seeds += 1
+    for i in range(improving.size):
+        at_tail = word[improving[i] >> _HALF]
+        if at_tail == UNREACHED:
+            continue
+        v = improving[i] & _LOW
+        weight = improving_weights[i] if WEIGHTED else _ONE
+        bits = offer(at_tail >> _HALF, weight)
+        if improves(bits, word[v]):
+            write(word, log, v, (bits << _HALF) | (improving[i] >> _HALF))
+            seeds[n_seeds] = (bits << _HALF) | v
+            n_seeds += 1
+    return n_seeds
+
+
+@template
+def push_by_level(word, log, seeds, out, queue):  # type: ignore[no-untyped-def]
+    """Push on what improved, all edges offering alike: (edges read, levels).
+
+    ``seeds`` ascend; one whose vertex has improved since is stale and skipped. A queued vertex is one level
+    below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
+    """
+    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    edges = np.int64(0)
+    levels = np.int64(0)
+    last = NOTHING
+    seed = np.int64(0)
+    head = np.int64(0)
+    tail = np.int64(0)
+    while seed < seeds.size or head < tail:
+        if head < tail and (seed >= seeds.size or not precedes(seeds[seed] >> _HALF, word[queue[head]] >> _HALF)):
+            u = np.uint64(queue[head])
+            head += 1
+        else:
+            u = seeds[seed] & _LOW
+            seed += 1
+            if word[u] >> _HALF != seeds[seed - 1] >> _HALF:
+                continue
+        value = word[u] >> _HALF
+        if value != last:
+            last = value
+            levels += 1
+        bits = offer(value, _ONE)
+        if bits == NOTHING:
+            continue
+        remaining = np.int64(degrees[u])
+        edges += remaining
+        if remaining:
+            leaf, slot = first_slot(out, int(u))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    v = keys[i] & _LOW
+                    if improves(bits, word[v]):
+                        write(word, log, v, (bits << _HALF) | u)
+                        queue[tail] = v
+                        tail += 1
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+    return edges, levels
+
+
+@template
+def push_by_value(word, log, seeds, out, heap, large):  # type: ignore[no-untyped-def]
+    """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
+
+    ``heap`` holds all entries at hand; when they are more than ``large``, or might not fit, they are left there
+    for ``spread``.
+    An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
+    offers improve on their own tails.
+    """
+    keys, weights, counts, shift = out.keys, out.weights, out.counts, out.leaf_shift
+    degrees = out.degrees
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    size = np.int64(0)
+    for k in range(seeds.size):
+        heap_push(heap, size, seeds[k])
+        size += 1
+    while size > 0:
+        entry = heap[0]
+        u = entry & _LOW
+        value = word[u] >> _HALF
+        remaining = np.int64(degrees[u])
+        if size > large or size + remaining > heap.size:
+            return size, edges, pushed
+        size -= 1
+        heap_sink(heap, size, heap[size])
+        for k in range(_SOON):
+            if k < size:
+                ask_for_row(out, np.int64(heap[k] & _LOW))
+        if value != entry >> _HALF or remaining == 0:
+            continue
+        pushed += 1
+        edges += remaining
+        leaf, slot = first_slot(out, int(u))
+        while remaining > 0:
+            end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            for i in range(slot, end):
+                v = keys[i] & _LOW
+                weight = weights[i] if WEIGHTED else _ONE
+                bits = offer(value, weight)
+                if improves(bits, word[v]):
+                    write(word, log, v, (bits << _HALF) | u)
+                    heap_push(heap, size, (bits << _HALF) | v)
+                    size += 1
+                    ask_for_place(out, np.int64(v))
+            remaining -= end - slot
+            leaf += np.int64(1)
+            slot = leaf << shift
+    return np.int64(0), edges, pushed

@@ -1,0 +1,366 @@
+"""Path programs: the best value over all paths from a source, and a parent on the way, kept true under changes.
+
+A program says with two functions what an edge offers and which value is better (``Functors``); this module owns
+everything else. After a change only dependants are touched, in the manner of Ramalingam and Reps ("An incremental
+algorithm for a generalization of the shortest-path problem", 1996), and most updates are recognised as safe in
+O(1) (Feng et al., "RisGraph", SIGMOD 2021):
+
+1. classify: which deleted or changed edges supported their head, which new ones improve theirs.
+2. trim: heads that lost their support, best value first, adopt an in-neighbour of strictly better value that
+   offers exactly theirs, or lose their value; whoever loses it passes the question on to its children. Nothing
+   else happens before this ends.
+3. pull: vertices without a value take the best that their in-neighbours offer.
+4. relax: the new edges that still improve their heads.
+5. push: what improved is pushed on, best value first, so that each vertex is pushed about once.
+
+Values only ever improve strictly in 3 to 5, and an adopted parent is strictly better than its child, so parents
+form a forest, and after any history the values are those of a fresh start, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import NO_VERTEX, Keys, Vertices
+from ..partition.graph import Graph, GraphChange
+from . import path_audit, path_search
+from .forest_audit import vertices_without_root
+from .path_form import Form, Functors, kernels_of
+from .path_kernels import UNREACHED, Log
+from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
+
+_HALF = np.uint64(32)
+_NO_PARENT = np.uint64(NO_VERTEX)
+
+# Trimming is given up, in favour of a fresh start, when it has read this share of all arcs (and this floor):
+# what follows costs about as much again, and a fresh start reads all arcs about once with weights, a fraction of
+# them without.
+_TRIM_SHARE = {True: 4, False: 8}
+_TRIM_FLOOR = 4096
+# A push of so many vertices at a time is large: it goes in steps, on several threads.
+_LARGE = 8192
+
+
+def parse_sources(value: Any) -> tuple[ExternalId, ...]:
+    """One vertex id or a list of them, as a tuple without repetitions.
+
+    Raises:
+        ValueError: it is neither, is empty, or mixes integers and strings.
+    """
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    wrong = [item for item in items if isinstance(item, bool) or not isinstance(item, int | str)]
+    if wrong or not items:
+        raise ValueError("a vertex id (an integer or a string), or a list of at least one")
+    if len({type(item) for item in items}) > 1:
+        raise ValueError("ids of one kind, all integers or all strings")
+    if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in items):
+        raise ValueError("integers of 64 bits, from -2^63 to 2^63 - 1")
+    return tuple(dict.fromkeys(items))
+
+
+SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources, required=True)
+
+
+class PathProgram(Program):
+    """The best value over all paths from a source. Column ``word``: uint64, ``value bits << 32 | parent``.
+
+    A program is a subclass that sets the class attributes and says its ``functors``. Without weights
+    (``needs_weights``) its gather must do without them too. ``value``: ``np.uint32`` or ``np.float32``;
+    ``at_source``: the value of a source.
+    Parameters of its own follow ``SOURCE`` in ``parameters`` and reach ``functors`` by name.
+    """
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (SOURCE,)
+    needs_in_edges: ClassVar[bool] = True
+    has_parents: ClassVar[bool] = True
+    value: ClassVar[type[np.uint32] | type[np.float32]]
+    at_source: ClassVar[float]
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        """The program's own functions, for these parameters; they may capture them."""
+        raise NotImplementedError
+
+    def __init__(self, id: str, source: tuple[ExternalId, ...], **parameters: Any) -> None:
+        super().__init__(id)
+        self.sources = source
+        functors = self.functors(**parameters)
+        self._kernels = kernels_of(Form.of(functors, self.value, weighted=self.needs_weights))
+        self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
+        self._descending = bool(functors.better(self.value(1), self.value(0)))
+        self._large = _LARGE
+        self._bound = np.empty(0, np.uint32)
+        self._source_moved = False
+        self._n = 0
+        self._run = 0
+        self._word = np.empty(0, np.uint64)
+        self._waiting: Column = np.empty(0, np.uint64 if self.needs_weights else np.uint32)
+        self._lost = np.empty(0, np.uint32)
+        self._log = Log(
+            np.zeros(0, np.uint32),
+            np.empty(0, np.uint32),
+            np.empty(0, np.uint64),
+            np.zeros(1, np.int64),
+            0,
+        )
+
+    def bind(self, sources: Vertices) -> None:
+        known = np.unique(sources[sources != NO_VERTEX]).astype(np.uint32)
+        # A source that is one no longer would keep its word.
+        self._source_moved |= not np.isin(self._bound, known).all()
+        self._bound = known
+
+    def warm_up(self, graph: Graph) -> None:
+        """Compile the kernels that only much work needs, on a little."""
+        self._large = 0
+        self.start(graph)
+        self._large = _LARGE
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        n = graph.n_vertices
+        self._grow(n)
+        self._n = n
+        self._source_moved = False
+        self._word[:n] = UNREACHED
+        sources = self._living_sources(graph)
+        if self._kernels.search is not None:
+            bits = np.empty((2, (n + 63) // 64), np.uint64)
+            levels, edges, reached = self._kernels.search(
+                self._word,
+                sources,
+                self._source_word,
+                graph.out_rows(),
+                graph.in_rows(),
+                n,
+                graph.n_arcs,
+                self._waiting,
+                bits[0],
+                bits[1],
+                nb.get_num_threads(),
+            )
+            return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
+        self._word[sources] = self._source_word
+        seeds = (self._source_word & ~_NO_PARENT) | sources.astype(np.uint64)
+        edges, levels = self._push(graph, self._new_log(), seeds)
+        return Refresh({"word": None}, iterations=levels, edges_read=edges, active=int(self._log.counted[0]))
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        if self._source_moved or self._source_died(change):
+            return self._start_over(graph, 0)
+        new = np.arange(self._n, graph.n_vertices, dtype=np.uint32)
+        self._grow(graph.n_vertices)
+        self._word[self._n : graph.n_vertices] = UNREACHED
+        self._n = graph.n_vertices
+        kernels, word, arcs = self._kernels, self._word, change.arcs
+        inserted, overwritten, deleted = arcs.inserted, arcs.overwritten, arcs.deleted.keys
+        n_overwritten = overwritten.keys.size if self.needs_weights else 0
+        lost = np.empty(deleted.size + n_overwritten, np.uint64)
+        improving = np.empty(inserted.keys.size + n_overwritten, np.uint64)
+        improving_weights = np.empty(improving.size, np.float32)
+        n_lost, n_improving = kernels.classify(
+            word,
+            deleted,
+            overwritten.keys,
+            _weights(overwritten.weights),
+            inserted.keys,
+            _weights(inserted.weights),
+            lost,
+            improving,
+            improving_weights,
+        )
+        sources = self._living_sources(graph)
+        if n_lost == 0 and n_improving == 0 and (word[sources] == self._source_word).all():
+            return Refresh({"word": new} if new.size else {})
+        log = self._new_log()
+        edges = 0
+        seeds = np.empty(0, np.uint64)
+        if n_lost:
+            n_lost, edges = self._trim(graph, log, lost[:n_lost])
+            if n_lost < 0:
+                return self._start_over(graph, edges)
+        seeds = np.empty(n_lost + n_improving + sources.size, np.uint64)
+        n_seeds = 0
+        if n_lost:
+            n_seeds, read = kernels.pull(word, log, self._lost[:n_lost], graph.in_rows(), seeds)
+            edges += read
+        n_seeds = kernels.relax(
+            word,
+            log,
+            sources,
+            self._source_word,
+            improving[:n_improving],
+            improving_weights,
+            seeds,
+            n_seeds,
+        )
+        levels = 0
+        if n_seeds:
+            read, levels = self._push(graph, log, seeds[:n_seeds])
+            edges += read
+        touched = log.vertices[: log.counted[0]]
+        differs = (word[touched] != log.old[: touched.size]) & (touched < self._n - new.size)
+        changed = touched[differs]
+        return Refresh(
+            {"word": np.concatenate([changed, new]) if new.size else changed},
+            iterations=levels,
+            edges_read=edges,
+            active=touched.size,
+        )
+
+    def _trim(self, graph: Graph, log: Log, lost: Keys) -> tuple[int, int]:
+        """Settle the loss of these entries' support: (vertices in ``self._lost``, -1: too many; edges read)."""
+        edges_max = max(_TRIM_FLOOR, graph.n_arcs // _TRIM_SHARE[self.needs_weights])
+        if not self.needs_weights:
+            lost = self._best_first(lost)
+        n_lost, edges = self._kernels.trim(
+            self._word, log, lost, graph.out_rows(), graph.in_rows(), self._waiting, self._lost, edges_max
+        )
+        return int(n_lost), int(edges)
+
+    def _push(self, graph: Graph, log: Log, seeds: Keys) -> tuple[int, int]:
+        """Push on from these entries to the fixed point: (edges read, rounds)."""
+        kernels, out = self._kernels, graph.out_rows()
+        if kernels.spread is None:
+            edges, rounds = kernels.push(self._word, log, self._best_first(seeds), out, self._waiting)
+            return int(edges), int(rounds)
+        edges = rounds = 0
+        left = seeds.size
+        if left <= self._large:
+            left, edges, rounds = kernels.push(self._word, log, seeds, out, self._waiting, self._large)
+            seeds = self._waiting
+        if left:
+            threads = nb.get_num_threads()
+            piles = path_search.new_piles(self._n, threads)
+            read, _pushed, rounds = kernels.spread(self._word, log, seeds[:left], out, piles, threads)
+            edges += read
+        return int(edges), int(rounds)
+
+    def _best_first(self, entries: Keys) -> Keys:
+        """Entries ordered by their values."""
+        if self.value is np.float32:
+            order = np.argsort((entries >> _HALF).astype(np.uint32).view(np.float32))
+            ordered: Keys = entries[order]
+        else:
+            ordered = np.sort(entries)
+        return np.ascontiguousarray(ordered[::-1]) if self._descending else ordered
+
+    def _start_over(self, graph: Graph, edges_read: int) -> Refresh:
+        fresh = self.start(graph)
+        return Refresh(
+            fresh.changed,
+            iterations=fresh.iterations,
+            edges_read=fresh.edges_read + edges_read,
+            active=fresh.active,
+            started_over=True,
+        )
+
+    def _living_sources(self, graph: Graph) -> Vertices:
+        sources = self._bound[self._bound < self._n]
+        alive: npt.NDArray[np.bool_] | None = getattr(graph, "alive", None)
+        return sources if alive is None else sources[alive[sources]]
+
+    def _source_died(self, change: GraphChange) -> bool:
+        dead: Vertices | None = getattr(change, "deleted_vertices", None)
+        return dead is not None and dead.size > 0 and bool(np.isin(self._bound, dead).any())
+
+    # -- state ------------------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, Column]:
+        return {"word": self._word}
+
+    def state(self) -> dict[str, Column]:
+        return {"word": self._word[: self._n]}
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        word = state["word"]
+        if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
+            raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
+        self._n = 0
+        self._grow(word.size)
+        self._n = word.size
+        self._word[: self._n] = word
+
+    def memory_bytes(self) -> int:
+        log = self._log
+        held: list[Column] = [self._word, self._waiting, self._lost, log.stamp, log.vertices, log.old]
+        return sum(column.nbytes for column in held)
+
+    @classmethod
+    def read(cls, published: Published, vertices: Vertices) -> Answer:
+        bits = (published.columns["word"][vertices] >> _HALF).astype(np.uint32)
+        return Answer(bits.view(cls.value), bits == NO_VERTEX)
+
+    @staticmethod
+    def parents(published: Published, vertices: Vertices) -> Vertices:
+        return published.columns["word"][vertices].astype(np.uint32)
+
+    # -- the audit --------------------------------------------------------------------------------------
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Every rule of a right state, in O(vertices + edges); see semantics.md, "The audit"."""
+        found, _ = self.audit_slice(graph, 0, self._n)
+        return found + self.audit_forest()
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """Check the vertices begin .. end - 1 against their in-edges: (violations, edges read).
+
+        All slices together and ``audit_forest`` prove the state.
+        """
+        is_source = np.zeros(end - begin, bool)
+        sources = self._living_sources(graph)
+        is_source[sources[(sources >= begin) & (sources < end)] - begin] = True
+        broken = np.zeros(len(path_audit.RULES), np.int64)
+        evidence = np.empty((broken.size, path_audit.EVIDENCE), np.uint32)
+        edges = self._kernels.audit(
+            self._word, graph.in_rows(), begin, end, self._n, is_source, self._source_word, broken, evidence
+        )
+        found = [
+            Violation(rule, f"{count} vertices: {detail}", tuple(evidence[k, :count].tolist()))
+            for k, ((rule, detail), count) in enumerate(zip(path_audit.RULES, broken.tolist(), strict=True))
+            if count
+        ]
+        return found, int(edges)
+
+    def audit_forest(self) -> list[Violation]:
+        """Check that parents lead to roots: what no look at single edges can see. O(vertices)."""
+        loose = vertices_without_root(self._word[: self._n].astype(np.uint32))
+        if not loose.size:
+            return []
+        evidence = tuple(loose[: path_audit.EVIDENCE].tolist())
+        return [Violation("forest", f"{loose.size} vertices: parents lead to no root", evidence)]
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _grow(self, n_vertices: int) -> None:
+        self._word = grown(self._word, n_vertices)
+        self._waiting = grown(self._waiting, n_vertices)
+        self._lost = grown(self._lost, n_vertices)
+        log = self._log
+        self._log = Log(
+            grown(log.stamp, n_vertices, 0),
+            grown(log.vertices, n_vertices),
+            grown(log.old, n_vertices),
+            log.counted,
+            log.run,
+        )
+
+    def _new_log(self) -> Log:
+        self._run += 1
+        if self._run == 2**32:  # stamps are 32 bits: begin again
+            self._log.stamp[:] = 0
+            self._run = 1
+        self._log = self._log._replace(run=self._run)
+        self._log.counted[0] = 0
+        return self._log
+
+
+def _weights(weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
+    """The weights as kernels take them: none at all where the graph keeps none."""
+    return np.empty(0, np.float32) if weights is None else weights

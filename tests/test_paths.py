@@ -1,0 +1,591 @@
+"""Path programs, built-in and a user's: every epoch against a fresh run, a naive oracle, and the audit."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import networkx as nx
+import numpy as np
+import pytest
+from histories import (
+    EdgeSet,
+    Epoch,
+    History,
+    deletes,
+    epoch_of,
+    random_history,
+    real_history,
+    rmat_edges,
+    rmat_history,
+    small_histories,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from naive import best_values
+
+from graphtide.compute import path_form, path_search
+from graphtide.compute import path_program as module
+from graphtide.compute.bfs import BFS
+from graphtide.compute.path_form import Functors
+from graphtide.compute.path_kernels import UNREACHED
+from graphtide.compute.path_program import PathProgram
+from graphtide.compute.program import Published, Refresh
+from graphtide.compute.sssp import SSSP
+from graphtide.compute.sswp import SSWP
+from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
+from graphtide.partition.graph import Graph
+
+INFINITY = np.float32(np.inf)
+
+
+class Within(PathProgram):
+    """Hops, but at most three of them."""
+
+    kind: ClassVar[str] = "test-within"
+    value = np.uint32
+    at_source = 0
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        limit = parameters["limit"]
+
+        def gather(hops, weight):  # type: ignore[no-untyped-def]
+            return hops + 1 if hops < limit else 0xFFFF_FFFF
+
+        def better(new, old):  # type: ignore[no-untyped-def]
+            return new < old
+
+        return Functors(gather, better)
+
+
+class Fading(PathProgram):
+    """Widest path on which every edge passes on nine tenths."""
+
+    kind: ClassVar[str] = "test-fading"
+    needs_weights: ClassVar[bool] = True
+    value = np.float32
+    at_source = 1000.0
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        share = np.float32(0.9)
+
+        def gather(width, weight):  # type: ignore[no-untyped-def]
+            return min(width, weight) * share
+
+        def better(new, old):  # type: ignore[no-untyped-def]
+            return new > old
+
+        return Functors(gather, better)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and what it should compute, said again in other words."""
+
+    make: Callable[[str, tuple[int, ...]], PathProgram]
+    gather: Callable[[Any, Any], Any]
+    better: Callable[[Any, Any], bool]
+    at_source: Any
+
+
+CASES = {
+    "bfs": Case(BFS, lambda hops, _: hops + 1, lambda a, b: a < b, np.uint32(0)),
+    "sssp": Case(SSSP, lambda far, weight: far + weight, lambda a, b: a < b, np.float32(0)),
+    "sswp": Case(SSWP, lambda wide, weight: min(wide, weight), lambda a, b: a > b, INFINITY),
+    "within": Case(
+        lambda id, sources: Within(id, sources, limit=3),
+        lambda hops, _: hops + 1 if hops < 3 else None,
+        lambda a, b: a < b,
+        np.uint32(0),
+    ),
+    "fading": Case(
+        Fading,
+        lambda wide, weight: np.float32(min(wide, weight)) * np.float32(0.9),
+        lambda a, b: a > b,
+        np.float32(1000),
+    ),
+}
+every_case = pytest.mark.parametrize("name", list(CASES))
+weighted_cases = pytest.mark.parametrize("name", ["sssp", "sswp", "fading"])
+both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+
+
+class Run:
+    """A weighted graph and a program on it, moved epoch by epoch."""
+
+    def __init__(self, name: str, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
+        self.case = CASES[name]
+        self.sources = sources
+        self.graph = Graph(directed=directed, weighted=True)
+        self.edges = EdgeSet(directed=directed)
+        self.program = self.case.make("kept", sources)
+        self.fresh = self.case.make("fresh", sources)
+        self.program.bind(self._bound())
+        self.program.start(self.graph)
+
+    def step(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch and check that exactly what changed is reported."""
+        change = self.graph.apply(epoch.batch(weighted=True), epoch.n_vertices)
+        self.edges.apply(epoch)
+        before = self.words.copy()
+        self.program.bind(self._bound())
+        refresh = self.program.refresh(self.graph, change)
+        if refresh.started_over:
+            assert refresh.changed == {"word": None}
+        else:
+            differs = set(np.flatnonzero(self.words[: before.size] != before).tolist())
+            differs |= set(range(before.size, self.words.size))
+            reported = refresh.changed.get("word")
+            assert sorted([] if reported is None else reported.tolist()) == sorted(differs)
+        return refresh
+
+    @property
+    def words(self) -> np.ndarray:
+        return self.program.state()["word"]
+
+    @property
+    def bits(self) -> list[int]:
+        bits: list[int] = (self.words >> np.uint64(32)).tolist()
+        return bits
+
+    def check(self) -> None:
+        """Equal to a fresh start bit for bit, and proven by the audit."""
+        self.fresh.bind(self._bound())
+        self.fresh.start(self.graph)
+        assert self.bits == (self.fresh.state()["word"] >> np.uint64(32)).tolist()
+        assert self.program.audit(self.graph) == []
+        assert self.fresh.audit(self.graph) == []
+
+    def check_against_oracle(self) -> None:
+        n = self.edges.n_vertices
+        known = [s for s in self.sources if s < n]
+        case = self.case
+        expected = best_values(self.edges.arcs(), n, known, case.at_source, case.gather, case.better)
+        assert self.bits == [int(NO_VERTEX) if x is None else int(x.view(np.uint32)) for x in expected]
+
+    def values(self) -> list[float | None]:
+        published = Published(self.program.columns(), {}, self.graph.n_vertices)
+        answer = type(self.program).read(published, np.arange(self.graph.n_vertices, dtype=np.uint32))
+        pairs = zip(answer.values.tolist(), answer.null.tolist(), strict=True)
+        return [None if null else value for value, null in pairs]
+
+    def _bound(self) -> Vertices:
+        return np.array([s if s < self.graph.n_vertices else NO_VERTEX for s in self.sources], np.uint32)
+
+
+def epochs_of(history: History, run: Run) -> Iterator[Refresh]:
+    for epoch in history.epochs:
+        yield run.step(epoch)
+        run.check()
+
+
+# -- histories ------------------------------------------------------------------------------------------------
+
+
+@every_case
+@settings(deadline=None, max_examples=40)
+@given(history=small_histories(), sources=st.sets(st.integers(0, 9), min_size=1, max_size=3))
+def test_any_history(name: str, history: History, sources: set[int]) -> None:
+    run = Run(name, history.directed, tuple(sources))
+    for _ in epochs_of(history, run):
+        run.check_against_oracle()
+
+
+@every_case
+@both_ways
+@pytest.mark.parametrize("seed", range(3))
+def test_long_histories(name: str, directed: bool, seed: int) -> None:
+    run = Run(name, directed)
+    for _ in epochs_of(random_history(seed, directed=directed), run):
+        pass
+    run.check_against_oracle()
+
+
+@every_case
+@both_ways
+def test_rmat_histories(name: str, directed: bool) -> None:
+    history = rmat_history(3, directed=directed)
+    run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
+    for _ in epochs_of(history, run):
+        pass
+    run.check_against_oracle()
+
+
+@weighted_cases
+def test_real_deletions(name: str) -> None:
+    """Real edges come and go; their weights are drawn, so that many are overwritten."""
+    rng = np.random.default_rng(1)
+    run = Run(name, directed=False)
+    for epoch in real_history("as733-21days", directed=False, updates=300, events_max=20_000).epochs:
+        weights = rng.integers(0, 8, len(epoch)).astype(np.float32)
+        run.step(Epoch(epoch.src, epoch.dst, epoch.ops, weights, epoch.n_vertices))
+        run.check()
+
+
+@weighted_cases
+@settings(deadline=None, max_examples=40)
+@given(history=small_histories(), seed=st.integers(0, 2**32))
+def test_rechunking_changes_nothing(name: str, history: History, seed: int) -> None:
+    one, other = Run(name, history.directed), Run(name, history.directed)
+    for epoch in history.epochs:
+        one.step(epoch)
+    for epoch in history.rechunked(seed).epochs:
+        other.step(epoch)
+    assert one.bits == other.bits
+
+
+def test_distances_are_networkx() -> None:
+    rng = np.random.default_rng(2)
+    run = Run("sssp", directed=True)
+    n = 300
+    for _ in range(8):
+        pairs = rng.integers(0, n, (400, 2))
+        ops = np.where(rng.random(400) < 0.8, Op.INSERT, Op.DELETE)
+        weights = rng.integers(0, 20, 400)
+        updates = zip(ops.tolist(), pairs[:, 0].tolist(), pairs[:, 1].tolist(), weights.tolist(), strict=True)
+        run.step(epoch_of(list(updates), n))
+        graph = nx.DiGraph()
+        graph.add_nodes_from(range(n))
+        graph.add_weighted_edges_from(run.edges.arcs())
+        expected = nx.single_source_dijkstra_path_length(graph, 0)
+        assert run.values() == [expected.get(v) for v in range(n)]
+
+
+# -- weights --------------------------------------------------------------------------------------------------
+
+
+def weighted(edges: list[tuple[int, int, float]], n: int) -> Epoch:
+    return epoch_of([(Op.INSERT, u, v, weight) for u, v, weight in edges], n)
+
+
+def test_absorbed_sums_support_nothing_in_a_circle() -> None:
+    """1e8 + 1 = 1e8 in float32: 1, 2 and 3 have one value, and must not keep it for each other."""
+    run = Run("sssp", directed=True)
+    run.step(weighted([(0, 1, 1e8), (1, 2, 1), (2, 3, 1), (3, 1, 1), (0, 3, 2e8)], 4))
+    assert run.values() == [0, 1e8, 1e8, 1e8]
+    run.step(deletes([(0, 1)], 4))
+    run.check()
+    assert run.values() == [0, 2e8, 2e8, 2e8]
+    run.step(deletes([(0, 3)], 4))
+    assert run.values() == [0, None, None, None]
+
+
+def test_a_plateau_of_zeros_is_cut_off() -> None:
+    n = 50
+    ring = [(v, v % (n - 1) + 1, 0.0) for v in range(1, n)]
+    run = Run("sssp", directed=False)
+    run.step(weighted([(0, 1, 3.0), (0, 7, 3.0), *ring], n))
+    run.step(deletes([(0, 1)], n))
+    run.check()
+    assert run.values() == [0.0, *[3.0] * (n - 1)]
+    run.step(deletes([(0, 7)], n))
+    run.check()
+    assert run.values() == [0.0, *[None] * (n - 1)]
+
+
+def test_a_sum_that_overflows_is_a_distance() -> None:
+    most = float(np.finfo(np.float32).max)
+    run = Run("sssp", directed=True)
+    run.step(weighted([(0, 1, most), (1, 2, most), (2, 3, 1.0)], 5))
+    assert run.values() == [0, most, np.inf, np.inf, None]
+    run.check()
+    run.check_against_oracle()
+    run.step(deletes([(1, 2)], 5))
+    assert run.values() == [0, most, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "worse", "expected"), [("sssp", 9.0, [0, 1, 9, 10]), ("sswp", 0.5, [np.inf, 1, 0.5, 0.5])]
+)
+def test_a_tree_edge_gets_worse_and_better_again(name: str, worse: float, expected: list[float]) -> None:
+    run = Run(name, directed=True)
+    run.step(weighted([(0, 1, 1.0), (1, 2, 1.0), (2, 3, 1.0)], 4))
+    before = run.values()
+    run.step(weighted([(1, 2, worse)], 4))
+    run.check()
+    assert run.values() == ([0, 1, 10, 11] if name == "sssp" else expected)
+    run.step(weighted([(1, 2, 1.0)], 4))
+    run.check()
+    assert run.values() == before
+
+
+def test_a_weight_that_changes_no_value_reads_nothing() -> None:
+    run = Run("sswp", directed=True)
+    run.step(weighted([(0, 1, 2.0), (1, 2, 5.0)], 3))
+    refresh = run.step(weighted([(1, 2, 4.0)], 3))
+    assert refresh.edges_read == 0 and refresh.changed == {}
+    run.check()
+
+
+# -- shapes that hurt -----------------------------------------------------------------------------------------
+
+
+@every_case
+def test_the_bridge_of_a_long_path(name: str) -> None:
+    n = 3_000
+    path = [(v, v + 1, 1.0) for v in range(n - 1)]
+    run = Run(name, directed=False)
+    run.step(weighted(path, n))
+    run.check()
+    run.step(deletes([(n // 2, n // 2 + 1)], n))
+    run.check()
+    run.step(weighted([(n // 2, n // 2 + 1, 2.0), (0, n - 1, 1.0)], n))
+    run.check()
+
+
+@every_case
+def test_leaves_on_a_long_chain_below_a_hub(name: str) -> None:
+    """0 -> hub -> many, many -> chain -> leaves; the hub is cut off but for one long way round."""
+    hub, first, length = 1, 100, 200
+    many = [(hub, v, float(v % 5)) for v in range(2, first)] + [(v, first, float(v % 7)) for v in range(2, first)]
+    chain = [(v, v + 1, 1.0) for v in range(first, first + length)]
+    leaves = [(v, v + 500, 2.0) for v in range(first, first + length)]
+    n = 1_000
+    run = Run(name, directed=True)
+    run.step(weighted([(0, hub, 4.0), *many, *chain, *leaves], n))
+    run.check()
+    run.step(epoch_of([(Op.DELETE, 0, hub, 0.0), (Op.INSERT, 0, n - 1, 9.0), (Op.INSERT, n - 1, hub, 9.0)], n))
+    run.check()
+    run.check_against_oracle()
+    run.step(deletes([(hub, v) for v in range(2, first)], n))
+    run.check()
+
+
+@every_case
+def test_a_whole_frontier_is_deleted(name: str) -> None:
+    layers = [list(range(100 * k + 1, 100 * k + 101)) for k in range(3)]
+    first = [(0, v, 1.0) for v in layers[0]]
+    between = [(u, v, float((u * v) % 4)) for u in layers[0] for v in layers[1][:20]]
+    ring = [(u, layers[1][(k + 1) % 100], 1.0) for k, u in enumerate(layers[1])]
+    last = [(u, layers[2][k], 0.0) for k, u in enumerate(layers[1])]
+    run = Run(name, directed=True)
+    run.step(weighted([*first, *between, *ring, *last], 301))
+    run.step(deletes([(u, v) for u, v, _ in between[1:]], 301))
+    run.check()
+    run.check_against_oracle()
+    run.step(deletes([(u, v) for u, v, _ in first], 301))
+    run.check()
+
+
+@every_case
+def test_a_hub_is_deleted(name: str) -> None:
+    n = 1_000
+    rng = np.random.default_rng(1)
+    star = [(0, v, float(v % 3)) for v in range(1, n)]
+    chords = [(int(a), int(b), float(a % 9)) for a, b in rng.integers(1, n, (3 * n, 2))]
+    run = Run(name, directed=False, sources=(1,))
+    run.step(weighted(star + chords, n))
+    run.step(deletes([(u, v) for u, v, _ in star], n))
+    run.check()
+    run.check_against_oracle()
+
+
+# -- much work, on threads ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def always_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every push goes in small steps, on threads."""
+    monkeypatch.setattr(module, "_LARGE", 0)
+    for constant, value in (("_PARALLEL_MIN", 0), ("_STEP_EDGES", 0), ("_STEP_EDGES_MIN", 20), ("_PIECE", 2)):
+        monkeypatch.setattr(path_search, constant, value)
+    path_form.kernels_of.cache_clear()
+    yield
+    path_form.kernels_of.cache_clear()
+
+
+@pytest.mark.usefixtures("always_threads")
+@weighted_cases
+@both_ways
+def test_threads_change_nothing(name: str, directed: bool) -> None:
+    for seed in range(4):
+        run = Run(name, directed)
+        for _ in epochs_of(random_history(seed, directed=directed), run):
+            run.check_against_oracle()
+    history = rmat_history(4, directed=directed, scale=11, degree=8, updates=3_000, epochs=6)
+    run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
+    for _ in epochs_of(history, run):
+        pass
+    run.check_against_oracle()
+
+
+@weighted_cases
+def test_a_large_graph_from_scratch(name: str) -> None:
+    """Large enough for threads as they are."""
+    src, dst = rmat_edges(3, 15, 400_000)
+    weights = np.random.default_rng(4).integers(0, 255, src.size).astype(np.float32)
+    run = Run(name, directed=True, sources=(int(np.bincount(src).argmax()),))
+    run.step(Epoch(src, dst, np.ones(src.size, np.uint8), weights, 1 << 15))
+    run.program.start(run.graph)
+    run.check()
+
+
+# -- work -----------------------------------------------------------------------------------------------------
+
+
+@every_case
+@both_ways
+@pytest.mark.parametrize("updates", [1, 30, 1_000])
+def test_work_is_in_proportion_to_the_change(
+    name: str, directed: bool, updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most four times the batch and the rows of what was invalidated or changed; and only dependants are."""
+    monkeypatch.setattr(module, "_TRIM_FLOOR", 2**60)
+    history = rmat_history(5, directed=directed, scale=12, degree=12, updates=updates, epochs=12)
+    run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
+    run.step(history.epochs[0])
+    kept_trim, invalidated = run.program._trim, np.empty(0, np.uint32)
+
+    def trim(graph: Graph, log: Any, lost: Any) -> tuple[int, int]:
+        nonlocal invalidated
+        n_lost, edges = kept_trim(graph, log, lost)
+        invalidated = run.program._lost[:n_lost].copy()
+        return n_lost, edges
+
+    monkeypatch.setattr(run.program, "_trim", trim)
+    for epoch in history.epochs[1:]:
+        before, invalidated = run.words.copy(), np.empty(0, np.uint32)
+        rows_before = run.graph.out_rows().degrees[: before.size].astype(np.int64)
+        rows_before += run.graph.in_rows().degrees[: before.size]
+        refresh = run.step(epoch)
+        rows = run.graph.out_rows().degrees[: before.size].astype(np.int64)
+        rows += run.graph.in_rows().degrees[: before.size]
+        touched = np.union1d(invalidated, np.flatnonzero(run.words != before)).astype(np.int64)
+        allowed = 4 * (len(epoch) + int(np.maximum(rows, rows_before)[touched].sum())) + 1000
+        assert refresh.edges_read <= allowed
+        assert set(invalidated.tolist()) <= descendants_of_lost(run, epoch, before)
+    run.check()
+
+
+def descendants_of_lost(run: Run, epoch: Epoch, before: np.ndarray) -> set[int]:
+    """The vertices below the heads of parent edges that the epoch named, in the forest before."""
+    parent = before.astype(np.uint32)
+    named = set(zip(epoch.src.tolist(), epoch.dst.tolist(), strict=True))
+    if not run.graph.directed:
+        named |= {(v, u) for u, v in named}
+    below = {v for u, v in named if parent[v] == u}
+    children: dict[int, list[int]] = {}
+    for v, u in enumerate(parent.tolist()):
+        children.setdefault(u, []).append(v)
+    waiting = list(below)
+    while waiting:
+        for v in children.get(waiting.pop(), []):
+            if v not in below:
+                below.add(v)
+                waiting.append(v)
+    return below
+
+
+@every_case
+def test_starting_over_is_rare(name: str) -> None:
+    history = rmat_history(6, directed=True, scale=16, degree=12, updates=1_000, epochs=50)
+    run = Run(name, True, (int(np.bincount(history.epochs[0].src).argmax()),))
+    run.step(history.epochs[0])
+    assert sum(run.step(epoch).started_over for epoch in history.epochs[1:]) == 0
+
+
+@every_case
+@both_ways
+def test_starting_over_when_trimming_costs_too_much(
+    name: str, directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TRIM_FLOOR", 0)
+    started_over = 0
+    for seed in range(3):
+        for refresh in epochs_of(random_history(seed, directed=directed), Run(name, directed)):
+            started_over += refresh.started_over
+    assert started_over > 2
+
+
+# -- the audit ------------------------------------------------------------------------------------------------
+
+
+def word(value: float, parent: int) -> np.uint64:
+    return np.uint64(int(np.float32(value).view(np.uint32)) << 32 | parent)
+
+
+@pytest.mark.parametrize(
+    ("vertex", "value", "rule"),
+    [
+        (2, UNREACHED, "improvable"),
+        (2, word(9, 1), "improvable"),
+        (2, word(9, 1), "value"),
+        (2, word(2.5, 1), "value"),
+        (2, word(2, 0), "parent-edge"),
+        (2, word(3, int(NO_VERTEX)), "no-parent"),
+        (0, word(0, 1), "source"),
+        (0, UNREACHED, "source"),
+        (5, np.uint64(0xFFFF_FFFF_0000_0000), "half-reached"),
+    ],
+)
+def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str) -> None:
+    run = Run("sssp", directed=True)
+    run.step(weighted([(0, 1, 1.0), (1, 2, 2.0), (4, 5, 0.0), (5, 4, 0.0)], 6))
+    assert run.program.audit(run.graph) == []
+    run.words[vertex] = value
+    found = {violation.rule: violation for violation in run.program.audit(run.graph)}
+    assert rule in found
+    assert vertex in found[rule].vertices
+
+
+def test_the_audit_finds_values_that_support_each_other() -> None:
+    run = Run("sssp", directed=True)
+    run.step(weighted([(0, 1, 1.0), (4, 5, 0.0), (5, 4, 0.0)], 6))
+    run.words[4], run.words[5] = word(7, 5), word(7, 4)
+    assert [violation.rule for violation in run.program.audit(run.graph)] == ["forest"]
+
+
+@every_case
+def test_slices_of_the_audit_are_the_whole(name: str) -> None:
+    history = rmat_history(7, directed=True, epochs=1)
+    run = Run(name, True, (int(np.bincount(history.epochs[0].src).argmax()),))
+    for epoch in history.epochs:
+        run.step(epoch)
+    n = run.graph.n_vertices
+    rng = np.random.default_rng(1)
+    run.words[rng.integers(0, n, 40)] ^= np.uint64(1) << rng.integers(32, 63, 40).astype(np.uint64)
+    whole, edges = run.program.audit_slice(run.graph, 0, n)
+    cuts = [0, 1, n // 3, n // 3, n - 5, n]
+    parts = [run.program.audit_slice(run.graph, a, b) for a, b in itertools.pairwise(cuts)]
+    assert edges == run.graph.n_arcs == sum(read for _, read in parts)
+
+    def counts(found: list[Any]) -> dict[str, int]:
+        total: dict[str, int] = {}
+        for violation in found:
+            total[violation.rule] = total.get(violation.rule, 0) + int(violation.detail.split()[0])
+        return total
+
+    assert whole
+    assert counts(whole) == counts([violation for found, _ in parts for violation in found])
+
+
+# -- state ----------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_a_saved_state_goes_on(name: str) -> None:
+    history = random_history(7, directed=True)
+    run = Run(name, directed=True)
+    for epoch in history.epochs[:20]:
+        run.step(epoch)
+    saved = {key: column.copy() for key, column in run.program.state().items()}
+    run.program = run.case.make("other", (0,))
+    run.program.restore(saved, run.graph)
+    for epoch in history.epochs[20:]:
+        run.step(epoch)
+        run.check()
+
+
+def test_reading() -> None:
+    run = Run("sssp", directed=True)
+    run.step(weighted([(0, 1, 1.5), (1, 2, 2.0)], 4))
+    published = Published(run.program.columns(), run.program.scalars(), 4)
+    asked = np.array([2, 0, 3], np.uint32)
+    answer = SSSP.read(published, asked)
+    assert answer.values.dtype == np.float32
+    assert answer.values[:2].tolist() == [3.5, 0] and answer.null.tolist() == [False, False, True]
+    assert SSSP.parents(published, asked).tolist() == [1, NO_VERTEX, NO_VERTEX]
