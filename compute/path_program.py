@@ -30,7 +30,7 @@ from ..gpma.edges import NO_VERTEX, Keys, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import path_audit, path_search
 from .forest_audit import vertices_without_root
-from .path_form import Form, Functors, kernels_of
+from .path_form import Form, Functors, check, kernels_of
 from .path_kernels import UNREACHED, Log
 from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
 
@@ -90,6 +90,12 @@ class PathProgram(Program):
         super().__init__(id)
         self.sources = source
         functors = self.functors(**parameters)
+        check(
+            functors,
+            self.value(self.at_source),
+            weighted=self.needs_weights,
+            negative="any" in self.weight_domains,
+        )
         self._kernels = kernels_of(Form.of(functors, self.value, weighted=self.needs_weights))
         self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
         self._descending = bool(functors.better(self.value(1), self.value(0)))
