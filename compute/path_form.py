@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,6 +12,7 @@ import numba as nb
 import numpy as np
 
 from . import path_audit, path_kernels, path_search
+from .program import ProgramError
 from .vertex_program import Kernel, digest, inlined, specialise
 
 # What the steps call, each made of those before it.
@@ -26,17 +28,62 @@ _HELPERS: tuple[Callable[..., Any], ...] = (
 )
 
 
+NO_OFFER = 0xFFFF_FFFF
+"""What gather returns for no offer at all, where values are uint32; where they are float32 it is NaN."""
+
+_CHECKED_WEIGHTS = (1.0, 0.0, 0.5, 7.0, 1e8, -1.0)
+_CHECKED_VALUES = 12
+
+
 @dataclass(frozen=True)
 class Functors:
     """A program's own functions: plain Python that Numba compiles, of numbers alone.
 
     ``gather(value, weight)``: what an edge offers its head, its tail having this value. An offer is never better
-    than the value it comes from, and a better value never makes a worse offer. The program's ``nothing`` means no
-    offer. ``better(new, old)``: whether a value is strictly better than another.
+    than the value it comes from, and a better value never makes a worse offer. ``NO_OFFER`` (NaN) means none.
+    ``better(new, old)``: whether a value is strictly better than another.
     """
 
     gather: Callable[[Any, Any], Any]
     better: Callable[[Any, Any], bool]
+
+
+def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool) -> None:
+    """Try the rules that functors must keep, on values that they themselves make from the source's.
+
+    ``at_source``: a scalar of the program's type. ``negative``: weights may be. A sample proves nothing, but finds
+    what was thought wrongly.
+
+    Raises:
+        ProgramError: they break a rule; the message shows where.
+    """
+    given = [weight for weight in _CHECKED_WEIGHTS if negative or weight >= 0]
+    weights = [np.float32(weight) for weight in (given if weighted else [1.0])]
+    better, values = functors.better, [at_source]
+    with np.errstate(all="ignore"):
+        for value, weight in ((value, weight) for value in values for weight in weights):
+            new = _offered(functors, value, weight)
+            if new is not None and better(new, value):
+                raise ProgramError(f"gather({value}, {weight}) offers {new}, which is better than {value} itself")
+            if new is not None and new not in values and len(values) < _CHECKED_VALUES:
+                values.append(new)
+        for one, other in itertools.permutations(values, 2):
+            if better(one, other) == better(other, one):
+                raise ProgramError(f"of {one} and {other} exactly one must be better than the other")
+            for weight in weights if better(one, other) else ():
+                first, second = _offered(functors, one, weight), _offered(functors, other, weight)
+                if second is not None and (first is None or better(second, first)):
+                    raise ProgramError(
+                        f"{one} is better than {other}, but at weight {weight} offers {first} against {second}"
+                    )
+
+
+def _offered(functors: Functors, value: Any, weight: np.float32) -> Any:
+    """What gather offers, in the program's type; None for no offer."""
+    offer = functors.gather(value, weight)
+    if isinstance(value, np.uint32):
+        return None if offer == NO_OFFER else np.uint32(offer)
+    return None if offer != offer else np.float32(offer)
 
 
 class Kernels(NamedTuple):

@@ -31,6 +31,8 @@ _LOW = np.uint64(0xFFFF_FFFF)
 _HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _ONE = np.float32(1)
 
+_DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
+
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
 WEIGHTED = False
 gather: Any = None
@@ -368,6 +370,8 @@ def trim_by_level(word, log, seeds, out, in_, queue, lost, edges_max):  # type: 
                 for i in range(slot, end):
                     w = keys[i] & _LOW
                     if (word[w] & _LOW) == v:
+                        if tail == queue.size:
+                            raise RuntimeError(_DISORDER)
                         queue[tail] = w
                         tail += 1
                 remaining -= end - slot
@@ -472,6 +476,8 @@ def push_by_level(word, log, seeds, out, queue):  # type: ignore[no-untyped-def]
                 for i in range(slot, end):
                     v = keys[i] & _LOW
                     if improves(bits, word[v]):
+                        if tail == queue.size:
+                            raise RuntimeError(_DISORDER)
                         write(word, log, v, (bits << _HALF) | u)
                         queue[tail] = v
                         tail += 1

@@ -30,7 +30,7 @@ from ..gpma.edges import NO_VERTEX, Keys, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import path_audit, path_search
 from .forest_audit import vertices_without_root
-from .path_form import Form, Functors, kernels_of
+from .path_form import Form, Functors, check, kernels_of
 from .path_kernels import UNREACHED, Log
 from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
 
@@ -71,8 +71,8 @@ class PathProgram(Program):
 
     A program is a subclass that sets the class attributes and says its ``functors``. Without weights
     (``needs_weights``) its gather must do without them too. ``value``: ``np.uint32`` or ``np.float32``;
-    ``at_source``: the value of a source.
-    Parameters of its own follow ``SOURCE`` in ``parameters`` and reach ``functors`` by name.
+    ``at_source``: the value of a source. Parameters of its own follow ``SOURCE`` in ``parameters`` and reach
+    ``functors`` by name.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (SOURCE,)
@@ -90,6 +90,12 @@ class PathProgram(Program):
         super().__init__(id)
         self.sources = source
         functors = self.functors(**parameters)
+        check(
+            functors,
+            self.value(self.at_source),
+            weighted=self.needs_weights,
+            negative="any" in self.weight_domains,
+        )
         self._kernels = kernels_of(Form.of(functors, self.value, weighted=self.needs_weights))
         self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
         self._descending = bool(functors.better(self.value(1), self.value(0)))
@@ -125,8 +131,7 @@ class PathProgram(Program):
 
     def start(self, graph: Graph) -> Refresh:
         n = graph.n_vertices
-        self._grow(n)
-        self._n = n
+        self._add_vertices(n)
         self._source_moved = False
         self._word[:n] = UNREACHED
         sources = self._living_sources(graph)
@@ -154,18 +159,46 @@ class PathProgram(Program):
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         if self._source_moved or self._source_died(change):
             return self._start_over(graph, 0)
-        new = np.arange(self._n, graph.n_vertices, dtype=np.uint32)
-        self._grow(graph.n_vertices)
-        self._word[self._n : graph.n_vertices] = UNREACHED
-        self._n = graph.n_vertices
-        kernels, word, arcs = self._kernels, self._word, change.arcs
+        before = self._n
+        self._add_vertices(graph.n_vertices)
+        lost, improving, weights = self._classify(change)
+        sources = self._living_sources(graph)
+        log = self._new_log()
+        edges = rounds = 0
+        if lost.size or improving.size or (self._word[sources] != self._source_word).any():
+            n_lost, edges = self._trim(graph, log, lost) if lost.size else (0, 0)
+            if n_lost < 0:
+                return self._start_over(graph, edges)
+            seeds = np.empty(n_lost + improving.size + sources.size, np.uint64)
+            n_seeds = 0
+            if n_lost:
+                rows = graph.in_rows()
+                n_seeds, read = self._kernels.pull(self._word, log, self._lost[:n_lost], rows, seeds)
+                edges += read
+            n_seeds = self._kernels.relax(
+                self._word, log, sources, self._source_word, improving, weights, seeds, n_seeds
+            )
+            if n_seeds:
+                read, rounds = self._push(graph, log, seeds[:n_seeds])
+                edges += read
+        changed = self._changed(log, before)
+        return Refresh(
+            {"word": changed} if changed.size else {},
+            iterations=rounds,
+            edges_read=edges,
+            active=int(log.counted[0]),
+        )
+
+    def _classify(self, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
+        """What is not safe: entries that lost their support; edges that improve their heads, and their weights."""
+        arcs = change.arcs
         inserted, overwritten, deleted = arcs.inserted, arcs.overwritten, arcs.deleted.keys
         n_overwritten = overwritten.keys.size if self.needs_weights else 0
         lost = np.empty(deleted.size + n_overwritten, np.uint64)
         improving = np.empty(inserted.keys.size + n_overwritten, np.uint64)
-        improving_weights = np.empty(improving.size, np.float32)
-        n_lost, n_improving = kernels.classify(
-            word,
+        weights = np.empty(improving.size if self.needs_weights else 0, np.float32)
+        n_lost, n_improving = self._kernels.classify(
+            self._word,
             deleted,
             overwritten.keys,
             _weights(overwritten.weights),
@@ -173,49 +206,27 @@ class PathProgram(Program):
             _weights(inserted.weights),
             lost,
             improving,
-            improving_weights,
+            weights,
         )
-        sources = self._living_sources(graph)
-        if n_lost == 0 and n_improving == 0 and (word[sources] == self._source_word).all():
-            return Refresh({"word": new} if new.size else {})
-        log = self._new_log()
-        edges = 0
-        seeds = np.empty(0, np.uint64)
-        if n_lost:
-            n_lost, edges = self._trim(graph, log, lost[:n_lost])
-            if n_lost < 0:
-                return self._start_over(graph, edges)
-        seeds = np.empty(n_lost + n_improving + sources.size, np.uint64)
-        n_seeds = 0
-        if n_lost:
-            n_seeds, read = kernels.pull(word, log, self._lost[:n_lost], graph.in_rows(), seeds)
-            edges += read
-        n_seeds = kernels.relax(
-            word,
-            log,
-            sources,
-            self._source_word,
-            improving[:n_improving],
-            improving_weights,
-            seeds,
-            n_seeds,
-        )
-        levels = 0
-        if n_seeds:
-            read, levels = self._push(graph, log, seeds[:n_seeds])
-            edges += read
+        return lost[:n_lost], improving[:n_improving], weights
+
+    def _changed(self, log: Log, before: int) -> Vertices:
+        """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
+        new = np.arange(before, self._n, dtype=np.uint32)
         touched = log.vertices[: log.counted[0]]
-        differs = (word[touched] != log.old[: touched.size]) & (touched < self._n - new.size)
-        changed = touched[differs]
-        return Refresh(
-            {"word": np.concatenate([changed, new]) if new.size else changed},
-            iterations=levels,
-            edges_read=edges,
-            active=touched.size,
-        )
+        if not touched.size:
+            return new
+        differs = self._word[touched] != log.old[: touched.size]
+        if new.size:
+            return np.concatenate([touched[differs & (touched < before)], new])
+        changed: Vertices = touched[differs]
+        return changed
 
     def _trim(self, graph: Graph, log: Log, lost: Keys) -> tuple[int, int]:
         """Settle the loss of these entries' support: (vertices in ``self._lost``, -1: too many; edges read)."""
+        # Each vertex waits at most once as a child, and once more if it is one of these.
+        if self.needs_weights:
+            self._waiting = grown(self._waiting, self._n + lost.size)
         edges_max = max(_TRIM_FLOOR, graph.n_arcs // _TRIM_SHARE[self.needs_weights])
         if not self.needs_weights:
             lost = self._best_first(lost)
@@ -283,8 +294,7 @@ class PathProgram(Program):
         if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
             raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
         self._n = 0
-        self._grow(word.size)
-        self._n = word.size
+        self._add_vertices(word.size)
         self._word[: self._n] = word
 
     def memory_bytes(self) -> int:
@@ -338,18 +348,20 @@ class PathProgram(Program):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _grow(self, n_vertices: int) -> None:
-        self._word = grown(self._word, n_vertices)
-        self._waiting = grown(self._waiting, n_vertices)
-        self._lost = grown(self._lost, n_vertices)
-        log = self._log
-        self._log = Log(
-            grown(log.stamp, n_vertices, 0),
-            grown(log.vertices, n_vertices),
-            grown(log.old, n_vertices),
-            log.counted,
-            log.run,
-        )
+    def _add_vertices(self, n_vertices: int) -> None:
+        """Make room for so many vertices; those that are new are unreached."""
+        if n_vertices > self._word.size:
+            self._word = grown(self._word, n_vertices)
+            self._waiting = grown(self._waiting, n_vertices)
+            self._lost = grown(self._lost, n_vertices)
+            log = self._log
+            self._log = log._replace(
+                stamp=grown(log.stamp, n_vertices, 0),
+                vertices=grown(log.vertices, n_vertices),
+                old=grown(log.old, n_vertices),
+            )
+        self._word[self._n : n_vertices] = UNREACHED
+        self._n = n_vertices
 
     def _new_log(self) -> Log:
         self._run += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -40,13 +41,28 @@ def register(cls: type[Program]) -> type[Program]:
     return cls
 
 
+def load_modules(names: Iterable[str]) -> None:
+    """Import modules that ``register`` programs of their own.
+
+    Raises:
+        ProgramError: one cannot be imported; the message names it and says why.
+    """
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # whatever a user's module does wrong
+            reason = f"{type(error).__name__}: {error}"
+            raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
+
+
 def require_weights(kind: str, domain: str) -> None:
     """Check that a kind is right for a graph whose weights are of this domain.
 
     Raises:
         ProgramError: it is not, or there is no such kind.
     """
-    allowed = program_class(kind).weight_domains
+    cls = program_class(kind)
+    allowed = [name for name in cls.weight_domains if _suits(cls, name != "unweighted")]
     if domain not in allowed:
         words = " or ".join(map(repr, allowed))
         raise ProgramError(f"{kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}")

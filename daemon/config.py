@@ -321,8 +321,7 @@ class ProgramConfig(Section):
     """One vertex program to keep up to date. Further keys are the program's parameters."""
 
     name: str = Field(
-        min_length=1,
-        description="Which program: `bfs`, `sssp`, `sswp`, `sspaths`, `components`, `pagerank` or `ppr`.",
+        min_length=1, description="Which program: one of the table below, or of `compute.python_modules`."
     )
     id: str = Field(
         default="",
@@ -514,6 +513,12 @@ class ComputeConfig(Section):
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
         default="auto",
         description="Threads of the parallel kernels: a number, or `auto` for the cores that we may use.",
+    )
+
+    python_modules: Words = Field(
+        default=(),
+        description="Python modules to import first, which register programs of their own; see docs/programs.md.",
+        examples=["company.graph_programs"],
     )
 
     def thread_count(self) -> int:

@@ -185,9 +185,9 @@ def _validate(layers: _Layers) -> Loaded:
             for key, allowed in section.problems():
                 path = (name, *key.split("."))
                 layers.report(path, _value_at(layers.tables, path), allowed, layers.origin(path))
-    if "program" in sections:
-        sections["program"] = _checked_programs(layers, sections["program"])
     config = Config.model_construct(**{**_defaults(), **sections})
+    if "program" in sections or config.compute.python_modules:
+        config = config.model_copy(update={"program": _checked_programs(layers, config)})
     for key, allowed in config.problems():
         path = tuple(key.split("."))
         layers.report(path, _value_at(layers.tables, path), allowed, layers.origin(path))
@@ -277,16 +277,23 @@ def _printable(value: Any) -> str | None:
 # -- programs ---------------------------------------------------------------------------------------------
 
 
-def _checked_programs(layers: _Layers, programs: Sequence[ProgramConfig]) -> tuple[ProgramConfig, ...]:
+def _checked_programs(layers: _Layers, config: Config) -> tuple[ProgramConfig, ...]:
     """The programs with their ids filled in; mistakes are reported to ``layers``."""
     # Loading every program loads Numba: only whoever names programs pays for it.
     from ..compute import registry
     from ..compute.program import ProgramError
 
+    programs = config.program
     named: list[ProgramConfig] = []
+    try:
+        registry.load_modules(config.compute.python_modules)
+    except ProgramError as error:
+        key = ("compute", "python_modules")
+        layers.report(key, list(config.compute.python_modules), str(error), layers.origin(key))
     for position, program in enumerate(programs):
         try:
             registry.parse_parameters(program.name, program.parameters)
+            registry.require_weights(program.name, config.graph.weights)
         except ProgramError as error:
             path: KeyPath = ("program", position)
             layers.report(path, None, str(error), layers.origin(path))

@@ -24,7 +24,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
@@ -684,13 +684,19 @@ def _load_kernels(serving: Serving) -> None:
     serving.lookup(ids, 0)
 
 
-def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:
+def run(
+    control: socket.socket,
+    calls: socket.socket,
+    kinds: Mapping[str, type[Program]],
+    load_modules: Callable[[Iterable[str]], None],
+) -> None:
     """Receive the settings and serve."""
     message, fds = shared_memory.receive_with_fds(control, CONTROL_BYTES_MAX)
     if not message:
         return
     settings = msgpack.unpackb(message)
     assert settings["kind"] == "configure"
+    load_modules(settings["python_modules"])
     listeners = [socket.socket(fileno=fd) for fd in fds]
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -711,10 +717,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    from ..compute.registry import KINDS
+    from ..compute.registry import KINDS, load_modules
 
     with socket.socket(fileno=options.control) as control, socket.socket(fileno=options.calls) as calls:
-        run(control, calls, KINDS)
+        run(control, calls, KINDS, load_modules)
 
 
 if __name__ == "__main__":

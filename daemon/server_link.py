@@ -342,8 +342,12 @@ class ServerLink:
         token: str | None = None,
         tls: TlsFiles | None = None,
         insecure: bool = False,
+        python_modules: Sequence[str] = (),
     ) -> None:
-        """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``)."""
+        """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
+
+        ``python_modules`` are imported by the server, for programs that they register.
+        """
         self.listen = list(listen)
         self.topology = topology
         self.index = index
@@ -356,6 +360,7 @@ class ServerLink:
             "graph": dict(graph),
             "tls": None if tls is None else dataclasses.asdict(tls),
             "version": __version__,
+            "python_modules": list(python_modules),
         }
         self._beyond_loopback = insecure or tls is not None
         self._writer = ResultsWriter()

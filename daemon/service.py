@@ -70,12 +70,13 @@ def serve(config: Config, *, progress: bool) -> int:
 def warm_up(config: Config, *, progress: bool) -> None:
     """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
     directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
+    programs = [(program.name, program.parameters) for program in config.program]
     steps: list[tuple[str, Callable[[], None]]] = [
         ("packed arrays", pma.warm_up),
         ("copies of edges", snapshot.warm_up),
         ("graph", graph.warm_up),
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
-        ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted)),
+        ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted, programs=programs)),
         ("decoders", decode.warm_up),
         ("placement", produce.warm_up),
     ]
@@ -285,6 +286,7 @@ class Service:
             token=server.read_token(),
             tls=tls,
             insecure=server.insecure,
+            python_modules=self.config.compute.python_modules,
         )
 
     def _serve_metrics(self) -> None:

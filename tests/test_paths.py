@@ -66,6 +66,7 @@ class Fading(PathProgram):
 
     kind: ClassVar[str] = "test-fading"
     needs_weights: ClassVar[bool] = True
+    weight_domains: ClassVar[tuple[str, ...]] = ("non-negative",)
     value = np.float32
     at_source = 1000.0
 
@@ -311,6 +312,17 @@ def test_a_tree_edge_gets_worse_and_better_again(name: str, worse: float, expect
     run.step(weighted([(1, 2, 1.0)], 4))
     run.check()
     assert run.values() == before
+
+
+@weighted_cases
+def test_every_tree_edge_gets_worse_at_once(name: str) -> None:
+    """Each vertex waits twice then: for its own edge, and as the child of another."""
+    n = 64
+    edges = [(0, 1), *[(1, v) for v in range(2, n)]]
+    run = Run(name, directed=True)
+    run.step(weighted([(u, v, 10.0) for u, v in edges], n))
+    run.step(weighted([(u, v, 90.0 if name == "sssp" else 1.0) for u, v in edges], n))
+    run.check()
 
 
 def test_a_weight_that_changes_no_value_reads_nothing() -> None:

@@ -1,0 +1,284 @@
+"""Programs of one's own: docs/programs.md as written, the rules that functors must keep, and the kernel cache."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import Daemon
+
+from graphtide.compute import registry
+from graphtide.compute.path_form import NO_OFFER, Functors, check
+from graphtide.compute.program import ProgramError
+from graphtide.compute.vertex_program import digest
+from graphtide.daemon.config_load import load
+from graphtide.daemon.config_show import path_programs_markdown
+from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.spool import SpoolWriter
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
+
+
+def block(language: str, holds: str) -> str:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (found,) = [block for block in blocks if holds in block]
+    return str(found)
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The page's programs as the module ``my_programs``, forgotten afterwards."""
+    (tmp_path / "my_programs.py").write_text(block("python", "class Within"))
+    monkeypatch.syspath_prepend(tmp_path)
+    before = dict(registry.KINDS)
+    yield tmp_path
+    registry.KINDS.clear()
+    registry.KINDS.update(before)
+    sys.modules.pop("my_programs", None)
+
+
+# -- the page -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_what_the_programs_declare() -> None:
+    rows = [line for line in PAGE.splitlines() if re.match(r"\| `\w+` \|", line)]
+    assert rows == list(path_programs_markdown())
+
+
+@pytest.mark.usefixtures("own_module")
+def test_the_example_prints_what_the_page_says() -> None:
+    importlib.import_module("my_programs")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block("python", "engine.start()"), "programs.md", "exec"), {})
+    assert printed.getvalue() == block("text", "fading")
+
+
+def test_the_configuration_is_accepted(own_module: Path) -> None:
+    settings = own_module / "graphtide.toml"
+    settings.write_text(block("toml", "python_modules"))
+    programs = load(settings, environ={}).config.program
+    assert [(program.name, program.parameters) for program in programs] == [
+        ("within", {"source": 1, "hops": 2}),
+        ("fading", {"source": 1}),
+    ]
+
+
+def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
+    programs = [
+        {"name": "within", "source": 1, "hops": 2},
+        {"name": "fading", "source": 1, "keeps": 0.5},
+        {"name": "sssp", "source": 1},
+        {"name": "sswp", "source": 1},
+    ]
+    with Daemon(own_module, {"compute": {"python_modules": ["my_programs"]}, "program": programs}) as daemon:
+        daemon.start()
+        with SpoolWriter(daemon.spool, name="a") as writer:
+            writer.append(encode_msgpack([1, 2, 3, 1], [2, 3, 4, 4], [1] * 4, [2.0, 4.0, 8.0, 20.0]))
+            writer.append(encode_msgpack([1], [5], [1], [1.0]))
+            offsets = {"a.msgpack": writer.offset}
+        with daemon.client() as client:
+            client.wait(offsets, timeout_ms=60_000)
+            assert client.get("within", [1, 2, 3, 4]).values.tolist() == [0, 1, 2, 1]
+            assert client.get("fading", [1, 2, 3, 4]).values.tolist() == [np.inf, 1.0, 0.5, 10.0]
+            assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, 6, 14, 1]
+            assert client.get("sswp", [1, 2, 3, 4]).values.tolist() == [np.inf, 2, 2, 20]
+            assert list(client.path("sssp", 4).vertices) == [1, 2, 3, 4]
+            assert list(client.path("sswp", 4).vertices) == [1, 4]
+            assert list(client.path("within", 3).vertices) == [1, 2, 3]
+        assert daemon.stop() == 0
+        # The restart restores them from the checkpoint, bit for bit, and goes on.
+        daemon.start()
+        with SpoolWriter(daemon.spool, name="b") as writer:
+            writer.append(encode_msgpack([2], [3], [0], [1.0]))
+            offsets |= {"b.msgpack": writer.offset}
+        with daemon.client() as client:
+            client.wait(offsets, timeout_ms=60_000)
+            assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, None, 20, 1]
+        assert daemon.stop() == 0
+
+
+# -- refusals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "name", "words"),
+    [
+        ("any", "sssp", "sssp needs a graph whose weights are 'non-negative', and graph.weights is 'any'"),
+        ("unweighted", "sssp", "graph.weights is 'unweighted'"),
+        ("unweighted", "sswp", "needs a graph whose weights are 'non-negative' or 'any'"),
+    ],
+)
+def test_other_weights_are_refused(tmp_path: Path, weights: str, name: str, words: str) -> None:
+    settings = tmp_path / "graphtide.toml"
+    settings.write_text(f'[graph]\nweights = "{weights}"\n[[program]]\nname = "{name}"\nsource = 1\n')
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load(settings, environ={})
+
+
+def test_modules_that_cannot_be_imported_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_programs.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, words in (("broken_programs", "ZeroDivisionError"), ("no_such_module", "ModuleNotFoundError")):
+        with pytest.raises(ConfigError, match=f"'{name}' cannot be imported: {words}"):
+            load(environ={"GRAPHTIDE_COMPUTE__PYTHON_MODULES": name})
+
+
+@pytest.mark.usefixtures("own_module")
+def test_a_name_belongs_to_one_program() -> None:
+    module = importlib.import_module("my_programs")
+    assert registry.register(module.Within) is module.Within
+    other = type("Other", (module.Within,), {"__module__": "elsewhere"})
+    with pytest.raises(ProgramError, match=r"already is a program 'within': my_programs\.Within"):
+        registry.register(other)
+
+
+def smaller(new: Any, old: Any) -> bool:
+    return bool(new < old)
+
+
+@pytest.mark.parametrize(
+    ("gather", "better", "words"),
+    [
+        (lambda value, weight: value - weight, smaller, "which is better than 0.0 itself"),
+        (lambda value, weight: value + weight, lambda new, old: new <= old, "which is better than 0.0 itself"),
+        (lambda value, weight: value + weight, lambda new, old: False, "exactly one must be better"),
+        (lambda value, weight: 100 if value == 1 else value + weight, smaller, "is better than"),
+        (lambda value, weight: value + weight, smaller, None),
+        (lambda value, weight: value + weight if value < 3 else np.nan, smaller, None),
+        (lambda value, weight: np.nan if value < 1 else value, smaller, None),
+    ],
+)
+def test_rules_of_functors(gather: Callable[..., Any], better: Callable[..., Any], words: str | None) -> None:
+    functors = Functors(gather, better)
+    if words is None:
+        check(functors, np.float32(0), weighted=True, negative=False)
+        return
+    with pytest.raises(ProgramError, match=re.escape(words)):
+        check(functors, np.float32(0), weighted=True, negative=False)
+
+
+def test_a_sum_needs_weights_that_are_never_negative() -> None:
+    functors = Functors(lambda value, weight: value + weight, smaller)
+    with pytest.raises(ProgramError, match=r"gather\(0\.0, -1\.0\) offers -1\.0"):
+        check(functors, np.float32(0), weighted=True, negative=True)
+
+
+def test_no_offer_is_the_worst_there_is() -> None:
+    def hops(functors: Functors) -> None:
+        check(functors, np.uint32(0), weighted=False, negative=False)
+
+    hops(Functors(lambda value, weight: NO_OFFER if value > 2 else value + 1, smaller))
+    with pytest.raises(ProgramError, match="offers None against"):
+        check(
+            Functors(lambda value, weight: NO_OFFER if value == 1 else value + weight, smaller),
+            np.uint32(0),
+            weighted=True,
+            negative=False,
+        )
+
+
+# -- digests and the cache ------------------------------------------------------------------------------------
+
+FACTOR = 2.0
+
+
+def captures(value: Any) -> Callable[..., Any]:
+    def gather(distance, weight):  # type: ignore[no-untyped-def]
+        return distance + weight * value
+
+    return gather
+
+
+def test_a_digest_tells_functions_apart() -> None:
+    def inside(distance, weight):  # type: ignore[no-untyped-def]
+        return distance + weight * FACTOR
+
+    def calls(distance, weight):  # type: ignore[no-untyped-def]
+        return inside(distance, weight)
+
+    functions = [
+        captures(1.0),
+        captures(2.0),
+        captures(np.float32(2.0)),
+        captures(np.arange(3)),
+        captures(np.arange(4)),
+        captures((1.0, 2.0)),
+        lambda distance, weight: distance + weight,
+        lambda distance, weight: distance * weight,
+        lambda distance, weight: distance + weight + 1,
+        lambda distance, weight: distance + weight + 2,
+        inside,
+        calls,
+    ]
+    assert len({digest(function) for function in functions}) == len(functions)
+    assert digest(captures(2.0)) == digest(captures(2.0))
+
+
+def test_a_digest_follows_what_a_function_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inside(distance, weight):  # type: ignore[no-untyped-def]
+        return distance + weight * FACTOR
+
+    def calls(distance, weight):  # type: ignore[no-untyped-def]
+        return inside(distance, weight)
+
+    before = digest(calls)
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
+    assert digest(calls) != before
+
+
+def test_what_cannot_be_told_apart_is_not_captured() -> None:
+    with pytest.raises(ProgramError, match=r"captures <object object .*it may capture numbers"):
+        digest(captures(object()))
+
+
+RUN = """
+import sys
+sys.path.insert(0, {folder!r})
+import my_programs, numpy as np
+from graphtide.compute.registry import warm_up, make_program
+programs = [("within", {{"source": 0, "hops": {hops}}}), ("sssp", {{"source": 0}})]
+warm_up(directed=True, weighted=True, programs=programs)
+for name, given in programs:
+    kernels = make_program(name, None, given)._kernels
+    stats = [kernel.stats for kernel in kernels if kernel is not None]
+    print(name, sum(len(s.cache_hits) for s in stats), sum(len(s.cache_misses) for s in stats))
+"""
+
+
+def compiled(folder: Path, hops: int) -> dict[str, tuple[int, int]]:
+    """(hits, misses) of the disk cache, of either program in a new process."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(folder=str(folder), hops=hops)],
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    return {name: (int(hits), int(misses)) for name, hits, misses in lines}
+
+
+def test_kernels_come_from_the_cache_until_a_functor_changes(own_module: Path) -> None:
+    file = own_module / "my_programs.py"
+    first = compiled(own_module, hops=3)
+    assert first["within"][0] == first["sssp"][0] == 0
+    kernels = {name: misses for name, (_, misses) in first.items()}
+    assert compiled(own_module, hops=3) == {name: (count, 0) for name, count in kernels.items()}
+    assert compiled(own_module, hops=4)["within"] == (0, kernels["within"]), "another captured value"
+    file.write_text(
+        file.read_text().replace("return value + 1 if value < hops", "return value + 2 if value < hops")
+    )
+    changed = compiled(own_module, hops=3)
+    assert changed == {"within": (0, kernels["within"]), "sssp": (kernels["sssp"], 0)}
