@@ -195,10 +195,7 @@ def test_a_vertex_deleted_and_inserted_again_is_neither_deleted_nor_revived() ->
     graph.close()
 
 
-@pytest.mark.parametrize("allocation", ["_new_slots", "_report_columns"])
-def test_without_memory_nothing_happens_to_vertices_either(
-    monkeypatch: pytest.MonkeyPatch, allocation: str
-) -> None:
+def test_without_memory_nothing_happens_to_vertices_either(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = Graph()
     graph.apply(EdgeBatch.of(np.arange(500), np.arange(500)[::-1]), 500)
     graph.apply(EdgeBatch.of([], []), 500, _ops((3, Op.DELETE_VERTEX, 0)))
@@ -207,11 +204,11 @@ def test_without_memory_nothing_happens_to_vertices_either(
     )
     before, dead = graph.export().keys, np.flatnonzero(~graph.alive)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, weighted: bool) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(pma, allocation, fail)
+        patch.setattr(pma, "report_columns", fail)
         with pytest.raises(MemoryError):
             graph.apply(EdgeBatch.of([3], [3]), 501, ops)
     assert graph.check() == []
