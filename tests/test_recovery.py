@@ -16,8 +16,10 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
+from graphtide.compute.audit import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.daemon import dead_letters
+from graphtide.daemon.auditing import BackgroundAudit
 from graphtide.daemon.checkpoint import CheckpointStore, Snapshot
 from graphtide.daemon.dead_letters import KafkaDeadLetters, unpack
 from graphtide.daemon.decode import Decoder
@@ -354,6 +356,10 @@ def full_disk_unless_ignored(_: Path, *, ignore_errors: bool = False) -> None:
         full_disk()
 
 
+def no_audit(graph: Graph, engine: Engine) -> BackgroundAudit:
+    return BackgroundAudit(Auditor(graph, engine), Metrics(), list, share=0, repair="off")
+
+
 @pytest.mark.parametrize("error", [OSError(28, "no space"), MemoryError()])
 def test_a_failed_checkpoint_is_tried_again_at_the_end(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -372,6 +378,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
         graph=graph, index=index, engine=engine, queue=queue, source=stub, dead_letters=stub, store=store,
         link=stub, metrics=Metrics(), gate=StorageGate(), position=Position(1), identity={}, program_specs={},
         updates_max=10, linger_s=0, checkpoint_interval_s=0, on_checkpoint=safe.append,
+        background_audit=no_audit(graph, engine),
     )  # fmt: skip
     nothing = np.empty(0, np.int64)
     queue.put(Prepared([], 0, 40, {P: 7}, nothing, nothing))
@@ -413,6 +420,7 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
         graph=graph, index=index, engine=engine, queue=queue, source=stub, dead_letters=stub, store=store,
         link=stub, metrics=metrics, gate=StorageGate(), position=Position(1), identity={}, program_specs={},
         updates_max=10, linger_s=0, checkpoint_interval_s=3600, on_checkpoint=lambda _: None,
+        background_audit=no_audit(graph, engine),
     )  # fmt: skip
     records = (
         [(1, 2, 1), (3, 0, 2)],  # 1, 2 and 3 come
