@@ -13,7 +13,14 @@
 
 #include "locate.cuh"
 
+#ifndef STREAMING
+#define STREAMING 1
+#endif
+
 constexpr u64 NO_SLOT = ~0ull;
+
+// A load of what is read once in a pass, so that it does not push out of the cache what is read often.
+template <class T> __device__ __forceinline__ T load_once(const T* from) { return STREAMING ? __ldcs(from) : *from; }
 
 __device__ __forceinline__ u32 source(u64 key) { return u32(key >> 32); }
 
@@ -22,7 +29,7 @@ __device__ __forceinline__ u32 destination(u64 key) { return u32(key); }
 // The weight in a slot; 1 where the array keeps none.
 __device__ __forceinline__ float weight_at(const State& state, u64 slot)
 {
-    return WEIGHTED ? state.weights[slot] : 1.0f;
+    return WEIGHTED ? load_once(state.weights + slot) : 1.0f;
 }
 
 // The slot of an edge; NO_SLOT when there is no such edge, or no such row among the ``n_vertices``.
@@ -200,9 +207,9 @@ __device__ __forceinline__ Pair load_pair(const State& state, u32 leaf)
 {
     const u32 at = 2 * lane_number(), count = state.counts[leaf];
     const u64 slot = (u64(leaf) << LEAF_SHIFT) + at;
-    const ulonglong2 keys = *reinterpret_cast<const ulonglong2*>(state.keys + slot);
+    const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(state.keys + slot));
     float2 weights = {1.0f, 1.0f};
-    if (WEIGHTED) weights = *reinterpret_cast<const float2*>(state.weights + slot);
+    if (WEIGHTED) weights = load_once(reinterpret_cast<const float2*>(state.weights + slot));
     const bool first = at < count, second = at + 1 < count;
     return {{first ? keys.x : EMPTY_KEY, second ? keys.y : EMPTY_KEY},
         {first ? weights.x : 0.0f, second ? weights.y : 0.0f}};
