@@ -46,9 +46,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void merge_heavy(
     const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
     const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, n_warps = gridDim.x * (blockDim.x >> 5);
     for (u32 h = warp; h < n_heavy; h += n_warps) {
-        Item item;
-        item.leaf = load_cached(state.item_leaf + state.room - 1 - h);
-        item.count = load_cached(state.counts + item.leaf);
+        Item item = load_wide(state.items + state.room - 1 - h);
         const u32 begin = lower_bound(run.leaf, item.leaf, 0, run.n);
         const u32 end = lower_bound(run.leaf, item.leaf + 1, begin, run.n);
         item.begin = batch.n - run.n + begin;

@@ -63,7 +63,7 @@ __device__ __forceinline__ void rebalance_and_finish(const State& state, const B
     if (blockIdx.x == 0) finish(state, batch, DONE, false);
 }
 
-// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES.
+// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES of shared memory, whichever is more.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
@@ -73,16 +73,17 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     if (batch.n <= n_warps) locate_small<32>(state, batch);
     else if (batch.n <= n_warps * 8) locate_small<8>(state, batch);
     else locate_small<1>(state, batch);
-    grid_barrier(&state.counters->barrier, state.n_blocks);
+    grid_barrier(&state.counters->barrier);
     if (const u32 flags = obstacle(state, batch)) {
         forget_updates(state, batch);
-        grid_barrier(&state.counters->barrier, state.n_blocks);
+        grid_barrier(&state.counters->barrier);
         if (blockIdx.x == 0) finish(state, batch, flags, false);
         return;
     }
     TileSpace* spaces = reinterpret_cast<TileSpace*>(shared_memory);
-    merge_items(state, batch.n, batch.n <= n_warps ? 1 : 32 / TILE, spaces, block_totals);
-    grid_barrier(&state.counters->barrier, state.n_blocks);
+    if (batch.n <= n_warps) merge_items<1>(state, batch.n, spaces, block_totals);
+    else merge_items<32 / TILE>(state, batch.n, spaces, block_totals);
+    grid_barrier(&state.counters->barrier);
     rebalance_and_finish(state, batch, shared_memory);
 }
 
@@ -136,7 +137,7 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
     const u32 leaf = load_cached(state.update_leaf + i);
     if (leaf == NO_LEAF) return;
     const u32 at = load_cached(state.pending + leaf) + load_cached(state.update_rank + i);
-    state.records[at] = record_of(batch, i, batch.keys[i]);
+    store_wide(state.records + at, record_of(batch, i, batch.keys[i]));
 }
 
 // Takes back what heavy leaves left in work arrays, but for where the keys beyond their slots are.
@@ -144,8 +145,8 @@ __device__ __forceinline__ void release_heavy(const State& state)
 {
     const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n_heavy; i += gridDim.x * blockDim.x) {
-        const u32 item = state.room - 1 - i, leaf = load_cached(state.item_leaf + item);
-        state.item_count[item] = 0;
+        const u32 item = state.room - 1 - i, leaf = load_cached(&state.items[item].leaf);
+        state.items[item].n_updates = 0;
         if (load_cached(state.counts + leaf) <= LEAF_SLOTS) state.pending[leaf] = 0;
     }
 }
@@ -158,8 +159,7 @@ extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_
     if (obstacle(state, batch)) return;
     if (batch.heavy_merged) release_heavy(state);
     const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
-    const u32 n_warps = gridDim.x * (blockDim.x >> 5);
-    merge_items(state, n_items, n_items > n_warps * 32 ? 8 : 32 / TILE, spaces, block_totals);
+    merge_items<32 / TILE>(state, n_items, spaces, block_totals);
 }
 
 // What follows the merge. A cooperative launch with STAGE_BYTES of shared memory.
@@ -171,7 +171,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
     if (flags == DONE) return rebalance_and_finish(state, batch, shared_memory);
     if (flags == BAD_ROW) {
         forget_updates(state, batch);
-        grid_barrier(&state.counters->barrier, state.n_blocks);
+        grid_barrier(&state.counters->barrier);
     }
     if (blockIdx.x == 0) finish(state, batch, flags, flags == HEAVY);
 }
@@ -181,6 +181,6 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void abandon(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     forget_updates(state, batch);
-    grid_barrier(&state.counters->barrier, state.n_blocks);
+    grid_barrier(&state.counters->barrier);
     if (blockIdx.x == 0) finish(state, batch, DONE, false);
 }

@@ -15,6 +15,7 @@ from .state import (
     BATCH,
     BUCKET,
     COUNTERS_BYTES,
+    RECORD_BYTES,
     STATE,
     STATUS,
     RowIndex,
@@ -35,6 +36,9 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 4096
+# Of these, up to so many take one block on a multiprocessor, whose barriers are quicker; more take SMALL_BLOCKS.
+FEW_MAX = 2048
+SMALL_BLOCKS = 2
 # Up to so many, eight lanes together locate an update.
 TOGETHER_MAX = 300_000
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
@@ -85,7 +89,7 @@ class Pipeline:
         self._work: Work | None = None
         self._room = 0
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
-        self._partials = allocate(2 * self.n_blocks, np.uint64)
+        self._partials = allocate(2 * SMALL_BLOCKS * self.n_blocks, np.uint64)
         pinned = cupy.cuda.alloc_pinned_memory(STATUS.itemsize)
         self.status = np.frombuffer(pinned, STATUS, 1)
         self.status[:] = 0
@@ -94,7 +98,7 @@ class Pipeline:
         self._n = self._n_leaves = 0
         state = self.state
         state["counters"], state["status"] = address(self._counters), pinned.ptr
-        state["partials"], state["n_blocks"] = address(self._partials), self.n_blocks
+        state["partials"] = address(self._partials)
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
         self._kernels = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
@@ -151,7 +155,8 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        self._launcher.start_cooperative(self._small, self.n_blocks, BLOCK_THREADS, self.stage_bytes)
+        blocks = self.n_blocks if self._n <= FEW_MAX else SMALL_BLOCKS * self.n_blocks
+        self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def large(self) -> int:
@@ -235,6 +240,9 @@ def _ceil(n: int, size: int) -> int:
 
 
 def _stage_bytes(weighted: bool) -> int:
-    """STAGE_BYTES of rebalance.cuh."""
-    n_leaves = 1 << 7
-    return (n_leaves << LEAF_SHIFT) * (12 if weighted else 8) + (n_leaves + 1 + 4) * 8
+    """STAGE_BYTES or MERGE_BYTES of rebalance.cuh, whichever is more."""
+    n_leaves, slot_bytes = 1 << 7, 12 if weighted else 8
+    stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (n_leaves + 1 + 4) * 8
+    leaf = slot_bytes << LEAF_SHIFT
+    merge = BLOCK_THREADS // BUCKET * (2 * (leaf + BUCKET * RECORD_BYTES) + leaf + BUCKET * slot_bytes)
+    return max(stage, merge)
