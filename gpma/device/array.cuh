@@ -55,16 +55,18 @@ struct Counters {
     u32 barrier;      // of the grid; never reset
 };
 
-// What the host reads after a batch, in pinned memory; ``sequence`` is written last.
-struct Status {
-    u32 sequence;
-    u32 flags;
-    u32 totals[4];
-    u32 heavy_records;
-    u32 heavy_leaves;
-    u32 bad_row;
-    u32 n_unfit;
-    u64 slots_moved;
+// What the host reads after a batch, in pinned memory: each word holds the batch's sequence number in its upper half
+// and a value in the lower one, so that no word waits for another.
+enum StatusWord : u32 {
+    FLAGS,
+    TOTALS,  // four words
+    SLOTS_MOVED = 5,
+    SLOTS_MOVED_HIGH,
+    N_UNFIT,
+    HEAVY_RECORDS,
+    HEAVY_LEAVES,
+    FIRST_BAD_ROW,
+    STATUS_WORDS
 };
 enum Flag : u32 { DONE = 0, HEAVY = 1, BAD_ROW = 2 };
 
@@ -105,7 +107,7 @@ struct State {
     u8* outcome;
     float* old_weights;
     Counters* counters;
-    Status* status;
+    u64* status;  // [STATUS_WORDS], on the host
     u32 n_leaves;
     u32 height;      // of the root window
     u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root

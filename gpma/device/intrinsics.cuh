@@ -53,8 +53,8 @@ __device__ __forceinline__ void grid_barrier(u32* arrived)
     __syncthreads();
 }
 
-// Sets a word in the host's memory, after everything that this thread wrote there.
-__device__ __forceinline__ void publish(u32* word, u32 value)
+// Sets a word in the host's memory, in one piece.
+__device__ __forceinline__ void publish(u64* word, u64 value)
 {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
 }

@@ -37,6 +37,12 @@ extern "C" __global__ __launch_bounds__(READ_THREADS) void find_first_slots(
     }
 }
 
+// Sets a bit for each edge that a row begins with.
+extern "C" __global__ __launch_bounds__(READ_THREADS) void mark_begins(const u64* offsets, u64 n, u32* begins)
+{
+    for (u64 x = thread_number(); x < n; x += n_threads()) atomicOr(begins + (offsets[x] >> 5), 1u << (offsets[x] & 31));
+}
+
 // The rows of a walk side by side: edge e of the walk goes to neighbors[e] and, where weighted, weights[e].
 extern "C" __global__ __launch_bounds__(READ_THREADS) void gather_rows(
     const __grid_constant__ State state, const __grid_constant__ Walk walk, u32* neighbors, float* weights)

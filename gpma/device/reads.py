@@ -13,16 +13,19 @@ import numpy.typing as npt
 from ..edges import SubCSR
 from .module import import_cupy
 from .module import load as load_module
-from .state import DeviceArray, address, allocate
+from .state import DeviceArray, address, allocate, zeros
 
 THREADS = 256
 BLOCKS_MAX = 1 << 14
 # Edges of a walk that a warp visits in one piece (rows.cuh).
-CHUNK_EDGES = 512
+CHUNK_EDGES = 256
 _LOOK_UP_LANES = 8  # that look for the first slot of a row (reads.cu)
 _WALK = np.dtype(
     [
-        *((name, np.uint64) for name in ("vertices", "offsets", "first_slots", "chunk_rows", "leaf_ends")),
+        *(
+            (name, np.uint64)
+            for name in ("vertices", "offsets", "first_slots", "begins", "chunk_rows", "leaf_ends")
+        ),
         ("n_edges", np.uint64),
         ("n_rows", np.uint32),
         ("n_vertices", np.uint32),
@@ -56,6 +59,7 @@ class RowWalk(NamedTuple):
     vertices: DeviceArray
     offsets: DeviceArray
     first_slots: DeviceArray
+    begins: DeviceArray
     chunk_rows: DeviceArray
     leaf_ends: DeviceArray
     n_edges: int
@@ -118,6 +122,8 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
     first_slots = allocate(vertices.size, np.uint64)
     arguments = (vertices, np.uint64(vertices.size), first_slots)
     _launch(rows, "find_first_slots", _LOOK_UP_LANES * vertices.size, arguments)
+    begins = zeros((n_edges >> 5) + 1, np.uint32)
+    _launch(rows, "mark_begins", vertices.size, (offsets, np.uint64(vertices.size), begins))
     chunks = cupy.arange(0, n_edges, CHUNK_EDGES, dtype=np.uint64)
     chunk_rows = (cupy.searchsorted(offsets, chunks, side="right") - 1).astype(np.uint32)
     leaf_ends = cupy.cumsum(rows.counts, dtype=np.uint64)
@@ -126,12 +132,13 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
         ("vertices", vertices),
         ("offsets", offsets),
         ("first_slots", first_slots),
+        ("begins", begins),
         ("chunk_rows", chunk_rows),
         ("leaf_ends", leaf_ends),
     ):
         walk[name] = address(array)
     walk["n_edges"], walk["n_rows"], walk["n_vertices"] = n_edges, vertices.size, rows.n_vertices
-    return RowWalk(walk, vertices, offsets, first_slots, chunk_rows, leaf_ends, n_edges)
+    return RowWalk(walk, vertices, offsets, first_slots, begins, chunk_rows, leaf_ends, n_edges)
 
 
 def _launch(rows: DeviceRows, kernel: str, n_threads: int, arguments: tuple[Any, ...]) -> None:

@@ -97,14 +97,15 @@ __device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degre
 // -- rows in chunks --------------------------------------------------------------------------------------------
 
 #ifndef CHUNK_EDGES
-#define CHUNK_EDGES 512
+#define CHUNK_EDGES 256
 #endif
 
-// The edges of some rows in one numbering: row x, vertices[x], has the edges offsets[x] to offsets[x + 1].
+// The edges of some rows in one numbering: row x, vertices[x], begins with edge offsets[x].
 struct Walk {
     const u32* vertices;     // [n_rows], none with an empty row
     const u64* offsets;      // [n_rows + 1]
     const u64* first_slots;  // [n_rows]
+    const u32* begins;       // a bit for each edge: a row begins with it
     const u32* chunk_rows;   // the row x of the first edge of each chunk
     const u64* leaf_ends;    // [n_leaves] live keys in this leaf and those before it
     u64 n_edges;
@@ -112,38 +113,29 @@ struct Walk {
     u32 n_vertices;
 };
 
-// Where a lane stands: the slot of edge ``index`` of its row.
-struct Place {
-    u64 slot;
-    u64 index;
-};
+// The slot ``ahead`` edges after the one in ``slot``, by the counts of the leaves between.
+__device__ __forceinline__ u64 slot_near(const State& state, u64 slot, u32 ahead)
+{
+    u32 leaf = u32(slot >> LEAF_SHIFT), at = (u32(slot) & (LEAF_SLOTS - 1)) + ahead;
+    for (u32 count = state.counts[leaf]; at >= count; count = state.counts[leaf]) {
+        at -= count;
+        leaf++;
+    }
+    return (u64(leaf) << LEAF_SHIFT) + at;
+}
 
-// The place of edge ``index`` of the row with the first edge at ``slot``, by the sums of counts.
-__device__ __forceinline__ Place place_far(const State& state, const Walk& walk, u64 slot, u64 index)
+// The same by the sums of counts, for any distance within a row.
+__device__ __forceinline__ u64 slot_far(const State& state, const Walk& walk, u64 slot, u64 ahead)
 {
     u32 low = u32(slot >> LEAF_SHIFT);
-    const u64 rank = walk.leaf_ends[low] - state.counts[low] + (slot & (LEAF_SLOTS - 1)) + index;
-    u32 high = u32(min(u64(low) + leaves_behind(state, u32(min(index, u64(NO_LEAF)))), u64(state.n_leaves - 1)));
+    const u64 rank = walk.leaf_ends[low] - state.counts[low] + (slot & (LEAF_SLOTS - 1)) + ahead;
+    u32 high = u32(min(u64(low) + leaves_behind(state, u32(min(ahead, u64(NO_LEAF)))), u64(state.n_leaves - 1)));
     while (low < high) {
         const u32 middle = low + (high - low) / 2;
         if (walk.leaf_ends[middle] > rank) high = middle;
         else low = middle + 1;
     }
-    return {(u64(low) << LEAF_SHIFT) + (rank - (walk.leaf_ends[low] - state.counts[low])), index};
-}
-
-// The place some edges further along the row, by the counts of the leaves between.
-__device__ __forceinline__ Place place_near(const State& state, Place from, u64 index)
-{
-    u32 leaf = u32(from.slot >> LEAF_SHIFT), at = u32(from.slot) & (LEAF_SLOTS - 1);
-    u32 ahead = u32(index - from.index), there = state.counts[leaf] - at;
-    while (ahead >= there) {
-        ahead -= there;
-        leaf++;
-        at = 0;
-        there = state.counts[leaf];
-    }
-    return {(u64(leaf) << LEAF_SHIFT) + at + ahead, index};
+    return (u64(low) << LEAF_SHIFT) + (rank - (walk.leaf_ends[low] - state.counts[low]));
 }
 
 // Calls visit(live, edge, x, slot) for the edges of a chunk, 32 neighbouring ones in a call, all lanes of the warp
@@ -151,31 +143,23 @@ __device__ __forceinline__ Place place_near(const State& state, Place from, u64 
 template <class Visit> __device__ __forceinline__ void walk_chunk(
     const State& state, const Walk& walk, u64 chunk, Visit visit)
 {
-    const u32 lane = lane_number();
+    const u32 lane = lane_number(), up_to_here = lanes_before() | 1u << lane;
     u64 edge = chunk * CHUNK_EDGES;
     const u64 end = min(edge + CHUNK_EDGES, walk.n_edges);
-    u32 row = walk.chunk_rows[chunk];  // of ``edge``
-    Place known = {walk.first_slots[row], 0};  // a place in this row, as far along as we have been
-    if (edge > walk.offsets[row]) known = place_far(state, walk, known.slot, edge - walk.offsets[row]);
+    u32 row = walk.chunk_rows[chunk];
+    u64 known = walk.first_slots[row];  // where the edge stands that the step begins with, if no row begins there
+    if (const u64 ahead = edge - walk.offsets[row]) known = slot_far(state, walk, known, ahead);
+    else row--;  // a row begins with the chunk, and is counted again
     for (; edge < end; edge += 32) {
-        // Which of the next 32 edges, counted from 1, does a row begin with? Bit i: edge + i + 1.
-        const u32 next = row + 1 + lane;
-        const u64 begins = next < walk.n_rows ? walk.offsets[next] - edge - 1 : 32;
-        const u32 heads = __reduce_or_sync(ALL_LANES, begins < 32 ? 1u << begins : 0u);
         const bool live = edge + lane < end;
-        const u32 x = row + __popc(heads & lanes_before());
-        Place place = known;
-        if (live) {
-            const u64 index = edge + lane - walk.offsets[x];
-            if (x != row) place = {walk.first_slots[x], 0};
-            place = place_near(state, place, index);
-        }
-        visit(live, edge + lane, x, place.slot);
-        row += __popc(heads);
-        const u32 x_last = __shfl_sync(ALL_LANES, x, 31);
-        known.slot = __shfl_sync(ALL_LANES, place.slot, 31);
-        known.index = __shfl_sync(ALL_LANES, place.index, 31);
-        if (row != x_last && edge + 32 < end) known = {walk.first_slots[row], 0};
+        const u32 begins = walk.begins[edge >> 5], before = begins & up_to_here;
+        const u32 x = row + __popc(before);
+        u64 slot = before ? 0 : known;
+        if (live) slot = slot_near(state, before ? walk.first_slots[x] : known, before ? lane - (31 - __clz(before)) : lane);
+        visit(live, edge + lane, x, slot);
+        row = __shfl_sync(ALL_LANES, x, 31);
+        if (edge + 32 < end && !(walk.begins[(edge >> 5) + 1] & 1))
+            known = slot_near(state, __shfl_sync(ALL_LANES, slot, 31), 1);
     }
 }
 
@@ -214,6 +198,10 @@ __device__ __forceinline__ Pair load_pair(const State& state, u32 leaf)
     return {{first ? keys.x : EMPTY_KEY, second ? keys.y : EMPTY_KEY},
         {first ? weights.x : 0.0f, second ? weights.y : 0.0f}};
 }
+
+#ifndef LEAVES_TOGETHER
+#define LEAVES_TOGETHER 2
+#endif
 
 // The sum of a row over some leaves, on its way to the next leaf.
 template <class Value> struct Carry {
@@ -260,15 +248,15 @@ template <class Value, class ValueOf, class Emit> __device__ __forceinline__ voi
     const State& state, u32 begin, u32 end, ValueOf value, Emit emit)
 {
     Carry<Value> carry = {NO_LEAF, Value()};
-    if (begin >= end) return;
-    Pair next = load_pair(state, begin);
-    for (u32 leaf = begin; leaf < end; leaf++) {
-        const Pair pair = next;
-        if (leaf + 1 < end) next = load_pair(state, leaf + 1);
-        Value values[2];
-        for (u32 i = 0; i < 2; i++)
-            values[i] = pair.keys[i] == EMPTY_KEY ? Value() : value(pair.keys[i], pair.weights[i]);
-        sum_leaf(pair, values, carry, emit);
+    for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
+        // Loads of all these leaves are under way before the first sum waits for one.
+        Pair pairs[LEAVES_TOGETHER];
+        Value values[LEAVES_TOGETHER][2];
+        for (u32 i = 0; i < LEAVES_TOGETHER; i++) pairs[i] = load_pair(state, min(leaf + i, end - 1));
+        for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+            for (u32 j = 0; j < 2; j++)
+                values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? Value() : value(pairs[i].keys[j], pairs[i].weights[j]);
+        for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sum_leaf(pairs[i], values[i], carry, emit);
     }
     if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
 }

@@ -4,6 +4,7 @@
 #include "intrinsics.cuh"
 #include "rebalance.cuh"
 #include "run.cuh"
+#include "status.cuh"
 
 #ifndef RUN_THREADS
 #define RUN_THREADS 256
@@ -19,20 +20,15 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void probe_run(
     add_outcomes(state, outcomes, block_totals);
 }
 
-// Tells the host what a probe of the whole batch found, and forgets it. One thread.
+// Tells the host what a probe of the whole batch found, and forgets it. One warp.
 extern "C" __global__ void tell_totals(const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     Counters* counters = state.counters;
-    Status* status = state.status;
-    status->flags = counters->bad_row ? BAD_ROW : DONE;
-    status->bad_row = counters->bad_row - 1;
-    status->slots_moved = 0;
-    for (u32 i = 0; i < 4; i++) {
-        status->totals[i] = counters->totals[i];
-        counters->totals[i] = 0;
-    }
+    tell(state, batch, load_cached(&counters->bad_row) ? BAD_ROW : DONE);
+    __syncwarp();
+    if (threadIdx.x) return;
+    for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
     counters->bad_row = 0;
-    publish(&status->sequence, batch.sequence);
 }
 
 // -- heavy leaves ----------------------------------------------------------------------------------------------

@@ -41,19 +41,6 @@ STATE = _structure(
 BATCH = _structure(("keys", "ops", "weights"), ("n", "n_vertices", "sequence", "heavy_merged"))
 # struct Run.
 RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
-# struct Status.
-STATUS = np.dtype(
-    [
-        ("sequence", np.uint32),
-        ("flags", np.uint32),
-        ("totals", np.uint32, 4),
-        ("heavy_records", np.uint32),
-        ("heavy_leaves", np.uint32),
-        ("bad_row", np.uint32),
-        ("n_unfit", np.uint32),
-        ("slots_moved", np.uint64),
-    ]
-)
 COUNTERS_BYTES = 64  # struct Counters
 RECORD_BYTES = ITEM_BYTES = SPILL_BYTES = 16
 

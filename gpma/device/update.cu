@@ -6,6 +6,7 @@
 #include "array.cuh"
 #include "intrinsics.cuh"
 #include "rebalance.cuh"
+#include "status.cuh"
 
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS 512  // of cooperative kernels, and of those that allocate
@@ -30,28 +31,17 @@ __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
 // Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
 __device__ __forceinline__ void finish(const State& state, const Batch& batch, u32 flags, bool keeps_heavy)
 {
+    tell(state, batch, flags);
     Counters* counters = state.counters;
     const u32 n_windows = load_cached(&counters->n_windows), n_large = load_cached(&counters->n_large);
     for (u32 i = threadIdx.x; i < n_windows; i += blockDim.x) state.marks[load_cached(state.window_begin + i)] = 0;
     for (u32 i = threadIdx.x; i < n_large; i += blockDim.x)
         state.marks[load_cached(state.window_begin + state.room - 1 - i)] = 0;
     __syncthreads();
-    if (threadIdx.x) return;
-    Status* status = state.status;
-    const u64 heavy = load_cached(&counters->heavy);
-    status->flags = flags;
-    status->heavy_records = u32(heavy);
-    status->heavy_leaves = u32(heavy >> 32);
-    status->bad_row = load_cached(&counters->bad_row) - 1;
-    status->n_unfit = load_cached(&counters->n_unfit);
-    status->slots_moved = load_cached(&counters->slots_moved);
-    for (u32 i = 0; i < 4; i++) status->totals[i] = load_cached(counters->totals + i);
-    if (!keeps_heavy) {
-        counters->light = counters->heavy = counters->slots_moved = 0;
-        for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
-        counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
-    }
-    publish(&status->sequence, batch.sequence);
+    if (threadIdx.x || keeps_heavy) return;
+    counters->light = counters->heavy = counters->slots_moved = 0;
+    for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
+    counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
 }
 
 __device__ __forceinline__ void rebalance_and_finish(const State& state, const Batch& batch, u64* shared_memory)

@@ -17,7 +17,6 @@ from .state import (
     COUNTERS_BYTES,
     RECORD_BYTES,
     STATE,
-    STATUS,
     RowIndex,
     Slots,
     Work,
@@ -30,6 +29,13 @@ from .state import (
 
 # Flags of a status (array.cuh).
 DONE, HEAVY, BAD_ROW = 0, 1, 2
+# Words of a status (array.cuh): the batch's sequence number << 32 | a value.
+FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAVES, FIRST_BAD_ROW = (
+    0,
+    1,
+    *range(5, 11),
+)
+STATUS_WORDS = 11
 # Threads of a block, as in update.cu.
 BLOCK_THREADS = 512
 MERGE_THREADS, MERGE_BLOCKS = 256, 4
@@ -90,10 +96,10 @@ class Pipeline:
         self._room = 0
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
         self._partials = allocate(2 * SMALL_BLOCKS * self.n_blocks, np.uint64)
-        pinned = cupy.cuda.alloc_pinned_memory(STATUS.itemsize)
-        self.status = np.frombuffer(pinned, STATUS, 1)
-        self.status[:] = 0
-        self._words = memoryview(self.status.view(np.uint32))
+        pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
+        status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
+        status[:] = 0
+        self._words = memoryview(status)
         self._sequence = 0
         self._n = self._n_leaves = 0
         state = self.state
@@ -186,29 +192,37 @@ class Pipeline:
         self.wait()
 
     def wait(self) -> int:
-        """Wait until the batch's sequence number is published; returns the flags.
+        """Wait for the end of the batch; returns the flags.
+
+        Raises:
+            RuntimeError: a kernel failed.
+        """
+        return self.told(FLAGS)
+
+    def told(self, word: int) -> int:
+        """What the device says of the batch, once it does.
 
         Raises:
             RuntimeError: a kernel failed.
         """
         words, sequence = self._words, self._sequence
         spins = 0
-        while words[0] != sequence:
+        while (value := words[word]) >> 32 != sequence:
             spins += 1
             if spins > SPINS_MAX:
                 self.stream.synchronize()
-                if words[0] != sequence:
+                if words[word] >> 32 != sequence:
                     raise RuntimeError("the device did not finish a batch")
-        return words[1]
+        return value & 0xFFFF_FFFF
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Updates of the finished batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
-        words = self._words
-        return words[2], words[3], words[4], words[5]
+        """Updates of the batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
+        told = self.told
+        return told(TOTALS), told(TOTALS + 1), told(TOTALS + 2), told(TOTALS + 3)
 
     def slots_moved(self) -> int:
-        """Keys that redistribution wrote for the finished batch."""
-        return self._words[10] | self._words[11] << 32
+        """Keys that redistribution wrote for the batch."""
+        return self.told(SLOTS_MOVED) | self.told(SLOTS_MOVED_HIGH) << 32
 
     def next_sequence(self) -> int:
         self._sequence = (self._sequence + 1) & 0xFFFF_FFFF

@@ -18,7 +18,7 @@ inline void grid_barrier(u32*, const char* file = __builtin_FILE(), int line = _
     emulator::grid_barrier(file, line);
 }
 
-inline void publish(u32* word, u32 value)
+inline void publish(u64* word, u64 value)
 {
     emulator::step_aside();
     *word = value;
