@@ -256,12 +256,11 @@ __device__ __forceinline__ void add_outcomes(const State& state, u64 outcomes, u
     __syncthreads();
 }
 
-// Item i, and that it is taken; zeros behind the end.
-__device__ __forceinline__ Item take_item(const State& state, u64 i, bool exists)
+// Item i, if it exists, else zeros. Nothing here may depend on what is loaded: it is needed two leaves later.
+__device__ __forceinline__ Item load_item(const State& state, u64 i, bool exists)
 {
     Item item = {0, 0, 0, 0};
     if (exists) item = load_wide(state.items + i);
-    if (item.n_updates == 0) item.count = 0;
     return item;
 }
 
@@ -275,16 +274,17 @@ __device__ __forceinline__ void merge_items(const State& state, u32 n_items, Til
     TileSpace& space = spaces[threadIdx.x / TILE];
     u64 outcomes = 0, own = u64(warp) * AT_ONCE + tile;
     u32 parity = 0;
-    Item item = take_item(state, own, tile < AT_ONCE && own < n_items);
-    Item next = take_item(state, own + step, tile < AT_ONCE && own + step < n_items);
+    Item item = load_item(state, own, tile < AT_ONCE && own < n_items);
+    Item next = load_item(state, own + step, tile < AT_ONCE && own + step < n_items);
     fetch(state, item, space.inputs[0]);
     for (u64 first = u64(warp) * AT_ONCE; first < n_items; first += step, own += step, parity ^= 1) {
         const u64 later = own + 2 * step;
-        const Item after = take_item(state, later, tile < AT_ONCE && later < n_items);
+        const Item after = load_item(state, later, tile < AT_ONCE && later < n_items);
         fetch(state, next, space.inputs[parity ^ 1]);
         copy_async_wait<1>();
         __syncwarp();
         if (__any_sync(ALL_LANES, item.n_updates > 0)) {
+            if (item.n_updates == 0) item.count = 0;
             merge_leaf(state, item, space.inputs[parity], space, outcomes);
             if (item.n_updates && lane_number() % TILE == 0) state.items[own].n_updates = 0;
         }

@@ -72,7 +72,9 @@ class RowWalk(NamedTuple):
 def has_edge(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
     """bool[n]: which of these edges are there."""
     found = allocate(keys.size, bool)
-    _launch(rows, "has_edges", keys.size, (np.uint32(rows.n_vertices), keys, np.uint64(keys.size), found))
+    _launch(
+        rows, "has_edges", keys.size, (rows.state, np.uint32(rows.n_vertices), keys, np.uint64(keys.size), found)
+    )
     return found
 
 
@@ -85,7 +87,12 @@ def weights_of(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
     if not rows.weighted:
         raise LookupError("this array keeps no weights")
     weights = allocate(keys.size, np.float32)
-    _launch(rows, "weights_of_edges", keys.size, (np.uint32(rows.n_vertices), keys, np.uint64(keys.size), weights))
+    _launch(
+        rows,
+        "weights_of_edges",
+        keys.size,
+        (rows.state, np.uint32(rows.n_vertices), keys, np.uint64(keys.size), weights),
+    )
     return weights
 
 
@@ -106,7 +113,12 @@ def gather(rows: DeviceRows, vertices: DeviceArray) -> SubCSR:
     weights = allocate(n_edges, np.float32) if rows.weighted else None
     if n_edges:
         walk = walk_of(rows, vertices)
-        _launch(rows, "gather_rows", 32 * walk.n_chunks, (walk.walk, neighbors, np.uint64(address(weights))))
+        _launch(
+            rows,
+            "gather_rows",
+            32 * walk.n_chunks,
+            (rows.state, walk.walk, neighbors, np.uint64(address(weights))),
+        )
     return SubCSR(vertices, offsets, neighbors, weights)
 
 
@@ -120,7 +132,7 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
     cupy.cumsum(degrees, dtype=np.uint64, out=offsets[1:])
     n_edges = int(offsets[-1])
     first_slots = allocate(vertices.size, np.uint64)
-    arguments = (vertices, np.uint64(vertices.size), first_slots)
+    arguments = (rows.state, vertices, np.uint64(vertices.size), first_slots)
     _launch(rows, "find_first_slots", _LOOK_UP_LANES * vertices.size, arguments)
     begins = zeros((n_edges >> 5) + 1, np.uint32)
     _launch(rows, "mark_begins", vertices.size, (offsets, np.uint64(vertices.size), begins))
@@ -145,4 +157,4 @@ def _launch(rows: DeviceRows, kernel: str, n_threads: int, arguments: tuple[Any,
     n_blocks = min(-(-n_threads // THREADS), BLOCKS_MAX)
     if n_blocks:
         function = load_module("reads.cu", weighted=rows.weighted).get_function(kernel)
-        function((n_blocks,), (THREADS,), (rows.state, *arguments))
+        function((n_blocks,), (THREADS,), arguments)
