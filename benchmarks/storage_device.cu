@@ -4,7 +4,7 @@
 
 constexpr u32 SCAN_THREADS = 256;
 #ifndef LEAVES_A_WARP
-#define LEAVES_A_WARP 16
+#define LEAVES_A_WARP 8
 #endif
 
 __device__ __forceinline__ u64 thread_number() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
@@ -59,10 +59,15 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void pull_by_row(
 {
     const u64 chunk = thread_number() / 32;
     if (chunk * CHUNK_EDGES >= walk.n_edges) return;
-    walk_chunk(state, walk, chunk, [&](bool live, u64, u32 row, u64 slot) {
-        const float term = live ? weight_at(state, slot) * x[destination(load_once(state.keys + slot))] : 0.0f;
-        add_by_row(live ? row : NO_LEAF, term, [&](u32 r, float sum) { atomicAdd(y + walk.vertices[r], sum); });
-    });
+    walk_chunk<float>(
+        state, walk, chunk,
+        [&](u64 slot) {
+            const Edge edge = load_edge(state, slot);
+            return edge.weight * x[destination(edge.key)];
+        },
+        [&](bool live, u64, u32 row, float term) {
+            add_by_row(live ? row : NO_LEAF, term, [&](u32 r, float sum) { atomicAdd(y + walk.vertices[r], sum); });
+        });
 }
 
 // A checksum over all edges with their rows.
@@ -70,7 +75,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void iterate_leaves(const 
 {
     u64 mine = 0;
     for (u64 leaf = thread_number() / 32; leaf < state.n_leaves; leaf += n_threads() / 32) {
-        const Pair pair = load_pair(state, u32(leaf));
+        const Pair pair = load_pair(state, u32(leaf), state.counts[leaf]);
         for (u32 i = 0; i < 2; i++)
             if (pair.keys[i] != EMPTY_KEY) mine += source(pair.keys[i]) ^ destination(pair.keys[i]);
     }

@@ -6,7 +6,10 @@
 // A load past the first-level cache, which other blocks' stores do not reach.
 template <class T> __device__ __forceinline__ T load_cached(const T* from) { return __ldcg(from); }
 
-// The same for a structure of 16 bytes, in one access.
+// A load of what is read once in a pass, so that it does not push out of the caches what is read often.
+template <class T> __device__ __forceinline__ T load_once(const T* from) { return __ldcs(from); }
+
+// As load_cached for a structure of 16 bytes, in one access.
 template <class T> __device__ __forceinline__ T load_wide(const T* from)
 {
     static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");

@@ -13,23 +13,20 @@
 
 #include "locate.cuh"
 
-#ifndef STREAMING
-#define STREAMING 1
-#endif
-
 constexpr u64 NO_SLOT = ~0ull;
-
-// A load of what is read once in a pass, so that it does not push out of the cache what is read often.
-template <class T> __device__ __forceinline__ T load_once(const T* from) { return STREAMING ? __ldcs(from) : *from; }
 
 __device__ __forceinline__ u32 source(u64 key) { return u32(key >> 32); }
 
 __device__ __forceinline__ u32 destination(u64 key) { return u32(key); }
 
-// The weight in a slot; 1 where the array keeps none.
-__device__ __forceinline__ float weight_at(const State& state, u64 slot)
+struct Edge {
+    u64 key;
+    float weight;  // 1 where the array keeps none
+};
+
+__device__ __forceinline__ Edge load_edge(const State& state, u64 slot)
 {
-    return WEIGHTED ? load_once(state.weights + slot) : 1.0f;
+    return {load_once(state.keys + slot), WEIGHTED ? load_once(state.weights + slot) : 1.0f};
 }
 
 // The slot of an edge; NO_SLOT when there is no such edge, or no such row among the ``n_vertices``.
@@ -138,28 +135,47 @@ __device__ __forceinline__ u64 slot_far(const State& state, const Walk& walk, u6
     return (u64(low) << LEAF_SHIFT) + (rank - (walk.leaf_ends[low] - state.counts[low]));
 }
 
-// Calls visit(live, edge, x, slot) for the edges of a chunk, 32 neighbouring ones in a call, all lanes of the warp
-// together: x is the row in the numbering of the walk, ``live`` is false behind the last edge of the chunk.
-template <class Visit> __device__ __forceinline__ void walk_chunk(
-    const State& state, const Walk& walk, u64 chunk, Visit visit)
+// The rows and slots of 32 neighbouring edges of a walk, one to each lane.
+struct Step {
+    u32 x;        // the row, in the numbering of the walk
+    u64 slot;
+    bool live;    // whether there is an edge: not behind the last one of the chunk
+};
+
+// The step that begins with ``edge``. ``row``: of the edge before it; ``slot``: of the edge itself, where that goes on
+// with the row.
+__device__ __forceinline__ Step step_at(const State& state, const Walk& walk, u64 edge, u64 end, u32 row, u64 slot)
 {
-    const u32 lane = lane_number(), up_to_here = lanes_before() | 1u << lane;
+    const u32 lane = lane_number(), before = walk.begins[edge >> 5] & (lanes_before() | 1u << lane);
+    Step step = {row + __popc(before), slot, edge + lane < end};
+    if (!step.live) return step;
+    if (before) step.slot = walk.first_slots[step.x];
+    step.slot = slot_near(state, step.slot, before ? lane - (31 - __clz(before)) : lane);
+    return step;
+}
+
+// Visits the edges of a chunk, 32 neighbouring ones at a time, all lanes of the warp together. ``load(slot)`` is
+// called for edges alone and returns what must be read at their slots; then use(live, edge, x, loaded) for all lanes,
+// with Loaded() where there is no edge. In between the next edges are found: the loads take that long anyway.
+template <class Loaded, class Load, class Use> __device__ __forceinline__ void walk_chunk(
+    const State& state, const Walk& walk, u64 chunk, Load load, Use use)
+{
     u64 edge = chunk * CHUNK_EDGES;
     const u64 end = min(edge + CHUNK_EDGES, walk.n_edges);
     u32 row = walk.chunk_rows[chunk];
-    u64 known = walk.first_slots[row];  // where the edge stands that the step begins with, if no row begins there
-    if (const u64 ahead = edge - walk.offsets[row]) known = slot_far(state, walk, known, ahead);
+    u64 slot = walk.first_slots[row];
+    if (const u64 ahead = edge - walk.offsets[row]) slot = slot_far(state, walk, slot, ahead);
     else row--;  // a row begins with the chunk, and is counted again
+    Step step = step_at(state, walk, edge, end, row, slot);
     for (; edge < end; edge += 32) {
-        const bool live = edge + lane < end;
-        const u32 begins = walk.begins[edge >> 5], before = begins & up_to_here;
-        const u32 x = row + __popc(before);
-        u64 slot = before ? 0 : known;
-        if (live) slot = slot_near(state, before ? walk.first_slots[x] : known, before ? lane - (31 - __clz(before)) : lane);
-        visit(live, edge + lane, x, slot);
-        row = __shfl_sync(ALL_LANES, x, 31);
-        if (edge + 32 < end && !(walk.begins[(edge >> 5) + 1] & 1))
-            known = slot_near(state, __shfl_sync(ALL_LANES, slot, 31), 1);
+        const Step now = step;
+        const Loaded loaded = now.live ? load(now.slot) : Loaded();
+        if (edge + 32 < end) {
+            slot = __shfl_sync(ALL_LANES, now.slot, 31);
+            if (!(walk.begins[(edge >> 5) + 1] & 1)) slot = slot_near(state, slot, 1);
+            step = step_at(state, walk, edge + 32, end, __shfl_sync(ALL_LANES, now.x, 31), slot);
+        }
+        use(now.live, edge + lane_number(), now.x, loaded);
     }
 }
 
@@ -186,21 +202,27 @@ struct Pair {
     float weights[2];
 };
 
-// The pairs of a leaf, one to each lane of a warp.
-__device__ __forceinline__ Pair load_pair(const State& state, u32 leaf)
+// The pairs of a leaf with ``count`` live slots, one to each lane of a warp; others are not even loaded.
+__device__ __forceinline__ Pair load_pair(const State& state, u32 leaf, u32 count)
 {
-    const u32 at = 2 * lane_number(), count = state.counts[leaf];
+    const u32 at = 2 * lane_number();
     const u64 slot = (u64(leaf) << LEAF_SHIFT) + at;
+    Pair pair = {{EMPTY_KEY, EMPTY_KEY}, {0.0f, 0.0f}};
+    if (at >= count) return pair;
     const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(state.keys + slot));
     float2 weights = {1.0f, 1.0f};
     if (WEIGHTED) weights = load_once(reinterpret_cast<const float2*>(state.weights + slot));
-    const bool first = at < count, second = at + 1 < count;
-    return {{first ? keys.x : EMPTY_KEY, second ? keys.y : EMPTY_KEY},
-        {first ? weights.x : 0.0f, second ? weights.y : 0.0f}};
+    pair.keys[0] = keys.x;
+    pair.weights[0] = weights.x;
+    if (at + 1 < count) {
+        pair.keys[1] = keys.y;
+        pair.weights[1] = weights.y;
+    }
+    return pair;
 }
 
 #ifndef LEAVES_TOGETHER
-#define LEAVES_TOGETHER 2
+#define LEAVES_TOGETHER 2  // divides 32
 #endif
 
 // The sum of a row over some leaves, on its way to the next leaf.
@@ -242,17 +264,19 @@ template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
     carry.sum = __shfl_sync(ALL_LANES, sum, last);
 }
 
-// Sums by row over the leaves ``begin`` to ``end``, by a warp: calls value(key, weight) for every edge and
+// Sums by row over the leaves ``begin`` to ``end``, at most 32, by a warp: calls value(key, weight) for every edge and
 // emit(row, sum), by one lane, once for each row in these leaves (a row may go on outside of them).
 template <class Value, class ValueOf, class Emit> __device__ __forceinline__ void scan_leaves(
     const State& state, u32 begin, u32 end, ValueOf value, Emit emit)
 {
+    const u32 counts = begin + lane_number() < end ? state.counts[begin + lane_number()] : 0;
     Carry<Value> carry = {NO_LEAF, Value()};
     for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
         // Loads of all these leaves are under way before the first sum waits for one.
         Pair pairs[LEAVES_TOGETHER];
         Value values[LEAVES_TOGETHER][2];
-        for (u32 i = 0; i < LEAVES_TOGETHER; i++) pairs[i] = load_pair(state, min(leaf + i, end - 1));
+        for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+            pairs[i] = load_pair(state, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
         for (u32 i = 0; i < LEAVES_TOGETHER; i++)
             for (u32 j = 0; j < 2; j++)
                 values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? Value() : value(pairs[i].keys[j], pairs[i].weights[j]);

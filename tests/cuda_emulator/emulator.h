@@ -653,8 +653,6 @@ inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x;
 inline int __float_as_int(float x) { return static_cast<int>(__float_as_uint(x)); }
 inline float __int_as_float(int u) { return __uint_as_float(static_cast<unsigned>(u)); }
 
-template <class T> T __ldcs(const T* from) { return *from; }
-
 #define EMULATED_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 inline void __syncthreads(EMULATED_PLACE) { emulator::block_barrier(file, line); }

@@ -6,6 +6,8 @@ template <class T> T load_cached(const T* from)
     return *from;
 }
 
+template <class T> T load_once(const T* from) { return *from; }
+
 template <class T> T load_wide(const T* from)
 {
     static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
