@@ -19,6 +19,16 @@ __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
     return record;
 }
 
+// Reports the likely outcome of update i, in the order of the batch; a merge then writes, here and there, only what
+// turned out otherwise.
+__device__ __forceinline__ void expect(const State& state, u32 i, const Record& record)
+{
+    state.outcome[i] = record.update & DELETES ? DELETED : INSERTED;
+#if WEIGHTED
+    state.old_weights[i] = 0.0f;
+#endif
+}
+
 // Whether the row of this key exists; remembers one that does not.
 __device__ __forceinline__ bool row_exists(const State& state, const Batch& batch, u64 key)
 {
@@ -41,7 +51,9 @@ __device__ __forceinline__ void deliver_to_owner(const State& state, const Batch
         item.count = load_cached(state.counts + leaf);
     }
     const u32 rank = atomicAdd(&state.items[owner - 1].n_updates, 1u);
-    if (rank < BUCKET) store_wide(state.records + u64(owner - 1) * BUCKET + rank, record_of(batch, i, key));
+    const Record record = record_of(batch, i, key);
+    expect(state, i, record);
+    if (rank < BUCKET) store_wide(state.records + u64(owner - 1) * BUCKET + rank, record);
     else if (rank == BUCKET) atomicAdd(&state.counters->heavy, u64(1) << 32);
 }
 

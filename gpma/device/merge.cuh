@@ -225,9 +225,10 @@ __device__ __forceinline__ void merge_leaf(
         const u32 number = record.update & ~DELETES;
         const u32 outcome
             = changes.deletes ? (changes.found ? DELETED : ABSENT) : (changes.found ? OVERWRITTEN : INSERTED);
-        state.outcome[number] = u8(changes.acts ? outcome : SUPERSEDED);
+        if (!changes.acts || changes.found != changes.deletes)
+            state.outcome[number] = u8(changes.acts ? outcome : SUPERSEDED);
 #if WEIGHTED
-        state.old_weights[number] = old_weight;
+        if (changes.acts && changes.found) state.old_weights[number] = old_weight;
 #endif
         if (changes.acts) outcomes += u64(1) << (OUTCOME_BITS * outcome);
     }

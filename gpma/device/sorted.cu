@@ -24,7 +24,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void probe_run(
 extern "C" __global__ void tell_totals(const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     Counters* counters = state.counters;
-    tell(state, batch, load_cached(&counters->bad_row) ? BAD_ROW : DONE);
+    tell(state, batch, status_word(state, load_cached(&counters->bad_row) ? BAD_ROW : DONE));
     __syncwarp();
     if (threadIdx.x) return;
     for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;

@@ -29,9 +29,10 @@ __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
 }
 
 // Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
-__device__ __forceinline__ void finish(const State& state, const Batch& batch, u32 flags, bool keeps_heavy)
+// ``told``: this thread's word of the status.
+__device__ __forceinline__ void finish(const State& state, const Batch& batch, u32 told, bool keeps_heavy)
 {
-    tell(state, batch, flags);
+    tell(state, batch, told);
     Counters* counters = state.counters;
     const u32 n_windows = load_cached(&counters->n_windows), n_large = load_cached(&counters->n_large);
     for (u32 i = threadIdx.x; i < n_windows; i += blockDim.x) state.marks[load_cached(state.window_begin + i)] = 0;
@@ -46,11 +47,14 @@ __device__ __forceinline__ void finish(const State& state, const Batch& batch, u
 
 __device__ __forceinline__ void rebalance_and_finish(const State& state, const Batch& batch, u64* shared_memory)
 {
+    // Mostly there is nothing to redistribute: the status is read at the same time as that.
+    u32 told = status_word(state, DONE);
     if (load_cached(&state.counters->n_unfit)) {
         find_windows(state);
         redistribute(state, stage_in(shared_memory));
+        told = status_word(state, DONE);
     }
-    if (blockIdx.x == 0) finish(state, batch, DONE, false);
+    if (blockIdx.x == 0) finish(state, batch, told, false);
 }
 
 // All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES of shared memory, whichever is more.
@@ -67,7 +71,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     if (const u32 flags = obstacle(state, batch)) {
         forget_updates(state, batch);
         grid_barrier(&state.counters->barrier);
-        if (blockIdx.x == 0) finish(state, batch, flags, false);
+        if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), false);
         return;
     }
     TileSpace* spaces = reinterpret_cast<TileSpace*>(shared_memory);
@@ -127,7 +131,9 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
     const u32 leaf = load_cached(state.update_leaf + i);
     if (leaf == NO_LEAF) return;
     const u32 at = load_cached(state.pending + leaf) + load_cached(state.update_rank + i);
-    store_wide(state.records + at, record_of(batch, i, batch.keys[i]));
+    const Record record = record_of(batch, i, batch.keys[i]);
+    store_wide(state.records + at, record);
+    expect(state, i, record);
 }
 
 // Takes back what heavy leaves left in work arrays, but for where the keys beyond their slots are.
@@ -163,7 +169,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
         forget_updates(state, batch);
         grid_barrier(&state.counters->barrier);
     }
-    if (blockIdx.x == 0) finish(state, batch, flags, flags == HEAVY);
+    if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), flags == HEAVY);
 }
 
 // Gives up a batch whose heavy leaves cannot be merged for want of memory. A cooperative launch.
@@ -172,5 +178,5 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void abandon(
 {
     forget_updates(state, batch);
     grid_barrier(&state.counters->barrier);
-    if (blockIdx.x == 0) finish(state, batch, DONE, false);
+    if (blockIdx.x == 0) finish(state, batch, status_word(state, DONE), false);
 }

@@ -41,7 +41,7 @@ BLOCK_THREADS = 512
 MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
-SMALL_MAX = 4096
+SMALL_MAX = 32768
 # Of these, up to so many take one block on a multiprocessor, whose barriers are quicker; more take SMALL_BLOCKS.
 FEW_MAX = 2048
 SMALL_BLOCKS = 2
