@@ -3,7 +3,9 @@
 #include "rows.cuh"
 
 constexpr u32 SCAN_THREADS = 256;
-constexpr u32 LEAVES_A_WARP = 16;
+#ifndef LEAVES_A_WARP
+#define LEAVES_A_WARP 8
+#endif
 
 __device__ __forceinline__ u64 thread_number() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
 
@@ -57,10 +59,15 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void pull_by_row(
 {
     const u64 chunk = thread_number() / 32;
     if (chunk * CHUNK_EDGES >= walk.n_edges) return;
-    walk_chunk(state, walk, chunk, [&](bool live, u64, u32 row, u64 slot) {
-        const float term = live ? weight_at(state, slot) * x[destination(state.keys[slot])] : 0.0f;
-        add_by_row(live ? row : NO_LEAF, term, [&](u32 r, float sum) { atomicAdd(y + walk.vertices[r], sum); });
-    });
+    walk_chunk<float>(
+        state, walk, chunk,
+        [&](u64 slot) {
+            const Edge edge = load_edge(state, slot);
+            return edge.weight * x[destination(edge.key)];
+        },
+        [&](bool live, u64, u32 row, float term) {
+            add_by_row(live ? row : NO_LEAF, term, [&](u32 r, float sum) { atomicAdd(y + walk.vertices[r], sum); });
+        });
 }
 
 // A checksum over all edges with their rows.
@@ -68,7 +75,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void iterate_leaves(const 
 {
     u64 mine = 0;
     for (u64 leaf = thread_number() / 32; leaf < state.n_leaves; leaf += n_threads() / 32) {
-        const Pair pair = load_pair(state, u32(leaf));
+        const Pair pair = load_pair(state, u32(leaf), state.counts[leaf]);
         for (u32 i = 0; i < 2; i++)
             if (pair.keys[i] != EMPTY_KEY) mine += source(pair.keys[i]) ^ destination(pair.keys[i]);
     }
@@ -111,8 +118,8 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void csr_pull(
     const u64 chunk = thread_number() / 32;
     if (chunk * CHUNK_EDGES >= csr.n_edges) return;
     csr_chunk(csr, chunk, [&](bool live, u64 edge, u32 row) {
-        const float weight = WEIGHTED && live ? csr.weights[edge] : 1.0f;
-        const float term = live ? weight * x[csr.neighbors[edge]] : 0.0f;
+        const float weight = WEIGHTED && live ? load_once(csr.weights + edge) : 1.0f;
+        const float term = live ? weight * x[load_once(csr.neighbors + edge)] : 0.0f;
         add_by_row(live ? row : NO_LEAF, term, [&](u32 r, float sum) { atomicAdd(y + csr.vertices[r], sum); });
     });
 }
@@ -123,7 +130,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void csr_iterate(const __g
     const u64 n_chunks = (csr.n_edges + CHUNK_EDGES - 1) / CHUNK_EDGES;
     for (u64 chunk = thread_number() / 32; chunk < n_chunks; chunk += n_threads() / 32)
         csr_chunk(csr, chunk, [&](bool live, u64 edge, u32 row) {
-            if (live) mine += csr.vertices[row] ^ csr.neighbors[edge];
+            if (live) mine += csr.vertices[row] ^ load_once(csr.neighbors + edge);
         });
     mine = warp_sum(mine);
     if (lane_number() == 0) atomicAdd(sum, mine);

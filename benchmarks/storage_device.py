@@ -30,7 +30,7 @@ KERNELS = Path(__file__).with_suffix(".cu")
 THREADS = 256
 EDGES_PER_VERTEX = 16
 WARM_UP = 2
-LEAVES_A_WARP = 16  # as in storage_device.cu
+LEAVES_A_WARP = 8  # as in storage_device.cu
 STREAM_BATCH = 100_000
 POOL_MAX = 1 << 27
 # Bytes of an update that cannot be avoided: key, op and weight read, outcome and old weight written.

@@ -106,7 +106,7 @@ def test_scans_by_leaf_and_by_row_sum_every_edge_once(
         by_leaf, by_row = cupy.zeros(VERTICES, np.float32), cupy.zeros(VERTICES, np.float32)
         on_device = cupy.asarray(x)
         kernel("pull_by_leaf", weighted=weighted)(
-            (-(-n_leaves // 128),), (THREADS,), (view.state, on_device, by_leaf)
+            (-(-n_leaves // 64),), (THREADS,), (view.state, on_device, by_leaf)
         )
         walk = reads.walk_of(view, cupy.asarray(rng.permutation(VERTICES).astype(np.uint32)))
         if walk.n_chunks:

@@ -19,6 +19,7 @@ constexpr u32 LEAF_SLOTS = 1u << LEAF_SHIFT;
 constexpr u32 LEAF_LEAST = 8;  // keys in every leaf, unless there is one leaf only
 constexpr u32 NO_LEAF = 0xffffffffu;
 constexpr u64 EMPTY_KEY = ~0ull;
+constexpr u32 NO_ROW = 0xffffffffu;  // the row of EMPTY_KEY; no vertex has it
 constexpr u32 ALL_LANES = 0xffffffffu;
 
 // What became of an update (gpma/arrays.py); SUPERSEDED: a later update of the batch names the same edge.
@@ -31,6 +32,14 @@ struct __align__(16) Record {
     u32 update;
 };
 constexpr u32 DELETES = 0x80000000u;
+
+// A leaf with updates.
+struct __align__(16) Item {
+    u32 leaf;
+    u32 begin;      // its first record
+    u32 n_updates;  // its records
+    u32 count;      // keys in the leaf before
+};
 
 // Counters of one batch in device memory; zero between batches, all but the barrier.
 struct Counters {
@@ -46,16 +55,18 @@ struct Counters {
     u32 barrier;      // of the grid; never reset
 };
 
-// What the host reads after a batch, in pinned memory; ``sequence`` is written last.
-struct Status {
-    u32 sequence;
-    u32 flags;
-    u32 totals[4];
-    u32 heavy_records;
-    u32 heavy_leaves;
-    u32 bad_row;
-    u32 n_unfit;
-    u64 slots_moved;
+// What the host reads after a batch, in pinned memory: each word holds the batch's sequence number in its upper half
+// and a value in the lower one, so that no word waits for another.
+enum StatusWord : u32 {
+    FLAGS,
+    TOTALS,  // four words
+    SLOTS_MOVED = 5,
+    SLOTS_MOVED_HIGH,
+    N_UNFIT,
+    HEAVY_RECORDS,
+    HEAVY_LEAVES,
+    FIRST_BAD_ROW,
+    STATUS_WORDS
 };
 enum Flag : u32 { DONE = 0, HEAVY = 1, BAD_ROW = 2 };
 
@@ -84,26 +95,23 @@ struct State {
     Record* records;   // small batches: BUCKET for each update
     u32* update_leaf;  // the leaf of each update, and how many of the leaf's arrived before it
     u32* update_rank;
-    u32* item_leaf;    // leaves with updates: light ones from the left, heavy ones from the right
-    u32* item_begin;   // their first records
-    u32* item_count;   // and how many; zero between batches
+    Item* items;       // leaves with updates, light ones from the left, heavy ones from the right; n_updates is
+                       // zero between batches
     u32* unfit;        // leaves out of bounds
     u32* tall;         // of these, those whose climb goes on
     u32* window_begin;   // windows to redistribute: those for a block from the left, the others from the right
     u32* window_height;
     Spill* spills;       // [room + 1]
-    u64* partials;       // [2 * n_blocks] what blocks tell each other
+    u64* partials;       // [2 * blocks of a cooperative launch] what blocks tell each other
     // The report, by update.
     u8* outcome;
     float* old_weights;
     Counters* counters;
-    Status* status;
+    u64* status;  // [STATUS_WORDS], on the host
     u32 n_leaves;
     u32 height;      // of the root window
     u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root
-    u32 n_blocks;    // of a cooperative launch
     u32 room;
-    u32 unused;
 };
 
 // One batch of updates; passed to kernels by value.

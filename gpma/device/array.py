@@ -24,7 +24,7 @@ from .report import DeviceReport
 from .sorted import Run, SortedUpdates
 from .staging import Columns, Staging
 from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots
-from .update import BAD_ROW, HEAVY, SMALL_MAX, Pipeline
+from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, Pipeline
 
 # A batch of more than this share of the edges is merged with the array into a new one.
 REBUILD_SHARE = 0.1
@@ -287,5 +287,5 @@ class DevicePackedArray:
         return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def _no_such_row(self) -> ValueError:
-        row = int(self._pipeline.status["bad_row"][0])
+        row = self._pipeline.told(FIRST_BAD_ROW)
         return ValueError(f"the batch names row {row} of {self._n_vertices}")

@@ -19,6 +19,16 @@ __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
     return record;
 }
 
+// Reports the likely outcome of update i, in the order of the batch; a merge then writes, here and there, only what
+// turned out otherwise.
+__device__ __forceinline__ void expect(const State& state, u32 i, const Record& record)
+{
+    state.outcome[i] = record.update & DELETES ? DELETED : INSERTED;
+#if WEIGHTED
+    state.old_weights[i] = 0.0f;
+#endif
+}
+
 // Whether the row of this key exists; remembers one that does not.
 __device__ __forceinline__ bool row_exists(const State& state, const Batch& batch, u64 key)
 {
@@ -35,11 +45,15 @@ __device__ __forceinline__ void deliver_to_owner(const State& state, const Batch
     u32 owner = atomicCAS(state.pending + leaf, 0u, i + 1);
     if (owner == 0) {
         owner = i + 1;
-        state.item_leaf[i] = leaf;
-        state.item_begin[i] = i * BUCKET;
+        Item& item = state.items[i];
+        item.leaf = leaf;
+        item.begin = i * BUCKET;
+        item.count = load_cached(state.counts + leaf);
     }
-    const u32 rank = atomicAdd(state.item_count + owner - 1, 1u);
-    if (rank < BUCKET) state.records[u64(owner - 1) * BUCKET + rank] = record_of(batch, i, key);
+    const u32 rank = atomicAdd(&state.items[owner - 1].n_updates, 1u);
+    const Record record = record_of(batch, i, key);
+    expect(state, i, record);
+    if (rank < BUCKET) store_wide(state.records + u64(owner - 1) * BUCKET + rank, record);
     else if (rank == BUCKET) atomicAdd(&state.counters->heavy, u64(1) << 32);
 }
 
@@ -91,9 +105,7 @@ __device__ __forceinline__ void allocate_records(
     __syncthreads();
     if (light) {
         const u32 item = u32(*base >> 32) + (before >> 16), begin = u32(*base) + (before & 0xffff);
-        state.item_leaf[item] = leaf;
-        state.item_begin[item] = begin;
-        state.item_count[item] = n_updates;
+        store_wide(state.items + item, Item{leaf, begin, n_updates, load_cached(state.counts + leaf)});
         state.pending[leaf] = begin;
     }
     const bool heavy = n_updates > BUCKET;
@@ -105,9 +117,7 @@ __device__ __forceinline__ void allocate_records(
         others = __shfl_sync(ALL_LANES, others, 31) + up_to_here - own;
         if (heavy) {
             const u32 item = state.room - 1 - u32(others >> 32), begin = batch.n - u32(others) - n_updates;
-            state.item_leaf[item] = leaf;
-            state.item_begin[item] = begin;
-            state.item_count[item] = n_updates;
+            store_wide(state.items + item, Item{leaf, begin, n_updates, load_cached(state.counts + leaf)});
             state.pending[leaf] = begin;
         }
     }
@@ -120,7 +130,6 @@ __device__ __forceinline__ void forget_updates(const State& state, const Batch& 
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < batch.n; i += gridDim.x * blockDim.x) {
         const u32 leaf = load_cached(state.update_leaf + i);
         if (leaf != NO_LEAF) state.pending[leaf] = 0;
-        state.item_count[i] = 0;
-        state.item_count[state.room - 1 - i] = 0;
+        state.items[i].n_updates = state.items[state.room - 1 - i].n_updates = 0;
     }
 }

@@ -6,7 +6,10 @@
 // A load past the first-level cache, which other blocks' stores do not reach.
 template <class T> __device__ __forceinline__ T load_cached(const T* from) { return __ldcg(from); }
 
-// The same for a structure of 16 bytes, in one access.
+// A load of what is read once in a pass, so that it does not push out of the caches what is read often.
+template <class T> __device__ __forceinline__ T load_once(const T* from) { return __ldcs(from); }
+
+// As load_cached for a structure of 16 bytes, in one access.
 template <class T> __device__ __forceinline__ T load_wide(const T* from)
 {
     static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
@@ -14,13 +17,36 @@ template <class T> __device__ __forceinline__ T load_wide(const T* from)
     return *reinterpret_cast<T*>(&bits);
 }
 
+// A store of a structure of 16 bytes, in one access.
+template <class T> __device__ __forceinline__ void store_wide(T* to, const T& value)
+{
+    static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&value);
+}
+
+// Starts to copy 16 bytes into shared memory, both addresses being multiples of 16.
+__device__ __forceinline__ void copy_async(void* shared, const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 : : "r"(u32(__cvta_generic_to_shared(shared))), "l"(from) : "memory");
+}
+
+// Makes one group of all copies that this thread has started since the last one.
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+// Waits until at most the LEFT latest groups of this thread's copies are under way.
+template <u32 LEFT> __device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory");
+}
+
 // All threads of all blocks of a cooperative launch wait here; what any of them wrote before, all see after.
 // The top bit of ``arrived`` turns over each time: block 0 adds what is missing to 2^31, the others one each.
-__device__ __forceinline__ void grid_barrier(u32* arrived, u32 n_blocks)
+__device__ __forceinline__ void grid_barrier(u32* arrived)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
-        const u32 step = blockIdx.x == 0 ? 0x80000000u - (n_blocks - 1) : 1u;
+        const u32 step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
         u32 before, now;
         asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(arrived), "r"(step) : "memory");
         do {
@@ -30,8 +56,8 @@ __device__ __forceinline__ void grid_barrier(u32* arrived, u32 n_blocks)
     __syncthreads();
 }
 
-// Sets a word in the host's memory, after everything that this thread wrote there.
-__device__ __forceinline__ void publish(u32* word, u32 value)
+// Sets a word in the host's memory, in one piece.
+__device__ __forceinline__ void publish(u64* word, u64 value)
 {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
 }

@@ -1,23 +1,16 @@
 // Merging the updates of a leaf into it: half a warp, a tile, merges the leaf in shared memory.
 //
-// All that a tile reads it reads before it writes, and it writes whole runs of slots, from the first one that
-// changes. A leaf that outgrows its slots keeps its first 64 keys there; the others go, as records, where its updates
-// stood, which is always room enough, and rebalancing spreads them.
+// While a tile merges one leaf, the next one and its updates are on their way into shared memory. It writes whole
+// runs of slots, from the first one that changes. A leaf that outgrows its slots keeps its first 64 keys there; the
+// others go, as records, where its updates stood, which is always room enough, and rebalancing spreads them.
 #pragma once
 
 #include "deliver.cuh"
 
 constexpr u32 TILE = BUCKET;                   // lanes
-constexpr u32 LANE_SLOTS = LEAF_SLOTS / TILE;  // neighbouring slots that a lane reads
+constexpr u32 LANE_SLOTS = LEAF_SLOTS / TILE;  // neighbouring slots of which a lane takes care
 constexpr u32 TILE_SLOTS = LEAF_SLOTS + BUCKET;
 constexpr u32 OUTCOME_BITS = 16;  // of each outcome in a lane's own count of outcomes
-
-struct Item {
-    u32 leaf;
-    u32 begin;      // its first record
-    u32 n_updates;  // 0: nothing to do
-    u32 count;      // keys in the leaf
-};
 
 struct __align__(16) KeyPair {
     u64 key[2];
@@ -27,20 +20,50 @@ struct __align__(16) WeightQuad {
     float weight[4];
 };
 
-// A tile's shared memory: the leaf before, then after the merge.
-struct __align__(16) TileSpace {
-    u64 keys[TILE_SLOTS];
-    float weights[TILE_SLOTS];
+// A leaf before the merge, and its updates.
+struct __align__(16) TileInput {
+    u64 keys[LEAF_SLOTS];
+    Record records[BUCKET];
+#if WEIGHTED
+    float weights[LEAF_SLOTS];
+#endif
 };
 
-// How many of the leaf's keys, which fill up with EMPTY_KEY, are smaller than ``key``.
-__device__ __forceinline__ u32 keys_below(const u64* leaf_keys, u64 key)
+// A tile's shared memory.
+struct __align__(16) TileSpace {
+    TileInput inputs[2];  // of this leaf and of the next one
+    u64 keys[TILE_SLOTS];  // the leaf after the merge
+#if WEIGHTED
+    float weights[TILE_SLOTS];
+#endif
+};
+
+// Starts to read a leaf and its updates.
+__device__ __forceinline__ void fetch(const State& state, const Item& item, TileInput& input)
+{
+    const u32 position = lane_number() % TILE;
+    const u64 slot = u64(item.leaf) << LEAF_SHIFT;
+    if (item.n_updates) {
+        const u32 low = 2 * position, high = low + 2 * TILE;
+        if (low < item.count) copy_async(input.keys + low, state.keys + slot + low);
+        if (high < item.count) copy_async(input.keys + high, state.keys + slot + high);
+        if (position < item.n_updates) copy_async(input.records + position, state.records + item.begin + position);
+#if WEIGHTED
+        const u32 quad = 4 * position;
+        if (quad < item.count) copy_async(input.weights + quad, state.weights + slot + quad);
+#endif
+    }
+    copy_async_commit();
+}
+
+// How many of the leaf's ``count`` keys are smaller than ``key``.
+__device__ __forceinline__ u32 keys_below(const u64* keys, u32 count, u64 key)
 {
     u32 place = 0;
 #pragma unroll
     for (u32 step = LEAF_SLOTS / 2; step; step /= 2)
-        if (leaf_keys[place + step - 1] < key) place += step;
-    return place + (leaf_keys[place] < key);
+        if (place + step <= count && keys[place + step - 1] < key) place += step;
+    return place + (place < count && keys[place] < key);
 }
 
 // Adds what the tile's updates did to the lengths of their rows, at once where they are all of one row.
@@ -65,46 +88,24 @@ struct Changes {
     bool deletes;
 };
 
-// Reads the leaf into shared memory, filled up with EMPTY_KEY; returns the weights of the lane's own slots.
-__device__ __forceinline__ WeightQuad read_leaf(const State& state, const Item& item, TileSpace& space)
-{
-    const u32 first = lane_number() % TILE * LANE_SLOTS;
-    const u64 slot = (u64(item.leaf) << LEAF_SHIFT) + first;
-    KeyPair low = {{EMPTY_KEY, EMPTY_KEY}}, high = low;
-    WeightQuad weights = {{1.0f, 1.0f, 1.0f, 1.0f}};
-    if (first < item.count) {
-        low = load_wide(reinterpret_cast<const KeyPair*>(state.keys + slot));
-        high = load_wide(reinterpret_cast<const KeyPair*>(state.keys + slot + 2));
-#if WEIGHTED
-        weights = load_wide(reinterpret_cast<const WeightQuad*>(state.weights + slot));
-#endif
-        if (first + 1 >= item.count) low.key[1] = EMPTY_KEY;
-        if (first + 2 >= item.count) high.key[0] = EMPTY_KEY;
-        if (first + 3 >= item.count) high.key[1] = EMPTY_KEY;
-    }
-    *reinterpret_cast<KeyPair*>(space.keys + first) = low;
-    *reinterpret_cast<KeyPair*>(space.keys + first + 2) = high;
-    return weights;
-}
-
 // Looks the lane's update up; ``n_updates_max``: of the tiles of the warp.
 __device__ __forceinline__ Changes look_up(
-    const TileSpace& space, const Item& item, const Record& record, u32 n_updates_max)
+    const TileInput& input, const Item& item, const Record& record, u32 n_updates_max)
 {
     const u32 position = lane_number() % TILE, first_lane = lane_number() - position;
     const bool mine = position < item.n_updates;
     const u32 number = record.update & ~DELETES;
     Changes changes;
-    changes.place = keys_below(space.keys, record.key);
-    changes.found = mine && changes.place < item.count && space.keys[changes.place] == record.key;
+    changes.place = keys_below(input.keys, item.count, record.key);
+    changes.found = mine && changes.place < item.count && input.keys[changes.place] == record.key;
     changes.deletes = record.update & DELETES;
     changes.below = 0;
     bool superseded = false;
     for (u32 j = 0; n_updates_max > 1 && j < n_updates_max; j++) {
-        const u64 other = __shfl_sync(ALL_LANES, record.key, j, TILE);
-        const u32 other_number = __shfl_sync(ALL_LANES, number, j, TILE);
-        changes.below |= other < record.key ? 1u << j : 0u;
-        superseded |= other == record.key && other_number > number;
+        if (j >= item.n_updates) continue;
+        const Record other = input.records[j];
+        changes.below |= other.key < record.key ? 1u << j : 0u;
+        superseded |= other.key == record.key && (other.update & ~DELETES) > number;
     }
     changes.acts = mine && !superseded;
     const bool adds = changes.acts && !changes.deletes && !changes.found;
@@ -114,14 +115,15 @@ __device__ __forceinline__ Changes look_up(
     return changes;
 }
 
-// Moves the leaf's keys in shared memory to where they belong after the changes, and puts the updates among them.
-__device__ __forceinline__ void merge_in_place(
-    TileSpace& space, const WeightQuad& weights, const Record& record, const Changes& changes, u32 n_updates_max)
+// Builds the merged leaf: its keys, where they belong after the changes, and the updates among them.
+__device__ __forceinline__ void merge_keys(
+    TileInput& input, TileSpace& space, const Item& item, const Record& record, const Changes& changes,
+    u32 n_updates_max)
 {
     constexpr u32 EACH = 0x01010101u, BIAS = 16;
     const u32 position = lane_number() % TILE, first = position * LANE_SLOTS;
     const int adds = changes.added >> position & 1, removes = changes.removed >> position & 1;
-    if (removes) space.keys[changes.place] = EMPTY_KEY;
+    if (removes) input.keys[changes.place] = EMPTY_KEY;
     // Every update shifts the slots from some one on: by how much the lane's own, a byte for each, plus BIAS.
     const u32 own = (changes.place + removes) * 8 | u32(1 + adds - removes) << 16;
     u32 shifts = EACH * BIAS;
@@ -131,14 +133,16 @@ __device__ __forceinline__ void merge_in_place(
         shifts += u32(u64(EACH) << min(max(from, 0), 32)) * (u32(other >> 16) - 1);
     }
     __syncwarp();
-    const KeyPair low = *reinterpret_cast<const KeyPair*>(space.keys + first);
-    const KeyPair high = *reinterpret_cast<const KeyPair*>(space.keys + first + 2);
-    __syncwarp();
+    const KeyPair low = *reinterpret_cast<const KeyPair*>(input.keys + first);
+    const KeyPair high = *reinterpret_cast<const KeyPair*>(input.keys + first + 2);
+#if WEIGHTED
+    const WeightQuad weights = *reinterpret_cast<const WeightQuad*>(input.weights + first);
+#endif
 #pragma unroll
     for (u32 s = 0; s < LANE_SLOTS; s++) {
         const u64 key = s < 2 ? low.key[s & 1] : high.key[s & 1];
         const u32 to = first + s + (shifts >> (8 * s) & 0xff) - BIAS;
-        if (key != EMPTY_KEY) {
+        if (first + s < item.count && u32(key >> 32) != NO_ROW) {
             space.keys[to] = key;
 #if WEIGHTED
             space.weights[to] = weights.weight[s];
@@ -161,37 +165,45 @@ __device__ __forceinline__ void write_leaf(
     const State& state, const Item& item, const TileSpace& space, const Changes& changes, u32 count)
 {
     const u32 position = lane_number() % TILE;
+    const bool left = lane_number() < TILE;
     const u64 slot = u64(item.leaf) << LEAF_SHIFT;
-    u32 first = changes.acts && (changes.found || !changes.deletes) ? changes.place : TILE_SLOTS;
-    for (u32 offset = TILE / 2; offset; offset /= 2)
-        first = min(first, __shfl_xor_sync(ALL_LANES, first, offset, TILE));
-    const u32 end = item.n_updates ? min(count, LEAF_SLOTS) : 0;
+    const u32 changed = changes.acts && (changes.found || !changes.deletes) ? changes.place : TILE_SLOTS;
+    const u32 first_left = __reduce_min_sync(ALL_LANES, left ? changed : TILE_SLOTS);
+    const u32 first_right = __reduce_min_sync(ALL_LANES, left ? TILE_SLOTS : changed);
+    const u32 first = left ? first_left : first_right, end = min(count, LEAF_SLOTS);
     if (changes.added | changes.removed) {
 #pragma unroll
         for (u32 h = 0; h < LANE_SLOTS / 2; h++) {
             const u32 at = 2 * (h * TILE + position);
             if (at + 1 >= first && at < end)
-                *reinterpret_cast<KeyPair*>(state.keys + slot + at) = *reinterpret_cast<const KeyPair*>(space.keys + at);
+                store_wide(
+                    reinterpret_cast<KeyPair*>(state.keys + slot + at),
+                    *reinterpret_cast<const KeyPair*>(space.keys + at));
         }
     }
 #if WEIGHTED
     const u32 at = position * LANE_SLOTS;
     if (at + 3 >= first && at < end)
-        *reinterpret_cast<WeightQuad*>(state.weights + slot + at)
-            = *reinterpret_cast<const WeightQuad*>(space.weights + at);
+        store_wide(
+            reinterpret_cast<WeightQuad*>(state.weights + slot + at),
+            *reinterpret_cast<const WeightQuad*>(space.weights + at));
 #endif
     const u32 beyond = LEAF_SLOTS + position;
-    if (item.n_updates && beyond < count) {
+    if (beyond < count) {
         Record record;
         record.key = space.keys[beyond];
-        record.weight = WEIGHTED ? space.weights[beyond] : 1.0f;
+        record.weight = 1.0f;
         record.update = 0;
-        state.records[item.begin + position] = record;
+#if WEIGHTED
+        record.weight = space.weights[beyond];
+#endif
+        store_wide(state.records + item.begin + position, record);
     }
 }
 
-// Merges one leaf in each half of a warp, all lanes taking part.
-__device__ __forceinline__ void merge_leaf(const State& state, const Item& item, TileSpace& space, u64& outcomes)
+// Merges one leaf in each half of a warp, all lanes taking part; a tile without one has an item of zeros.
+__device__ __forceinline__ void merge_leaf(
+    const State& state, const Item& item, TileInput& input, TileSpace& space, u64& outcomes)
 {
     const u32 position = lane_number() % TILE;
     const bool mine = position < item.n_updates;
@@ -199,21 +211,13 @@ __device__ __forceinline__ void merge_leaf(const State& state, const Item& item,
     record.key = EMPTY_KEY;
     record.weight = 1.0f;
     record.update = 0;
-    if (mine) record = load_wide(state.records + item.begin + position);
-    const WeightQuad weights = read_leaf(state, item, space);
-    __syncwarp();
-    const u32 n_updates_max = __reduce_max_sync(ALL_LANES, item.n_updates);
-    const Changes changes = look_up(space, item, record, n_updates_max);
+    if (mine) record = input.records[position];
+    const u32 n_updates_max = max(item.n_updates, __shfl_xor_sync(ALL_LANES, item.n_updates, TILE));
+    const Changes changes = look_up(input, item, record, n_updates_max);
 #if WEIGHTED
-    // Each weight is in the registers of the lane that read its slot.
-    float old_weight = 0.0f;
-#pragma unroll
-    for (u32 s = 0; s < LANE_SLOTS; s++) {
-        const float weight = __shfl_sync(ALL_LANES, weights.weight[s], changes.place / LANE_SLOTS, TILE);
-        if (changes.acts && changes.found && changes.place % LANE_SLOTS == s) old_weight = weight;
-    }
+    const float old_weight = changes.acts && changes.found ? input.weights[changes.place] : 0.0f;
 #endif
-    merge_in_place(space, weights, record, changes, n_updates_max);
+    merge_keys(input, space, item, record, changes, n_updates_max);
     const u32 count = item.count + __popc(changes.added) - __popc(changes.removed);
     write_leaf(state, item, space, changes, count);
     count_degrees(state, mine, record.key, changes.added, changes.removed);
@@ -221,9 +225,10 @@ __device__ __forceinline__ void merge_leaf(const State& state, const Item& item,
         const u32 number = record.update & ~DELETES;
         const u32 outcome
             = changes.deletes ? (changes.found ? DELETED : ABSENT) : (changes.found ? OVERWRITTEN : INSERTED);
-        state.outcome[number] = u8(changes.acts ? outcome : SUPERSEDED);
+        if (!changes.acts || changes.found != changes.deletes)
+            state.outcome[number] = u8(changes.acts ? outcome : SUPERSEDED);
 #if WEIGHTED
-        state.old_weights[number] = old_weight;
+        if (changes.acts && changes.found) state.old_weights[number] = old_weight;
 #endif
         if (changes.acts) outcomes += u64(1) << (OUTCOME_BITS * outcome);
     }
@@ -252,41 +257,40 @@ __device__ __forceinline__ void add_outcomes(const State& state, u64 outcomes, u
     __syncthreads();
 }
 
-// Merges ``n_items`` leaves; each warp takes ``group`` (at most 32) of them at a time, two by two.
-// ``spaces``: shared memory for each tile of the block; ``block_totals``: for four words.
-__device__ __forceinline__ void merge_items(
-    const State& state, u32 n_items, u32 group, TileSpace* spaces, u32* block_totals)
+// Item i, if it exists, else zeros. Nothing here may depend on what is loaded: it is needed two leaves later.
+__device__ __forceinline__ Item load_item(const State& state, u64 i, bool exists)
 {
-    const u32 warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x, n_warps = gridDim.x * (blockDim.x >> 5);
+    Item item = {0, 0, 0, 0};
+    if (exists) item = load_wide(state.items + i);
+    return item;
+}
+
+// Merges ``n_items`` leaves, AT_ONCE (1 or 2) in a warp.
+// ``spaces``: shared memory for each tile of the block; ``block_totals``: for four words.
+template <u32 AT_ONCE>
+__device__ __forceinline__ void merge_items(const State& state, u32 n_items, TileSpace* spaces, u32* block_totals)
+{
+    const u32 tile = lane_number() / TILE, warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
+    const u64 step = u64(gridDim.x) * (blockDim.x >> 5) * AT_ONCE;
     TileSpace& space = spaces[threadIdx.x / TILE];
-    u64 outcomes = 0;
-    for (u64 first = u64(warp) * group; first < n_items; first += u64(n_warps) * group) {
-        Item item = {0, 0, 0, 0};
-        const u64 own = first + lane_number();
-        if (lane_number() < group && own < n_items) {
-            item.n_updates = load_cached(state.item_count + own);
-            if (item.n_updates) {
-                item.leaf = load_cached(state.item_leaf + own);
-                item.begin = load_cached(state.item_begin + own);
-                item.count = load_cached(state.counts + item.leaf);
-                state.item_count[own] = 0;
-            }
+    u64 outcomes = 0, own = u64(warp) * AT_ONCE + tile;
+    u32 parity = 0;
+    Item item = load_item(state, own, tile < AT_ONCE && own < n_items);
+    Item next = load_item(state, own + step, tile < AT_ONCE && own + step < n_items);
+    fetch(state, item, space.inputs[0]);
+    for (u64 first = u64(warp) * AT_ONCE; first < n_items; first += step, own += step, parity ^= 1) {
+        const u64 later = own + 2 * step;
+        const Item after = load_item(state, later, tile < AT_ONCE && later < n_items);
+        fetch(state, next, space.inputs[parity ^ 1]);
+        copy_async_wait<1>();
+        __syncwarp();
+        if (__any_sync(ALL_LANES, item.n_updates > 0)) {
+            if (item.n_updates == 0) item.count = 0;
+            merge_leaf(state, item, space.inputs[parity], space, outcomes);
+            if (item.n_updates && lane_number() % TILE == 0) state.items[own].n_updates = 0;
         }
-        u32 todo = __ballot_sync(ALL_LANES, item.n_updates > 0);
-        while (todo) {
-            const u32 one = __ffs(todo) - 1;
-            todo &= todo - 1;
-            const u32 other = todo ? __ffs(todo) - 1 : 32;
-            todo &= todo - 1;  // of 0: 0
-            const u32 from = lane_number() < TILE ? one : other;
-            Item taken;
-            taken.leaf = __shfl_sync(ALL_LANES, item.leaf, from & 31);
-            taken.begin = __shfl_sync(ALL_LANES, item.begin, from & 31);
-            taken.n_updates = __shfl_sync(ALL_LANES, item.n_updates, from & 31);
-            taken.count = __shfl_sync(ALL_LANES, item.count, from & 31);
-            if (from == 32) taken.n_updates = taken.count = 0;
-            merge_leaf(state, taken, space, outcomes);
-        }
+        item = next;
+        next = after;
     }
     add_outcomes(state, outcomes, block_totals);
 }

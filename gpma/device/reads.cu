@@ -22,7 +22,7 @@ extern "C" __global__ __launch_bounds__(READ_THREADS) void weights_of_edges(
 {
     for (u64 i = thread_number(); i < n; i += n_threads()) {
         const u64 slot = find_slot(state, keys[i], n_vertices);
-        weights[i] = slot == NO_SLOT ? __int_as_float(0x7fc00000) : weight_at(state, slot);
+        weights[i] = slot == NO_SLOT ? __int_as_float(0x7fc00000) : load_edge(state, slot).weight;
     }
 }
 
@@ -37,15 +37,23 @@ extern "C" __global__ __launch_bounds__(READ_THREADS) void find_first_slots(
     }
 }
 
+// Sets a bit for each edge that a row begins with.
+extern "C" __global__ __launch_bounds__(READ_THREADS) void mark_begins(const u64* offsets, u64 n, u32* begins)
+{
+    for (u64 x = thread_number(); x < n; x += n_threads()) atomicOr(begins + (offsets[x] >> 5), 1u << (offsets[x] & 31));
+}
+
 // The rows of a walk side by side: edge e of the walk goes to neighbors[e] and, where weighted, weights[e].
 extern "C" __global__ __launch_bounds__(READ_THREADS) void gather_rows(
     const __grid_constant__ State state, const __grid_constant__ Walk walk, u32* neighbors, float* weights)
 {
     const u64 n_chunks = (walk.n_edges + CHUNK_EDGES - 1) / CHUNK_EDGES;
     for (u64 chunk = thread_number() / 32; chunk < n_chunks; chunk += n_threads() / 32)
-        walk_chunk(state, walk, chunk, [&](bool live, u64 edge, u32, u64 slot) {
-            if (!live) return;
-            neighbors[edge] = destination(state.keys[slot]);
-            if (WEIGHTED) weights[edge] = state.weights[slot];
-        });
+        walk_chunk<Edge>(
+            state, walk, chunk, [&](u64 slot) { return load_edge(state, slot); },
+            [&](bool live, u64 edge, u32, const Edge& loaded) {
+                if (!live) return;
+                neighbors[edge] = destination(loaded.key);
+                if (WEIGHTED) weights[edge] = loaded.weight;
+            });
 }

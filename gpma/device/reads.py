@@ -13,16 +13,19 @@ import numpy.typing as npt
 from ..edges import SubCSR
 from .module import import_cupy
 from .module import load as load_module
-from .state import DeviceArray, address, allocate
+from .state import DeviceArray, address, allocate, zeros
 
 THREADS = 256
 BLOCKS_MAX = 1 << 14
 # Edges of a walk that a warp visits in one piece (rows.cuh).
-CHUNK_EDGES = 512
+CHUNK_EDGES = 256
 _LOOK_UP_LANES = 8  # that look for the first slot of a row (reads.cu)
 _WALK = np.dtype(
     [
-        *((name, np.uint64) for name in ("vertices", "offsets", "first_slots", "chunk_rows", "leaf_ends")),
+        *(
+            (name, np.uint64)
+            for name in ("vertices", "offsets", "first_slots", "begins", "chunk_rows", "leaf_ends")
+        ),
         ("n_edges", np.uint64),
         ("n_rows", np.uint32),
         ("n_vertices", np.uint32),
@@ -56,6 +59,7 @@ class RowWalk(NamedTuple):
     vertices: DeviceArray
     offsets: DeviceArray
     first_slots: DeviceArray
+    begins: DeviceArray
     chunk_rows: DeviceArray
     leaf_ends: DeviceArray
     n_edges: int
@@ -68,7 +72,9 @@ class RowWalk(NamedTuple):
 def has_edge(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
     """bool[n]: which of these edges are there."""
     found = allocate(keys.size, bool)
-    _launch(rows, "has_edges", keys.size, (np.uint32(rows.n_vertices), keys, np.uint64(keys.size), found))
+    _launch(
+        rows, "has_edges", keys.size, (rows.state, np.uint32(rows.n_vertices), keys, np.uint64(keys.size), found)
+    )
     return found
 
 
@@ -81,7 +87,12 @@ def weights_of(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
     if not rows.weighted:
         raise LookupError("this array keeps no weights")
     weights = allocate(keys.size, np.float32)
-    _launch(rows, "weights_of_edges", keys.size, (np.uint32(rows.n_vertices), keys, np.uint64(keys.size), weights))
+    _launch(
+        rows,
+        "weights_of_edges",
+        keys.size,
+        (rows.state, np.uint32(rows.n_vertices), keys, np.uint64(keys.size), weights),
+    )
     return weights
 
 
@@ -102,7 +113,12 @@ def gather(rows: DeviceRows, vertices: DeviceArray) -> SubCSR:
     weights = allocate(n_edges, np.float32) if rows.weighted else None
     if n_edges:
         walk = walk_of(rows, vertices)
-        _launch(rows, "gather_rows", 32 * walk.n_chunks, (walk.walk, neighbors, np.uint64(address(weights))))
+        _launch(
+            rows,
+            "gather_rows",
+            32 * walk.n_chunks,
+            (rows.state, walk.walk, neighbors, np.uint64(address(weights))),
+        )
     return SubCSR(vertices, offsets, neighbors, weights)
 
 
@@ -116,8 +132,10 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
     cupy.cumsum(degrees, dtype=np.uint64, out=offsets[1:])
     n_edges = int(offsets[-1])
     first_slots = allocate(vertices.size, np.uint64)
-    arguments = (vertices, np.uint64(vertices.size), first_slots)
+    arguments = (rows.state, vertices, np.uint64(vertices.size), first_slots)
     _launch(rows, "find_first_slots", _LOOK_UP_LANES * vertices.size, arguments)
+    begins = zeros((n_edges >> 5) + 1, np.uint32)
+    _launch(rows, "mark_begins", vertices.size, (offsets, np.uint64(vertices.size), begins))
     chunks = cupy.arange(0, n_edges, CHUNK_EDGES, dtype=np.uint64)
     chunk_rows = (cupy.searchsorted(offsets, chunks, side="right") - 1).astype(np.uint32)
     leaf_ends = cupy.cumsum(rows.counts, dtype=np.uint64)
@@ -126,16 +144,17 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
         ("vertices", vertices),
         ("offsets", offsets),
         ("first_slots", first_slots),
+        ("begins", begins),
         ("chunk_rows", chunk_rows),
         ("leaf_ends", leaf_ends),
     ):
         walk[name] = address(array)
     walk["n_edges"], walk["n_rows"], walk["n_vertices"] = n_edges, vertices.size, rows.n_vertices
-    return RowWalk(walk, vertices, offsets, first_slots, chunk_rows, leaf_ends, n_edges)
+    return RowWalk(walk, vertices, offsets, first_slots, begins, chunk_rows, leaf_ends, n_edges)
 
 
 def _launch(rows: DeviceRows, kernel: str, n_threads: int, arguments: tuple[Any, ...]) -> None:
     n_blocks = min(-(-n_threads // THREADS), BLOCKS_MAX)
     if n_blocks:
         function = load_module("reads.cu", weighted=rows.weighted).get_function(kernel)
-        function((n_blocks,), (THREADS,), (rows.state, *arguments))
+        function((n_blocks,), (THREADS,), arguments)

@@ -22,6 +22,7 @@ struct Stage {
     float* weights; // [BLOCK_SLOTS], weighted arrays only
 };
 constexpr u32 STAGE_BYTES = BLOCK_SLOTS * (WEIGHTED ? 12 : 8) + (BLOCK_LEAVES + 1 + 4) * 8;
+constexpr u32 MERGE_BYTES = 512 / TILE * sizeof(TileSpace);  // of a block of 512 threads that merges
 
 __device__ __forceinline__ Stage stage_in(u64* shared_memory)
 {
@@ -124,7 +125,7 @@ __device__ __forceinline__ void find_windows(const State& state)
         if (!climb<false>(state, leaf, 0, min(state.height, CHUNK_SHIFT)) && lane_number() == 0)
             state.tall[atomicAdd(&counters->n_tall, 1u)] = leaf;
     }
-    grid_barrier(&counters->barrier, state.n_blocks);
+    grid_barrier(&counters->barrier);
     const u32 n_tall = load_cached(&counters->n_tall);
     if (n_tall == 0) return;
     const u32 n_chunks = (state.n_leaves - 1 >> CHUNK_SHIFT) + 1;
@@ -133,10 +134,10 @@ __device__ __forceinline__ void find_windows(const State& state)
         const u64 sum = warp_sum(sum_counts(state, begin, window_end(state, begin, CHUNK_SHIFT)));
         if (lane_number() == 0) state.chunks[chunk] = sum;
     }
-    grid_barrier(&counters->barrier, state.n_blocks);
+    grid_barrier(&counters->barrier);
     for (u32 i = warp; i < n_tall; i += n_warps)
         climb<true>(state, load_cached(state.tall + i), CHUNK_SHIFT, state.height);
-    grid_barrier(&counters->barrier, state.n_blocks);
+    grid_barrier(&counters->barrier);
 }
 
 // Whether this window is still the widest one that begins there, and lies in no other one.
@@ -280,7 +281,7 @@ __device__ __forceinline__ void sum_partials(
 {
     if (threadIdx.x < 32) {
         Tally below = {0, 0, 0}, sum = {0, 0, 0};
-        for (u32 block = lane_number(); block < state.n_blocks; block += 32) {
+        for (u32 block = lane_number(); block < gridDim.x; block += 32) {
             const Tally one = unpacked(load_cached(partials + block));
             sum.held += one.held, sum.spilled += one.spilled, sum.spills += one.spills;
             if (block < blockIdx.x) below.held += one.held, below.spilled += one.spilled, below.spills += one.spills;
@@ -306,7 +307,7 @@ __device__ __forceinline__ Tally compact(const State& state, const Stage& stage,
 {
     Tally done = {0, 0, 0};
     u32 parity = 0;
-    for (u64 round = 0; round < n_leaves; round += u64(state.n_blocks) * BLOCK_LEAVES, parity ^= 1) {
+    for (u64 round = 0; round < n_leaves; round += u64(gridDim.x) * BLOCK_LEAVES, parity ^= 1) {
         const u64 own = round + u64(blockIdx.x) * BLOCK_LEAVES, first = window + own;
         const u32 n = own < n_leaves ? u32(min(n_leaves - own, u64(BLOCK_LEAVES))) : 0;
         scan_counts(state, stage, first, n);
@@ -315,9 +316,9 @@ __device__ __forceinline__ Tally compact(const State& state, const Stage& stage,
             for (u32 i = lane_number(); i < end - to; i += 32)
                 stage_slot(state, stage, to + i, ((first + q) << LEAF_SHIFT) + i);
         }
-        u64* partials = state.partials + parity * state.n_blocks;
+        u64* partials = state.partials + parity * gridDim.x;
         if (threadIdx.x == 0) partials[blockIdx.x] = stage.prefix[n];
-        grid_barrier(&state.counters->barrier, state.n_blocks);
+        grid_barrier(&state.counters->barrier);
         Tally before, all;
         sum_partials(state, stage, partials, before, all);
         const u64 target = (u64(window) << LEAF_SHIFT) + done.held + before.held;
@@ -342,7 +343,7 @@ __device__ __forceinline__ Tally compact(const State& state, const Stage& stage,
         __syncthreads();
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) state.spills[done.spills] = {~0ull, 0, u32(done.spilled)};
-    grid_barrier(&state.counters->barrier, state.n_blocks);
+    grid_barrier(&state.counters->barrier);
     return done;
 }
 
@@ -383,7 +384,7 @@ __device__ __forceinline__ void spread_out(
 {
     const Spread spread(all.held + all.spilled, n_leaves);
     const u32 n_chunks = (n_leaves - 1) / BLOCK_LEAVES + 1;
-    for (u64 round = 0; round < n_chunks; round += state.n_blocks) {
+    for (u64 round = 0; round < n_chunks; round += gridDim.x) {
         const bool works = round + blockIdx.x < n_chunks;
         const u64 begin = works ? (n_chunks - 1 - round - blockIdx.x) * BLOCK_LEAVES : 0;
         const u64 end = works ? min(begin + BLOCK_LEAVES, u64(n_leaves)) : 0;
@@ -401,7 +402,7 @@ __device__ __forceinline__ void spread_out(
             for (u64 rank = first + threadIdx.x; rank < last; rank += blockDim.x)
                 stage_rank(state, stage, u32(rank - first), window, rank, low, high);
         }
-        grid_barrier(&state.counters->barrier, state.n_blocks);
+        grid_barrier(&state.counters->barrier);
         write_leaves(state, stage, window, n_leaves, spread, begin, end, previous);
         __syncthreads();
     }
@@ -425,7 +426,7 @@ __device__ __forceinline__ void redistribute(const State& state, const Stage& st
         const Tally all = compact(state, stage, begin, n_leaves);
         spread_out(state, stage, begin, n_leaves, all);
         if (blockIdx.x == 0 && threadIdx.x == 0) atomicAdd(&counters->slots_moved, all.held + all.spilled);
-        grid_barrier(&counters->barrier, state.n_blocks);
+        grid_barrier(&counters->barrier);
     }
-    grid_barrier(&counters->barrier, state.n_blocks);
+    grid_barrier(&counters->barrier);
 }

@@ -19,10 +19,14 @@ __device__ __forceinline__ u32 source(u64 key) { return u32(key >> 32); }
 
 __device__ __forceinline__ u32 destination(u64 key) { return u32(key); }
 
-// The weight in a slot; 1 where the array keeps none.
-__device__ __forceinline__ float weight_at(const State& state, u64 slot)
+struct Edge {
+    u64 key;
+    float weight;  // 1 where the array keeps none
+};
+
+__device__ __forceinline__ Edge load_edge(const State& state, u64 slot)
 {
-    return WEIGHTED ? state.weights[slot] : 1.0f;
+    return {load_once(state.keys + slot), WEIGHTED ? load_once(state.weights + slot) : 1.0f};
 }
 
 // The slot of an edge; NO_SLOT when there is no such edge, or no such row among the ``n_vertices``.
@@ -90,14 +94,15 @@ __device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degre
 // -- rows in chunks --------------------------------------------------------------------------------------------
 
 #ifndef CHUNK_EDGES
-#define CHUNK_EDGES 512
+#define CHUNK_EDGES 256
 #endif
 
-// The edges of some rows in one numbering: row x, vertices[x], has the edges offsets[x] to offsets[x + 1].
+// The edges of some rows in one numbering: row x, vertices[x], begins with edge offsets[x].
 struct Walk {
     const u32* vertices;     // [n_rows], none with an empty row
     const u64* offsets;      // [n_rows + 1]
     const u64* first_slots;  // [n_rows]
+    const u32* begins;       // a bit for each edge: a row begins with it
     const u32* chunk_rows;   // the row x of the first edge of each chunk
     const u64* leaf_ends;    // [n_leaves] live keys in this leaf and those before it
     u64 n_edges;
@@ -105,70 +110,72 @@ struct Walk {
     u32 n_vertices;
 };
 
-// Where a lane stands: the slot of edge ``index`` of its row.
-struct Place {
-    u64 slot;
-    u64 index;
-};
+// The slot ``ahead`` edges after the one in ``slot``, by the counts of the leaves between.
+__device__ __forceinline__ u64 slot_near(const State& state, u64 slot, u32 ahead)
+{
+    u32 leaf = u32(slot >> LEAF_SHIFT), at = (u32(slot) & (LEAF_SLOTS - 1)) + ahead;
+    for (u32 count = state.counts[leaf]; at >= count; count = state.counts[leaf]) {
+        at -= count;
+        leaf++;
+    }
+    return (u64(leaf) << LEAF_SHIFT) + at;
+}
 
-// The place of edge ``index`` of the row with the first edge at ``slot``, by the sums of counts.
-__device__ __forceinline__ Place place_far(const State& state, const Walk& walk, u64 slot, u64 index)
+// The same by the sums of counts, for any distance within a row.
+__device__ __forceinline__ u64 slot_far(const State& state, const Walk& walk, u64 slot, u64 ahead)
 {
     u32 low = u32(slot >> LEAF_SHIFT);
-    const u64 rank = walk.leaf_ends[low] - state.counts[low] + (slot & (LEAF_SLOTS - 1)) + index;
-    u32 high = u32(min(u64(low) + leaves_behind(state, u32(min(index, u64(NO_LEAF)))), u64(state.n_leaves - 1)));
+    const u64 rank = walk.leaf_ends[low] - state.counts[low] + (slot & (LEAF_SLOTS - 1)) + ahead;
+    u32 high = u32(min(u64(low) + leaves_behind(state, u32(min(ahead, u64(NO_LEAF)))), u64(state.n_leaves - 1)));
     while (low < high) {
         const u32 middle = low + (high - low) / 2;
         if (walk.leaf_ends[middle] > rank) high = middle;
         else low = middle + 1;
     }
-    return {(u64(low) << LEAF_SHIFT) + (rank - (walk.leaf_ends[low] - state.counts[low])), index};
+    return (u64(low) << LEAF_SHIFT) + (rank - (walk.leaf_ends[low] - state.counts[low]));
 }
 
-// The place some edges further along the row, by the counts of the leaves between.
-__device__ __forceinline__ Place place_near(const State& state, Place from, u64 index)
+// The rows and slots of 32 neighbouring edges of a walk, one to each lane.
+struct Step {
+    u32 x;        // the row, in the numbering of the walk
+    u64 slot;
+    bool live;    // whether there is an edge: not behind the last one of the chunk
+};
+
+// The step that begins with ``edge``. ``row``: of the edge before it; ``slot``: of the edge itself, where that goes on
+// with the row.
+__device__ __forceinline__ Step step_at(const State& state, const Walk& walk, u64 edge, u64 end, u32 row, u64 slot)
 {
-    u32 leaf = u32(from.slot >> LEAF_SHIFT), at = u32(from.slot) & (LEAF_SLOTS - 1);
-    u32 ahead = u32(index - from.index), there = state.counts[leaf] - at;
-    while (ahead >= there) {
-        ahead -= there;
-        leaf++;
-        at = 0;
-        there = state.counts[leaf];
-    }
-    return {(u64(leaf) << LEAF_SHIFT) + at + ahead, index};
+    const u32 lane = lane_number(), before = walk.begins[edge >> 5] & (lanes_before() | 1u << lane);
+    Step step = {row + __popc(before), slot, edge + lane < end};
+    if (!step.live) return step;
+    if (before) step.slot = walk.first_slots[step.x];
+    step.slot = slot_near(state, step.slot, before ? lane - (31 - __clz(before)) : lane);
+    return step;
 }
 
-// Calls visit(live, edge, x, slot) for the edges of a chunk, 32 neighbouring ones in a call, all lanes of the warp
-// together: x is the row in the numbering of the walk, ``live`` is false behind the last edge of the chunk.
-template <class Visit> __device__ __forceinline__ void walk_chunk(
-    const State& state, const Walk& walk, u64 chunk, Visit visit)
+// Visits the edges of a chunk, 32 neighbouring ones at a time, all lanes of the warp together. ``load(slot)`` is
+// called for edges alone and returns what must be read at their slots; then use(live, edge, x, loaded) for all lanes,
+// with Loaded() where there is no edge. In between the next edges are found: the loads take that long anyway.
+template <class Loaded, class Load, class Use> __device__ __forceinline__ void walk_chunk(
+    const State& state, const Walk& walk, u64 chunk, Load load, Use use)
 {
-    const u32 lane = lane_number();
     u64 edge = chunk * CHUNK_EDGES;
     const u64 end = min(edge + CHUNK_EDGES, walk.n_edges);
-    u32 row = walk.chunk_rows[chunk];  // of ``edge``
-    Place known = {walk.first_slots[row], 0};  // a place in this row, as far along as we have been
-    if (edge > walk.offsets[row]) known = place_far(state, walk, known.slot, edge - walk.offsets[row]);
+    u32 row = walk.chunk_rows[chunk];
+    u64 slot = walk.first_slots[row];
+    if (const u64 ahead = edge - walk.offsets[row]) slot = slot_far(state, walk, slot, ahead);
+    else row--;  // a row begins with the chunk, and is counted again
+    Step step = step_at(state, walk, edge, end, row, slot);
     for (; edge < end; edge += 32) {
-        // Which of the next 32 edges, counted from 1, does a row begin with? Bit i: edge + i + 1.
-        const u32 next = row + 1 + lane;
-        const u64 begins = next < walk.n_rows ? walk.offsets[next] - edge - 1 : 32;
-        const u32 heads = __reduce_or_sync(ALL_LANES, begins < 32 ? 1u << begins : 0u);
-        const bool live = edge + lane < end;
-        const u32 x = row + __popc(heads & lanes_before());
-        Place place = known;
-        if (live) {
-            const u64 index = edge + lane - walk.offsets[x];
-            if (x != row) place = {walk.first_slots[x], 0};
-            place = place_near(state, place, index);
+        const Step now = step;
+        const Loaded loaded = now.live ? load(now.slot) : Loaded();
+        if (edge + 32 < end) {
+            slot = __shfl_sync(ALL_LANES, now.slot, 31);
+            if (!(walk.begins[(edge >> 5) + 1] & 1)) slot = slot_near(state, slot, 1);
+            step = step_at(state, walk, edge + 32, end, __shfl_sync(ALL_LANES, now.x, 31), slot);
         }
-        visit(live, edge + lane, x, place.slot);
-        row += __popc(heads);
-        const u32 x_last = __shfl_sync(ALL_LANES, x, 31);
-        known.slot = __shfl_sync(ALL_LANES, place.slot, 31);
-        known.index = __shfl_sync(ALL_LANES, place.index, 31);
-        if (row != x_last && edge + 32 < end) known = {walk.first_slots[row], 0};
+        use(now.live, edge + lane_number(), now.x, loaded);
     }
 }
 
@@ -195,18 +202,28 @@ struct Pair {
     float weights[2];
 };
 
-// The pairs of a leaf, one to each lane of a warp.
-__device__ __forceinline__ Pair load_pair(const State& state, u32 leaf)
+// The pairs of a leaf with ``count`` live slots, one to each lane of a warp; others are not even loaded.
+__device__ __forceinline__ Pair load_pair(const State& state, u32 leaf, u32 count)
 {
-    const u32 at = 2 * lane_number(), count = state.counts[leaf];
+    const u32 at = 2 * lane_number();
     const u64 slot = (u64(leaf) << LEAF_SHIFT) + at;
-    const ulonglong2 keys = *reinterpret_cast<const ulonglong2*>(state.keys + slot);
+    Pair pair = {{EMPTY_KEY, EMPTY_KEY}, {0.0f, 0.0f}};
+    if (at >= count) return pair;
+    const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(state.keys + slot));
     float2 weights = {1.0f, 1.0f};
-    if (WEIGHTED) weights = *reinterpret_cast<const float2*>(state.weights + slot);
-    const bool first = at < count, second = at + 1 < count;
-    return {{first ? keys.x : EMPTY_KEY, second ? keys.y : EMPTY_KEY},
-        {first ? weights.x : 0.0f, second ? weights.y : 0.0f}};
+    if (WEIGHTED) weights = load_once(reinterpret_cast<const float2*>(state.weights + slot));
+    pair.keys[0] = keys.x;
+    pair.weights[0] = weights.x;
+    if (at + 1 < count) {
+        pair.keys[1] = keys.y;
+        pair.weights[1] = weights.y;
+    }
+    return pair;
 }
+
+#ifndef LEAVES_TOGETHER
+#define LEAVES_TOGETHER 2  // divides 32
+#endif
 
 // The sum of a row over some leaves, on its way to the next leaf.
 template <class Value> struct Carry {
@@ -247,21 +264,23 @@ template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
     carry.sum = __shfl_sync(ALL_LANES, sum, last);
 }
 
-// Sums by row over the leaves ``begin`` to ``end``, by a warp: calls value(key, weight) for every edge and
+// Sums by row over the leaves ``begin`` to ``end``, at most 32, by a warp: calls value(key, weight) for every edge and
 // emit(row, sum), by one lane, once for each row in these leaves (a row may go on outside of them).
 template <class Value, class ValueOf, class Emit> __device__ __forceinline__ void scan_leaves(
     const State& state, u32 begin, u32 end, ValueOf value, Emit emit)
 {
+    const u32 counts = begin + lane_number() < end ? state.counts[begin + lane_number()] : 0;
     Carry<Value> carry = {NO_LEAF, Value()};
-    if (begin >= end) return;
-    Pair next = load_pair(state, begin);
-    for (u32 leaf = begin; leaf < end; leaf++) {
-        const Pair pair = next;
-        if (leaf + 1 < end) next = load_pair(state, leaf + 1);
-        Value values[2];
-        for (u32 i = 0; i < 2; i++)
-            values[i] = pair.keys[i] == EMPTY_KEY ? Value() : value(pair.keys[i], pair.weights[i]);
-        sum_leaf(pair, values, carry, emit);
+    for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
+        // Loads of all these leaves are under way before the first sum waits for one.
+        Pair pairs[LEAVES_TOGETHER];
+        Value values[LEAVES_TOGETHER][2];
+        for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+            pairs[i] = load_pair(state, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
+        for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+            for (u32 j = 0; j < 2; j++)
+                values[i][j] = pairs[i].keys[j] == EMPTY_KEY ? Value() : value(pairs[i].keys[j], pairs[i].weights[j]);
+        for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) sum_leaf(pairs[i], values[i], carry, emit);
     }
     if (lane_number() == 0 && carry.row != NO_LEAF) emit(carry.row, carry.sum);
 }

@@ -4,6 +4,7 @@
 #include "intrinsics.cuh"
 #include "rebalance.cuh"
 #include "run.cuh"
+#include "status.cuh"
 
 #ifndef RUN_THREADS
 #define RUN_THREADS 256
@@ -19,20 +20,15 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void probe_run(
     add_outcomes(state, outcomes, block_totals);
 }
 
-// Tells the host what a probe of the whole batch found, and forgets it. One thread.
+// Tells the host what a probe of the whole batch found, and forgets it. One warp.
 extern "C" __global__ void tell_totals(const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     Counters* counters = state.counters;
-    Status* status = state.status;
-    status->flags = counters->bad_row ? BAD_ROW : DONE;
-    status->bad_row = counters->bad_row - 1;
-    status->slots_moved = 0;
-    for (u32 i = 0; i < 4; i++) {
-        status->totals[i] = counters->totals[i];
-        counters->totals[i] = 0;
-    }
+    tell(state, batch, status_word(state, load_cached(&counters->bad_row) ? BAD_ROW : DONE));
+    __syncwarp();
+    if (threadIdx.x) return;
+    for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
     counters->bad_row = 0;
-    publish(&status->sequence, batch.sequence);
 }
 
 // -- heavy leaves ----------------------------------------------------------------------------------------------
@@ -46,9 +42,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void merge_heavy(
     const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
     const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, n_warps = gridDim.x * (blockDim.x >> 5);
     for (u32 h = warp; h < n_heavy; h += n_warps) {
-        Item item;
-        item.leaf = load_cached(state.item_leaf + state.room - 1 - h);
-        item.count = load_cached(state.counts + item.leaf);
+        Item item = load_wide(state.items + state.room - 1 - h);
         const u32 begin = lower_bound(run.leaf, item.leaf, 0, run.n);
         const u32 end = lower_bound(run.leaf, item.leaf + 1, begin, run.n);
         item.begin = batch.n - run.n + begin;

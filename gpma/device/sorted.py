@@ -13,7 +13,7 @@ from ..layout import Layout
 from .module import import_cupy, load
 from .staging import Columns
 from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, point_at
-from .update import Pipeline
+from .update import HEAVY_LEAVES, HEAVY_RECORDS, Pipeline
 
 # Threads of a block, as in sorted.cu, and blocks on a multiprocessor for kernels that loop.
 RUN_THREADS = 256
@@ -77,7 +77,7 @@ class SortedUpdates:
         try:
             self._look_up(run)
         finally:
-            self._launch("tell_totals", 1, (pipeline.state, pipeline.batch), threads=1)
+            self._launch("tell_totals", 1, (pipeline.state, pipeline.batch), threads=32)
             flags = pipeline.wait()
         return run, flags
 
@@ -89,7 +89,7 @@ class SortedUpdates:
         """
         pipeline = self._pipeline
         cupy = import_cupy()
-        n, n_heavy = int(columns.keys.size), int(pipeline.status["heavy_records"][0])
+        n, n_heavy = int(columns.keys.size), pipeline.told(HEAVY_RECORDS)
         updates = None
         keys = columns.keys
         if n_heavy < n:
@@ -100,7 +100,7 @@ class SortedUpdates:
         run = Run(keys, updates)
         self._look_up(run)
         arguments = (pipeline.state, pipeline.batch, run.structure)
-        n_leaves = int(pipeline.status["heavy_leaves"][0])
+        n_leaves = pipeline.told(HEAVY_LEAVES)
         self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
         self._launch("add_heavy", _ceil(run.n), arguments)
 

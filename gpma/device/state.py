@@ -31,31 +31,18 @@ STATE = _structure(
     (
         *("keys", "weights", "counts", "heads", "row_leaf", "degrees", "lower", "upper"),
         *("pending", "marks", "chunks"),
-        *("records", "update_leaf", "update_rank", "item_leaf", "item_begin", "item_count"),
+        *("records", "update_leaf", "update_rank", "items"),
         *("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
         *("outcome", "old_weights", "counters", "status"),
     ),
-    ("n_leaves", "height", "leaf_least", "n_blocks", "room", "unused"),
+    ("n_leaves", "height", "leaf_least", "room"),
 )
 # struct Batch.
 BATCH = _structure(("keys", "ops", "weights"), ("n", "n_vertices", "sequence", "heavy_merged"))
 # struct Run.
 RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
-# struct Status.
-STATUS = np.dtype(
-    [
-        ("sequence", np.uint32),
-        ("flags", np.uint32),
-        ("totals", np.uint32, 4),
-        ("heavy_records", np.uint32),
-        ("heavy_leaves", np.uint32),
-        ("bad_row", np.uint32),
-        ("n_unfit", np.uint32),
-        ("slots_moved", np.uint64),
-    ]
-)
 COUNTERS_BYTES = 64  # struct Counters
-RECORD_BYTES = SPILL_BYTES = 16
+RECORD_BYTES = ITEM_BYTES = SPILL_BYTES = 16
 
 
 class Slots(NamedTuple):
@@ -85,15 +72,13 @@ class RowIndex(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Work arrays for batches of up to ``room`` updates (``item_count`` uint32[room] is zero between batches), and
+    """Work arrays for batches of up to ``room`` updates (``items`` are zero where kernels rely on it), and
     the report of the last one: ``outcome`` uint8[room], ``old_weights`` float32[room] or None."""
 
     records: DeviceArray
     update_leaf: DeviceArray
     update_rank: DeviceArray
-    item_leaf: DeviceArray
-    item_begin: DeviceArray
-    item_count: DeviceArray
+    items: DeviceArray
     unfit: DeviceArray
     tall: DeviceArray
     window_begin: DeviceArray
@@ -143,9 +128,7 @@ def new_work(room: int, small_max: int, *, weighted: bool) -> Work:
         records=allocate(n_records * RECORD_BYTES, np.uint8),
         update_leaf=allocate(room, np.uint32),
         update_rank=allocate(room, np.uint32),
-        item_leaf=allocate(room, np.uint32),
-        item_begin=allocate(room, np.uint32),
-        item_count=zeros(room, np.uint32),
+        items=zeros(room * ITEM_BYTES, np.uint8),
         unfit=allocate(room, np.uint32),
         tall=allocate(room, np.uint32),
         window_begin=allocate(room, np.uint32),

@@ -6,6 +6,7 @@
 #include "array.cuh"
 #include "intrinsics.cuh"
 #include "rebalance.cuh"
+#include "status.cuh"
 
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS 512  // of cooperative kernels, and of those that allocate
@@ -28,42 +29,35 @@ __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
 }
 
 // Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
-__device__ __forceinline__ void finish(const State& state, const Batch& batch, u32 flags, bool keeps_heavy)
+// ``told``: this thread's word of the status.
+__device__ __forceinline__ void finish(const State& state, const Batch& batch, u32 told, bool keeps_heavy)
 {
+    tell(state, batch, told);
     Counters* counters = state.counters;
     const u32 n_windows = load_cached(&counters->n_windows), n_large = load_cached(&counters->n_large);
     for (u32 i = threadIdx.x; i < n_windows; i += blockDim.x) state.marks[load_cached(state.window_begin + i)] = 0;
     for (u32 i = threadIdx.x; i < n_large; i += blockDim.x)
         state.marks[load_cached(state.window_begin + state.room - 1 - i)] = 0;
     __syncthreads();
-    if (threadIdx.x) return;
-    Status* status = state.status;
-    const u64 heavy = load_cached(&counters->heavy);
-    status->flags = flags;
-    status->heavy_records = u32(heavy);
-    status->heavy_leaves = u32(heavy >> 32);
-    status->bad_row = load_cached(&counters->bad_row) - 1;
-    status->n_unfit = load_cached(&counters->n_unfit);
-    status->slots_moved = load_cached(&counters->slots_moved);
-    for (u32 i = 0; i < 4; i++) status->totals[i] = load_cached(counters->totals + i);
-    if (!keeps_heavy) {
-        counters->light = counters->heavy = counters->slots_moved = 0;
-        for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
-        counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
-    }
-    publish(&status->sequence, batch.sequence);
+    if (threadIdx.x || keeps_heavy) return;
+    counters->light = counters->heavy = counters->slots_moved = 0;
+    for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
+    counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
 }
 
 __device__ __forceinline__ void rebalance_and_finish(const State& state, const Batch& batch, u64* shared_memory)
 {
+    // Mostly there is nothing to redistribute: the status is read at the same time as that.
+    u32 told = status_word(state, DONE);
     if (load_cached(&state.counters->n_unfit)) {
         find_windows(state);
         redistribute(state, stage_in(shared_memory));
+        told = status_word(state, DONE);
     }
-    if (blockIdx.x == 0) finish(state, batch, DONE, false);
+    if (blockIdx.x == 0) finish(state, batch, told, false);
 }
 
-// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES.
+// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES of shared memory, whichever is more.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
@@ -73,16 +67,17 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     if (batch.n <= n_warps) locate_small<32>(state, batch);
     else if (batch.n <= n_warps * 8) locate_small<8>(state, batch);
     else locate_small<1>(state, batch);
-    grid_barrier(&state.counters->barrier, state.n_blocks);
+    grid_barrier(&state.counters->barrier);
     if (const u32 flags = obstacle(state, batch)) {
         forget_updates(state, batch);
-        grid_barrier(&state.counters->barrier, state.n_blocks);
-        if (blockIdx.x == 0) finish(state, batch, flags, false);
+        grid_barrier(&state.counters->barrier);
+        if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), false);
         return;
     }
     TileSpace* spaces = reinterpret_cast<TileSpace*>(shared_memory);
-    merge_items(state, batch.n, batch.n <= n_warps ? 1 : 32 / TILE, spaces, block_totals);
-    grid_barrier(&state.counters->barrier, state.n_blocks);
+    if (batch.n <= n_warps) merge_items<1>(state, batch.n, spaces, block_totals);
+    else merge_items<32 / TILE>(state, batch.n, spaces, block_totals);
+    grid_barrier(&state.counters->barrier);
     rebalance_and_finish(state, batch, shared_memory);
 }
 
@@ -136,7 +131,9 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void place_updates(
     const u32 leaf = load_cached(state.update_leaf + i);
     if (leaf == NO_LEAF) return;
     const u32 at = load_cached(state.pending + leaf) + load_cached(state.update_rank + i);
-    state.records[at] = record_of(batch, i, batch.keys[i]);
+    const Record record = record_of(batch, i, batch.keys[i]);
+    store_wide(state.records + at, record);
+    expect(state, i, record);
 }
 
 // Takes back what heavy leaves left in work arrays, but for where the keys beyond their slots are.
@@ -144,8 +141,8 @@ __device__ __forceinline__ void release_heavy(const State& state)
 {
     const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n_heavy; i += gridDim.x * blockDim.x) {
-        const u32 item = state.room - 1 - i, leaf = load_cached(state.item_leaf + item);
-        state.item_count[item] = 0;
+        const u32 item = state.room - 1 - i, leaf = load_cached(&state.items[item].leaf);
+        state.items[item].n_updates = 0;
         if (load_cached(state.counts + leaf) <= LEAF_SLOTS) state.pending[leaf] = 0;
     }
 }
@@ -158,8 +155,7 @@ extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_
     if (obstacle(state, batch)) return;
     if (batch.heavy_merged) release_heavy(state);
     const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
-    const u32 n_warps = gridDim.x * (blockDim.x >> 5);
-    merge_items(state, n_items, n_items > n_warps * 32 ? 8 : 32 / TILE, spaces, block_totals);
+    merge_items<32 / TILE>(state, n_items, spaces, block_totals);
 }
 
 // What follows the merge. A cooperative launch with STAGE_BYTES of shared memory.
@@ -171,9 +167,9 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
     if (flags == DONE) return rebalance_and_finish(state, batch, shared_memory);
     if (flags == BAD_ROW) {
         forget_updates(state, batch);
-        grid_barrier(&state.counters->barrier, state.n_blocks);
+        grid_barrier(&state.counters->barrier);
     }
-    if (blockIdx.x == 0) finish(state, batch, flags, flags == HEAVY);
+    if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), flags == HEAVY);
 }
 
 // Gives up a batch whose heavy leaves cannot be merged for want of memory. A cooperative launch.
@@ -181,6 +177,6 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void abandon(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     forget_updates(state, batch);
-    grid_barrier(&state.counters->barrier, state.n_blocks);
-    if (blockIdx.x == 0) finish(state, batch, DONE, false);
+    grid_barrier(&state.counters->barrier);
+    if (blockIdx.x == 0) finish(state, batch, status_word(state, DONE), false);
 }

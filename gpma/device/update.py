@@ -16,8 +16,8 @@ from .state import (
     BATCH,
     BUCKET,
     COUNTERS_BYTES,
+    RECORD_BYTES,
     STATE,
-    STATUS,
     RowIndex,
     Slots,
     Work,
@@ -30,12 +30,22 @@ from .state import (
 
 # Flags of a status (array.cuh).
 DONE, HEAVY, BAD_ROW = 0, 1, 2
+# Words of a status (array.cuh): the batch's sequence number << 32 | a value.
+FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAVES, FIRST_BAD_ROW = (
+    0,
+    1,
+    *range(5, 11),
+)
+STATUS_WORDS = 11
 # Threads of a block, as in update.cu.
 BLOCK_THREADS = 512
 MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
-SMALL_MAX = 4096
+SMALL_MAX = 32768
+# Of these, up to so many take one block on a multiprocessor, whose barriers are quicker; more take SMALL_BLOCKS.
+FEW_MAX = 2048
+SMALL_BLOCKS = 2
 # Up to so many, eight lanes together locate an update.
 TOGETHER_MAX = 300_000
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
@@ -86,16 +96,16 @@ class Pipeline:
         self._work: Work | None = None
         self._room = 0
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
-        self._partials = allocate(2 * self.n_blocks, np.uint64)
-        pinned = cupy.cuda.alloc_pinned_memory(STATUS.itemsize)
-        self.status = np.frombuffer(pinned, STATUS, 1)
-        self.status[:] = 0
-        self._words = memoryview(self.status.view(np.uint32))
+        self._partials = allocate(2 * SMALL_BLOCKS * self.n_blocks, np.uint64)
+        pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
+        status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
+        status[:] = 0
+        self._words = memoryview(status)
         self._sequence = 0
         self._n = self._n_leaves = 0
         state = self.state
         state["counters"], state["status"] = address(self._counters), pinned.ptr
-        state["partials"], state["n_blocks"] = address(self._partials), self.n_blocks
+        state["partials"] = address(self._partials)
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
         self._kernels = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
@@ -152,7 +162,8 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        self._launcher.start_cooperative(self._small, self.n_blocks, BLOCK_THREADS, self.stage_bytes)
+        blocks = self.n_blocks if self._n <= FEW_MAX else SMALL_BLOCKS * self.n_blocks
+        self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def large(self) -> int:
@@ -182,29 +193,37 @@ class Pipeline:
         self.wait()
 
     def wait(self) -> int:
-        """Wait until the batch's sequence number is published; returns the flags.
+        """Wait for the end of the batch; returns the flags.
+
+        Raises:
+            RuntimeError: a kernel failed.
+        """
+        return self.told(FLAGS)
+
+    def told(self, word: int) -> int:
+        """What the device says of the batch, once it does.
 
         Raises:
             RuntimeError: a kernel failed.
         """
         words, sequence = self._words, self._sequence
         spins = 0
-        while words[0] != sequence:
+        while (value := words[word]) >> 32 != sequence:
             spins += 1
             if spins > SPINS_MAX:
                 self.stream.synchronize()
-                if words[0] != sequence:
+                if words[word] >> 32 != sequence:
                     raise RuntimeError("the device did not finish a batch")
-        return words[1]
+        return value & 0xFFFF_FFFF
 
     def totals(self) -> tuple[int, int, int, int]:
-        """Updates of the finished batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
-        words = self._words
-        return words[2], words[3], words[4], words[5]
+        """Updates of the batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
+        told = self.told
+        return told(TOTALS), told(TOTALS + 1), told(TOTALS + 2), told(TOTALS + 3)
 
     def slots_moved(self) -> int:
-        """Keys that redistribution wrote for the finished batch."""
-        return self._words[10] | self._words[11] << 32
+        """Keys that redistribution wrote for the batch."""
+        return self.told(SLOTS_MOVED) | self.told(SLOTS_MOVED_HIGH) << 32
 
     def next_sequence(self) -> int:
         self._sequence = (self._sequence + 1) & 0xFFFF_FFFF
@@ -236,6 +255,9 @@ def _ceil(n: int, size: int) -> int:
 
 
 def _stage_bytes(weighted: bool) -> int:
-    """STAGE_BYTES of rebalance.cuh."""
-    n_leaves = 1 << 7
-    return (n_leaves << LEAF_SHIFT) * (12 if weighted else 8) + (n_leaves + 1 + 4) * 8
+    """STAGE_BYTES or MERGE_BYTES of rebalance.cuh, whichever is more."""
+    n_leaves, slot_bytes = 1 << 7, 12 if weighted else 8
+    stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (n_leaves + 1 + 4) * 8
+    leaf = slot_bytes << LEAF_SHIFT
+    merge = BLOCK_THREADS // BUCKET * (2 * (leaf + BUCKET * RECORD_BYTES) + leaf + BUCKET * slot_bytes)
+    return max(stage, merge)

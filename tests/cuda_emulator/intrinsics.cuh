@@ -6,6 +6,8 @@ template <class T> T load_cached(const T* from)
     return *from;
 }
 
+template <class T> T load_once(const T* from) { return *from; }
+
 template <class T> T load_wide(const T* from)
 {
     static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
@@ -13,14 +15,33 @@ template <class T> T load_wide(const T* from)
     return *from;
 }
 
-inline void grid_barrier(u32*, u32 n_blocks, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+inline void grid_barrier(u32*, const char* file = __builtin_FILE(), int line = __builtin_LINE())
 {
-    if (n_blocks != gridDim.x) emulator::fail("a grid barrier of another number of blocks than there are");
     emulator::grid_barrier(file, line);
 }
 
-inline void publish(u32* word, u32 value)
+inline void publish(u64* word, u64 value)
 {
     emulator::step_aside();
     *word = value;
 }
+
+template <class T> void store_wide(T* to, const T& value)
+{
+    static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
+    emulator::step_aside();
+    *to = value;
+}
+
+// What is copied arrives at once: a missing wait goes unnoticed.
+inline void copy_async(void* shared, const void* from)
+{
+    if (reinterpret_cast<u64>(shared) % 16 || reinterpret_cast<u64>(from) % 16)
+        emulator::fail("an asynchronous copy of 16 bytes between other addresses than multiples of 16");
+    emulator::step_aside();
+    memcpy(shared, from, 16);
+}
+
+inline void copy_async_commit() {}
+
+template <u32 LEFT> void copy_async_wait() { emulator::step_aside(); }
