@@ -132,7 +132,7 @@ def test_checkpoints_made_among_epochs_are_those_epochs(stream: Stream, monkeypa
     overlapped = set[int]()
 
     def by_and_by(self: EdgeCopy) -> bool:
-        """A piece an epoch, so that no copy is through in one."""
+        """A few pieces an epoch, so that a copy takes about six."""
         if threading.current_thread() is not engine:
             pieces.acquire(timeout=30)
         overlapped.add(stream.position.number)
@@ -143,12 +143,12 @@ def test_checkpoints_made_among_epochs_are_those_epochs(stream: Stream, monkeypa
         stream.epoch()
         stream.checkpoints.step()
         if stream.graph._copy is not None:
-            pieces.release()
+            pieces.release(1 + stream.graph.n_arcs // 100)
     pieces.release(1000)
     stream.checkpoints.close()
     found = read_all(stream.store)
     assert len(found) >= 3
-    assert len(overlapped) > 3 * len(found)  # copies went on while epochs passed
+    assert len(overlapped) > 2 * len(found)  # copies went on while epochs passed
     assert found[0].epoch == (1, stream.position.number)
     for one in found:
         stream.check(one)
