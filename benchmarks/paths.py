@@ -1,0 +1,124 @@
+"""Path programs from scratch and after batches of changes, the storage left out.
+
+    python benchmarks/paths.py [--scale 20] [--batch 1,100,10000,100000] [--json FILE]
+
+The graph and the updates are those of ``end_to_end.py``: RMAT, weights 1 to 255, four fifths upserts (which
+replace the weight of an edge that is there) and a fifth deletions. Programs take turns on every batch, and begin
+in another order each time, since the first one finds the caches cold. Medians; the last column is the ratio to a
+fresh start of the same program in the same run. Every program is audited at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba as nb
+import numpy as np
+from report import machine, save, show
+
+from graphtide.compute import registry
+from graphtide.compute.bfs import BFS
+from graphtide.compute.path_program import PathProgram
+from graphtide.compute.program import Refresh
+from graphtide.compute.sssp import SSSP
+from graphtide.compute.sswp import SSWP
+from graphtide.daemon.generate import Churn, Updates
+from graphtide.gpma import pma
+from graphtide.gpma.edges import EdgeBatch
+from graphtide.partition.graph import Graph, GraphChange
+
+
+class Bench:
+    """A loaded graph and the three programs from its largest hub."""
+
+    def __init__(self, churn: Churn, n_vertices: int) -> None:
+        self.n = n_vertices
+        self.graph = Graph()
+        for updates in churn.load(churn.settles_at):
+            self.apply(updates)
+        root = int(np.bincount(churn.src).argmax())
+        kinds: tuple[type[PathProgram], ...] = (BFS, SSSP, SSWP)
+        self.programs = [kind(kind.kind, (root,)) for kind in kinds]
+        for program in self.programs:
+            program.bind(np.array([root], np.uint32))
+            program.start(self.graph)
+        self.turn = 0
+
+    def apply(self, updates: Updates) -> GraphChange:
+        return self.graph.apply(EdgeBatch.of(updates.src, updates.dst, updates.ops, updates.weights), self.n)
+
+    def measure(self, work: Callable[[PathProgram], Refresh]) -> dict[str, tuple[float, Refresh]]:
+        """Seconds and report of each program, in a new order."""
+        self.turn += 1
+        found = {}
+        for k in range(len(self.programs)):
+            program = self.programs[(k + self.turn) % len(self.programs)]
+            started = time.perf_counter()
+            refresh = work(program)
+            found[program.id] = time.perf_counter() - started, refresh
+        return found
+
+
+def table(
+    runs: list[dict[str, tuple[float, Refresh]]], fresh_ms: dict[str, float], batch: str
+) -> list[dict[str, Any]]:
+    """One row per program: medians over the runs."""
+    rows = []
+    for id in sorted(runs[0]):
+        ms = float(np.median([run[id][0] for run in runs])) * 1e3
+        reports = [run[id][1] for run in runs]
+        rows.append(
+            {
+                "batch": batch,
+                "program": id,
+                "ms": ms,
+                "edges read": float(np.median([report.edges_read for report in reports])),
+                "active": float(np.median([report.active for report in reports])),
+                "started over": sum(report.started_over for report in reports),
+                "fresh start / this": fresh_ms.get(id, ms) / ms,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=int, default=20)
+    parser.add_argument("--batch", default="1,100,10000,100000")
+    parser.add_argument("--epochs", type=int, default=9, help="epochs at each batch size, after a first one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    pma.warm_up()
+    registry.warm_up(
+        directed=True, weighted=True, programs=[(kind, {"source": 0}) for kind in ("bfs", "sssp", "sswp")]
+    )
+    churn = Churn(scale=arguments.scale, pool=20_000_000 * 2**arguments.scale // 2**20, seed=arguments.seed)
+    bench = Bench(churn, 1 << arguments.scale)
+    runs = [bench.measure(lambda program: program.start(bench.graph)) for _ in range(5)]
+    rows = table(runs, {}, "from scratch")
+    fresh_ms = {row["program"]: row["ms"] for row in rows}
+    for batch in map(int, arguments.batch.split(",")):
+        runs = []
+        for _ in range(arguments.epochs + 1):
+            change = bench.apply(churn.next(batch))
+            runs.append(bench.measure(lambda program, change=change: program.refresh(bench.graph, change)))
+        rows += table(runs[1:], fresh_ms, f"{batch:,}")
+    threads = nb.get_num_threads()
+    show(f"{bench.graph.n_edges:,} edges, {threads} threads, median of {arguments.epochs} epochs", rows)
+    for program in bench.programs:
+        found = program.audit(bench.graph)
+        assert not found, (program.id, found)
+    print("the audit found every value right")
+    save(
+        arguments.json,
+        {"machine": machine(), "parameters": vars(arguments) | {"json": None}, "threads": threads, "rows": rows},
+    )
+
+
+if __name__ == "__main__":
+    main()
