@@ -17,12 +17,15 @@ M majorant = w - slack with slack <= SLACK * w: then M majorant >= (1 - SLACK) w
 is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = max(majorant / estimate):
 
     a = bound * ratio / (1 - SLACK)        |y - estimate| <= a * estimate     at every vertex
-    error_bound = 2 a / (1 - a)            relative error of estimate / sum(estimate)
+    b = |r| / ((1 - d) sum(estimate))      |sum(y) - sum(estimate)| <= b * sum(estimate)
+    error_bound = (a + min(a, b)) / (1 - a)    relative error of estimate / sum(estimate)
 
-``bound`` is set so that error_bound stays below the tolerance; where the ratio outgrows its allowance, the
-bound is tightened and the residuals are solved to it before anything is published. What the proof leaves
-out is rounding: kept residuals drift by about 1e-16 an operation, for which ``DRIFT`` of the bound is
-reserved; the audit recomputes them and compares.
+|r| being the sum of the sizes of all residuals (columns of M^-1 add up to at most 1 / (1 - d)). In a sum errors
+cancel that bind at single vertices: b is far below a after dense passes, and the bound may be larger for it.
+``bound`` is set so that error_bound stays below the tolerance; where the ratio or b outgrows its allowance, the
+bound is tightened and the residuals are solved to it before anything is published. What the proof leaves out is
+rounding: kept residuals drift by about 1e-16 an operation, for which ``DRIFT`` of the bound is reserved; the audit
+recomputes them and compares.
 
 **Vertices.** A deleted vertex leaves the system: no restart, no value, no weight, and no edge. A new or revived
 one enters it without edges, solved: value and majorant are 1.
@@ -40,7 +43,7 @@ import numpy.typing as npt
 from ..gpma.edges import EdgeBatch, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import pagerank_kernels as kernels
-from .pagerank_kernels import EDGES, PASSES, PUSHES, SWEEPS, WORK_SLOTS, System
+from .pagerank_kernels import EDGES, NORM, PASSES, PUSHES, SIZE, SWEEPS, WORK_SLOTS, System
 from .program import Answer, Column, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -61,6 +64,10 @@ DRIFT = 0.01
 RATIO_ALLOWANCE = 1.1
 # By how much the bound is tightened at once, at most.
 RATIO_STEP = 4.0
+# How far the error of the sum may grow before the bound is tightened, and the share of the tolerance that it may
+# take in any case.
+SUM_ALLOWANCE = 1.25
+SUM_SHARE_MIN = 0.1
 # The first threshold of pushes, in multiples of the bound.
 LEVEL = 4.0
 # An edge costs about so many times as much in a push as in a dense pass ...
@@ -70,7 +77,7 @@ PUSH_MIN = 2048
 # Dense passes in one solve, after which termination rests on pushes alone.
 PASSES_MAX = 256
 # With more changes than this share of the edges, residuals are computed anew instead of being edited.
-EDIT_SHARE = 1 / 100
+EDIT_SHARE = 1 / 10
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
@@ -122,7 +129,8 @@ class PageRank(RandomWalk):
                 edit = self._edit(graph, change, _estimate(system))
                 kernels.flag(edit.touched, edit.touched.size, system.flags)
                 kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
-                system.norm[0] += edit.norm_by
+                system.sums[NORM] += edit.norm_by
+                system.sums[SIZE] += edit.size_by
                 work[EDGES] += edit.edges_read
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:
@@ -134,7 +142,7 @@ class PageRank(RandomWalk):
 
     def scalars(self) -> dict[str, float]:
         return {
-            "norm": float(self._first.norm[0]),
+            "norm": float(self._first.sums[NORM]),
             "error_bound": self.error_bound,
             "amplification": self._ratio / (1 - SLACK),
         }
@@ -143,23 +151,29 @@ class PageRank(RandomWalk):
     def error_bound(self) -> float:
         """The certified relative error of every result, normalising included (see the head of this file)."""
         a = self._bound * (1 + DRIFT) * self._ratio / (1 - SLACK)
-        return 2 * a / (1 - a) if a < 1 else math.inf
+        return (a + min(a, self._sum_error)) / (1 - a) if a < 1 else math.inf
+
+    @property
+    def _sum_error(self) -> float:
+        """The certified relative error of the sum of the estimates."""
+        norm, size = map(float, self._first.sums)
+        return (1 + DRIFT) * max(0.0, size) / ((1 - self.damping) * norm) if norm > 0 else 0.0
 
     def state(self) -> dict[str, Column]:
         n = self._n
-        scalars = [self._first.norm[0], self._bound, self._ratio, self._ratio_allowed, self._unseen]
+        scalars = [self._bound, self._ratio, self._ratio_allowed, self._sum_allowed, self._unseen]
         return {
             "estimate": self._first.value[:n],
             "residual": self._first.residual[:n],
             "weight": self._first.weight[:n],
             "majorant": self._second.value[:n],
             "slack": self._second.residual[:n],
-            "scalars": np.array(scalars),
+            "scalars": np.array([*self._first.sums, *scalars]),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {name: (5,) if name == "scalars" else (n,) for name in self.state()}
+        shapes = {name: (7,) if name == "scalars" else (n,) for name in self.state()}
         wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
         if wrong:
             raise ValueError(f"the saved {wrong[0]} is not that of a graph of {n} vertices")
@@ -170,9 +184,9 @@ class PageRank(RandomWalk):
         self._first.rhs[:n] = state["weight"] > 0
         self._second.value[:n] = state["majorant"]
         self._second.residual[:n] = state["slack"]
-        self._first.norm[0] = state["scalars"][0]
-        self._bound, self._ratio, self._ratio_allowed = map(float, state["scalars"][1:4])
-        self._unseen = int(state["scalars"][4])
+        self._first.sums[:] = state["scalars"][:2]
+        self._bound, self._ratio, self._ratio_allowed, self._sum_allowed = map(float, state["scalars"][2:6])
+        self._unseen = int(state["scalars"][6])
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
@@ -205,10 +219,15 @@ class PageRank(RandomWalk):
         return found, read + read_again
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        norm, total = float(self._first.norm[0]), float(self._first.value[: self._n].sum())
-        if abs(norm - total) <= 1e-9 * total:
-            return [], 0
-        return [Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}")], 0
+        norm, size = map(float, self._first.sums)
+        total = float(self._first.value[: self._n].sum())
+        sizes = float(np.abs(self._first.residual[: self._n]).sum())
+        found = []
+        if not abs(norm - total) <= 1e-9 * total:
+            found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
+        if not sizes <= size + DRIFT * size + 1e-12 * total:
+            found.append(Violation("pagerank-sum", f"|r| {size!r}, but residuals add up to {sizes!r}"))
+        return found, 0
 
     def memory_bytes(self) -> int:
         shared = self._first.weight.nbytes + self._second.rhs.nbytes
@@ -228,6 +247,7 @@ class PageRank(RandomWalk):
         self._first = _system(capacity, np.zeros(capacity, np.float32), weight)
         self._second = _system(capacity, weight, weight)
         self._n = n
+        self._sum_allowed = SUM_SHARE_MIN * self.tolerance
         self._allow(1.0)
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
@@ -236,7 +256,11 @@ class PageRank(RandomWalk):
         """Set the bound for ratios up to somewhat over this one."""
         self._ratio = ratio
         self._ratio_allowed = RATIO_ALLOWANCE * ratio
-        a = self.tolerance / (2 + self.tolerance)
+        self._set_bound()
+
+    def _set_bound(self) -> None:
+        """The widest bound with which both allowances keep to the tolerance."""
+        a = max(self.tolerance - self._sum_allowed, self.tolerance / 2) / (1 + self.tolerance)
         self._bound = a * (1 - SLACK) / ((1 + DRIFT) * self._ratio_allowed)
 
     def _add_vertices(self, n: int, appeared: Vertices) -> None:
@@ -250,13 +274,14 @@ class PageRank(RandomWalk):
         self._n = n
         for column in (first.value, first.rhs, first.weight, second.value):
             column[appeared] = 1
-        first.norm[0] += appeared.size
+        first.sums[NORM] += appeared.size
         kernels.mark_moved(appeared, appeared.size, first.moved)
 
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more."""
         first, second = self._first, self._second
-        first.norm[0] -= first.value[gone].sum()
+        first.sums[NORM] -= first.value[gone].sum()
+        first.sums[SIZE] -= np.abs(first.residual[gone]).sum()
         for column in (first.value, first.residual, first.rhs, first.weight, second.value, second.residual):
             column[gone] = 0
         kernels.mark_moved(gone, gone.size, first.moved)
@@ -291,7 +316,7 @@ class PageRank(RandomWalk):
             kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
             self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, anew, work)
             anew = False
-            if not self._ratio_holds(work):
+            if not self._ratio_holds(work) or not self._sum_holds():
                 first.flags[:] = 1
             elif not first.flags.any():
                 return
@@ -321,6 +346,7 @@ class PageRank(RandomWalk):
 
     def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
         self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
+        system.sums[:] = system.value[: self._n].sum(), self._pulls.size
         system.moved[:] = _ALL
         self._unseen = self._n + 1
         work[EDGES] += self._pulls.edges
@@ -348,6 +374,20 @@ class PageRank(RandomWalk):
         self._unseen = self._n + 1
         return False
 
+    def _sum_holds(self) -> bool:
+        """Whether the error of the sum is within its allowance; if not, the bound has been tightened for it."""
+        largest = self.tolerance / 2
+        error = self._sum_error
+        if error <= self._sum_allowed or self._sum_allowed == largest:
+            if SUM_ALLOWANCE**3 * error <= self._sum_allowed:
+                # There is room: what comes next need not be solved as far.
+                self._sum_allowed = max(SUM_ALLOWANCE * error, SUM_SHARE_MIN * self.tolerance)
+                self._set_bound()
+            return True
+        self._sum_allowed = min(SUM_ALLOWANCE * error, largest)
+        self._set_bound()
+        return False
+
     def _report(self, work: Work, *, whole: bool) -> Refresh:
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
@@ -356,7 +396,7 @@ class PageRank(RandomWalk):
         self._second.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
-            self._first.norm[0] = self._first.value[: self._n].sum()
+            self._first.sums[NORM] = self._first.value[: self._n].sum()
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},
             iterations=int(work[SWEEPS] + work[PASSES]),
@@ -375,7 +415,7 @@ def _system(capacity: int, rhs: Column, weight: Column) -> System:
         weight,
         np.zeros(capacity // BLOCK, np.uint8),
         np.zeros(capacity // 64, np.uint64),
-        np.zeros(1),
+        np.zeros(2),
     )
 
 
@@ -387,7 +427,7 @@ def _grown(system: System, capacity: int, rhs: Column, weight: Column) -> System
         weight,
         extended(system.flags, capacity // BLOCK),
         extended(system.moved, capacity // 64),
-        system.norm,
+        system.sums,
     )
 
 

@@ -34,8 +34,8 @@ class System(NamedTuple):
 
     ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
     float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
-    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``norm``: float64[1], the sum of
-    the values; the second system has no use for it.
+    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[2], of the values
+    and of the sizes of the residuals; the second system has no use for them.
     """
 
     value: F64
@@ -44,12 +44,15 @@ class System(NamedTuple):
     weight: F32
     flags: U8
     moved: U64
-    norm: F64
+    sums: F64
 
 
 # Slots of the ``work`` counters (int64).
 PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
+
+# Slots of ``System.sums``.
+NORM, SIZE = range(2)
 
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
@@ -123,7 +126,8 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
     above = limits.above
     pushes = np.int64(0)
     edges = np.int64(0)
-    grown_by = 0.0
+    norm_by = 0.0
+    size_by = 0.0
     ring = np.empty(_RING, np.int64)
     head = np.int64(0)
     tail = np.int64(0)
@@ -161,7 +165,8 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
         x = residual[v]
         residual[v] = 0.0
         value[v] += x
-        grown_by += x
+        norm_by += x
+        size_by -= abs(x)
         moved[v >> 6] |= _ONE << np.uint64(v & 63)
         pushes += 1
         remaining = np.int64(degrees[v])
@@ -173,13 +178,16 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
                 end = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
                 for i in range(slot, end):
                     u = np.uintp(keys[i] & LOW)
-                    r = residual[u] + share
+                    before = residual[u]
+                    r = before + share
                     residual[u] = r
+                    size_by += abs(r) - abs(before)
                     flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
-    system.norm[0] += grown_by
+    system.sums[NORM] += norm_by
+    system.sums[SIZE] += size_by
     work[PUSHES] += pushes
     work[EDGES] += edges
     work[SWEEPS] += 1

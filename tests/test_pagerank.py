@@ -265,7 +265,7 @@ def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: 
     apply(graph, [(0, 399, 1), (1, 398, 1)], 400)
     assert "pagerank-residual" in {violation.rule for violation in program.audit(graph)}
 
-    for index, rule in ((0, "pagerank-norm"), (2, "pagerank-ratio"), (3, None)):
+    for index, rule in ((0, "pagerank-norm"), (1, "pagerank-sum"), (3, "pagerank-ratio"), (4, None)):
         program, graph = started(graphs)
         state = dict(program.state())
         state["scalars"][index] *= 0.9
@@ -274,7 +274,7 @@ def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: 
 
     program, graph = started(graphs)
     state = dict(program.state())
-    state["scalars"][1] *= 3
+    state["scalars"][2] *= 3
     program.restore(state, graph)
     assert {violation.rule for violation in program.audit(graph)} == {"pagerank-tolerance"}
 
@@ -333,7 +333,7 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     state = program.state()
     light = int(np.argmin(state["weight"]))
     assert state["weight"][light] == 1
-    state["residual"][light] += 0.5 * pagerank.DRIFT * state["scalars"][1]
+    state["residual"][light] += 0.5 * pagerank.DRIFT * state["scalars"][2]
     assert program.audit(graph) == []
     assert 0.4 < program.drift < 0.6
 
