@@ -65,7 +65,8 @@ def audit_leaves(
     _report(found, "look-up", "keys are not found where they are", keys[ends][~array.has_edge(keys[ends])])
     _check_rows(found, view, keys, leaves, last)
     if mirror is not None:
-        weights = view.weights[block].reshape(-1, slots)[live] if array.weighted else None
+        is_weighted = array.weighted and mirror.weighted
+        weights = view.weights[block].reshape(-1, slots)[live] if is_weighted else None
         image = transpose(keys)
         alike = mirror.has_edge(image) if weights is None else mirror.weights_of(image) == weights
         _report(found, "mirror", "arcs that the rows of the other direction lack, or hold otherwise", keys[~alike])
