@@ -10,7 +10,7 @@ import numpy as np
 
 from ..gpma.edges import EdgeBatch, Op, Vertices
 from ..partition.graph import Graph, GraphChange
-from .audit_storage import audit_leaves
+from .audit_storage import audit_leaves, leaf_after
 from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
@@ -120,6 +120,7 @@ def warm_up(*, directed: bool, weighted: bool) -> None:
             type(program).read(published, np.zeros(1, np.uint32))
         for array in graph.host.arrays:
             audit_leaves(graph, array, None, 0, array.view().counts.size)
+            leaf_after(array.view(), graph.n_vertices, np.uint64(0))
     finally:
         graph.close()
 
