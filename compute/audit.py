@@ -26,7 +26,7 @@ import numpy as np
 from ..gpma.edges import Vertices
 from ..gpma.pma import PackedMemoryArray
 from ..partition.graph import Graph
-from .audit_storage import audit_leaves, audit_totals, last_key_before
+from .audit_storage import audit_leaves, audit_totals, last_key_before, leaf_after
 from .engine import STORAGE, Engine
 from .program import Column, Program, Violation
 
@@ -40,8 +40,6 @@ FIRST_WORK = 4096
 # One measurement of the pace counts for no more than this factor.
 PACE_STEP = 4.0
 PACE_MIN = 1e-10
-# Units of a slice, at least: the first leaf may have been checked before.
-UNITS_MIN = 2
 # The most units of a slice.
 UNITS_MAX = 1 << 18
 # How many vertices a violation names.
@@ -219,10 +217,10 @@ class Auditor:
         """Where a slice of about so many seconds ends, and the work that it holds."""
         pace = self._pace.get(target)
         wanted = FIRST_WORK if pace is None else int(seconds / pace)
-        ahead = min(size, begin + min(wanted + UNITS_MIN, UNITS_MAX))
+        ahead = min(size, begin + min(wanted + 1, UNITS_MAX))
         # One more for each unit: those without edges are work, too.
         work = np.cumsum(work_of(begin, ahead).astype(np.int64) + 1)
-        taken = min(max(int(np.searchsorted(work, wanted, side="right")), UNITS_MIN), work.size)
+        taken = min(max(int(np.searchsorted(work, wanted, side="right")), 1), work.size)
         return begin + taken, int(work[taken - 1])
 
     def _learn(self, target: str, pace: float) -> None:
@@ -259,21 +257,15 @@ def _compare(own: Mapping[str, Column], published: Mapping[str, Column], begin: 
 def _leaves(graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None) -> _Check:
     """The leaves of one array. Keys move between leaves: a slice goes on from the last key, not the last leaf."""
     last_key: np.uint64 | None = None
-    past_empty = 0
 
     def resume() -> int:
-        if last_key is None or past_empty:
-            return past_empty
-        view = array.view()
-        heads = view.keys[:: 1 << view.leaf_shift]
-        return max(int(np.searchsorted(heads, last_key, side="right")) - 1, 0)
+        return 0 if last_key is None else leaf_after(array.view(), graph.n_vertices, last_key)
 
     def run(begin: int, end: int) -> Found:
-        nonlocal last_key, past_empty
-        key = last_key_before(array.view(), end)
-        # Empty leaves, which should not be, must not hold us up for ever.
-        past_empty = end if key is None or key == last_key else 0
-        last_key = key
+        nonlocal last_key
+        # Of the first leaf alone, too: in an array out of order the key must rise all the same, or we never end.
+        before = [last_key_before(array.view(), leaf) for leaf in (begin + 1, end)]
+        last_key = max((key for key in (*before, last_key) if key is not None), default=None)
         return audit_leaves(graph, array, mirror, begin, end)
 
     def work(begin: int, end: int) -> Vertices:

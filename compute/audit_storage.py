@@ -42,8 +42,9 @@ def audit_leaves(
         leaf = begin + int(impossible[0])
         return [Violation("counts", f"leaf {leaf} of {slots} slots holds {counts[impossible[0]]} keys")], 0
     found = []
-    sparse = np.flatnonzero(counts < LEAF_LOWER * slots) if view.counts.size > 1 else impossible
-    if sparse.size:
+    # Empty leaves may be there while the array grows; that none is empty by mistake is for rows and totals.
+    sparse = np.flatnonzero((counts > 0) & (counts < LEAF_LOWER * slots))
+    if sparse.size and np.count_nonzero(view.counts) > 1:
         leaf = begin + int(sparse[0])
         found.append(Violation("density", f"leaf {leaf} holds {counts[sparse[0]]} keys, too few"))
     live = np.arange(slots) < counts[:, None]
@@ -65,7 +66,8 @@ def audit_leaves(
     _report(found, "look-up", "keys are not found where they are", keys[ends][~array.has_edge(keys[ends])])
     _check_rows(found, view, keys, leaves, last)
     if mirror is not None:
-        weights = view.weights[block].reshape(-1, slots)[live] if array.weighted else None
+        is_weighted = array.weighted and mirror.weighted
+        weights = view.weights[block].reshape(-1, slots)[live] if is_weighted else None
         image = transpose(keys)
         alike = mirror.has_edge(image) if weights is None else mirror.weights_of(image) == weights
         _report(found, "mirror", "arcs that the rows of the other direction lack, or hold otherwise", keys[~alike])
@@ -108,13 +110,38 @@ def _check_rows(
 
 def last_key_before(view: RowView, leaf: int) -> np.uint64 | None:
     """The last key before a leaf, or None."""
-    while leaf > 0:
-        leaf -= 1
-        count = min(int(view.counts[leaf]), 1 << view.leaf_shift)
+    slot = _last_slot_before(view.counts, view.leaf_shift, leaf)
+    return None if slot < 0 else np.uint64(view.keys[slot])
+
+
+def leaf_after(view: RowView, n_vertices: int, key: np.uint64) -> int:
+    """The first leaf with a key above this one; as many as there are leaves if there is none."""
+    found: int = _leaf_after(view.keys, view.counts, view.leaf_shift, view.row_leaf, view.degrees, n_vertices, key)
+    return found
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _last_slot_before(counts, leaf_shift, leaf):  # type: ignore[no-untyped-def]
+    """The slot of the last key before a leaf, or -1."""
+    for k in range(leaf - 1, -1, -1):
+        count = min(np.int64(counts[k]), np.int64(1) << leaf_shift)
         if count > 0:
-            last: np.uint64 = view.keys[(leaf << view.leaf_shift) + count - 1]
-            return last
-    return None
+            return (np.int64(k) << leaf_shift) + count - 1
+    return np.int64(-1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _leaf_after(keys, counts, leaf_shift, row_leaf, degrees, n, key):  # type: ignore[no-untyped-def]
+    row = np.int64(key >> np.uint64(32))
+    while row < n and degrees[row] == 0:
+        row += 1
+    leaf = np.int64(row_leaf[row]) if row < n else np.int64(counts.size)
+    while leaf < counts.size:
+        count = min(np.int64(counts[leaf]), np.int64(1) << leaf_shift)
+        if count > 0 and keys[(leaf << leaf_shift) + count - 1] > key:
+            return leaf
+        leaf += 1
+    return np.int64(counts.size)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

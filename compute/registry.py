@@ -11,7 +11,7 @@ import numpy as np
 
 from ..gpma.edges import EdgeBatch, Op, Vertices
 from ..partition.graph import Graph, GraphChange
-from .audit_storage import audit_leaves
+from .audit_storage import audit_leaves, leaf_after
 from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
@@ -175,6 +175,7 @@ def warm_up(
             type(program).read(published, np.zeros(1, np.uint32))
         for array in graph.host.arrays:
             audit_leaves(graph, array, None, 0, array.view().counts.size)
+            leaf_after(array.view(), graph.n_vertices, np.uint64(0))
     finally:
         graph.close()
 

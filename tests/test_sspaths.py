@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -22,7 +23,8 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphtide.compute import bfs, sspaths
+from graphtide.compute import sspaths
+from graphtide.compute.bfs import BFS
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.sspaths import SSPaths
 from graphtide.compute.sspaths_kernels import LIMIT
@@ -164,7 +166,7 @@ def test_rechunking_changes_nothing(history: History, seed: int) -> None:
 
 
 def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bfs, "_TRIM_FLOOR", 0)
+    monkeypatch.setattr(sys.modules[BFS.refresh.__module__], "_TRIM_FLOOR", 0)
     started_over = 0
     for seed in range(6):
         run = Run(seed % 2 == 0)
