@@ -795,9 +795,9 @@ def test_check_sees_that_redistributed_windows_are_even() -> None:
             array._slots.counts[begin] += 2
             assert array.check() == []
             if end - begin < array._layout.n_leaves:
-                array._layout.upper[: array._layout.height] -= 0.5
+                array._layout.upper[:] -= 1
                 assert any("out of bounds" in problem for problem in array._check_windows())
-                array._layout.upper[: array._layout.height] += 0.5
+                array._layout.upper[:] += 1
     assert seen > 5
 
 
