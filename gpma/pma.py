@@ -307,9 +307,7 @@ class PackedMemoryArray:
             height = (begin ^ (end - 1)).bit_length()
             least, most = (bounds[height] * (end - begin) * LEAF_SLOTS for bounds in (layout.lower, layout.upper))
             if end - begin < layout.n_leaves and not least <= counts.sum(dtype=np.int64) <= most:
-                return [
-                    f"leaves {begin} to {end} were redistributed, but are out of the bounds of height {height}"
-                ]
+                return [f"leaves {begin} to {end} were redistributed and out of bounds for height {height}"]
         return []
 
     def _check_stretch(self) -> list[str]:
