@@ -354,7 +354,7 @@ class PackedMemoryArray:
         differing, largest, n_below, ordered = sorting.survey(keys, pivot)
         if largest >> 32 >= self._n_vertices:
             raise ValueError(f"the batch names row {largest >> 32} of {self._n_vertices}")
-        packing = Packing.of(int(keys[0]), differing)
+        packing = Packing.of(int(keys[0]), differing, keys.size)
         if not ordered:
             sorting.divide(keys, packing, pivot, n_below, work.sort)
 
