@@ -257,8 +257,8 @@ class PackedMemoryArray:
         """Violated invariants, in words; empty when all is well.
 
         Order, heads, degrees and row index; densities as far as ``windows.py`` promises them: of every leaf, of
-        the whole array, and of the windows that the last batch redistributed. Right after ``prepare`` the
-        windows are not to be seen.
+        the whole array, and of the windows that the last batch redistributed (after growth, and
+        between ``prepare`` and ``commit``, these cannot be seen).
         """
         n_leaves = self._layout.n_leaves
         slots = self._slots
@@ -451,6 +451,7 @@ class PackedMemoryArray:
     def _open_stretch(self, layout: Layout) -> None:
         before, after = self._layout.n_leaves, layout.n_leaves
         self._edges_left = self._n_edges
+        self._n_windows = 0  # the bounds are others now
         self._columns.prefer_large_pages(after)
         self._populator.start(self._columns, before, after)
         self._slots = self._columns.slots(after, (before, after))
