@@ -71,6 +71,8 @@ class PackedMemoryArray:
         self._populator = Populator()
         # While a migration goes on: the edges left of the stretch.
         self._edges_left = 0
+        # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
+        self._n_windows = 0
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
         self._no_work = self._work = new_work(0, weighted=weighted)
 
@@ -119,6 +121,7 @@ class PackedMemoryArray:
             self._release(layout.n_leaves, self._layout.n_leaves)
         self._columns.prefer_large_pages(layout.n_leaves)
         self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
+        self._n_windows = 0
         self._rows.degrees[:] = 0
         spread.count_degrees(keys, self._rows.degrees)
         spread.load(keys, weights, self._slots, self._rows.leaf)
@@ -141,6 +144,7 @@ class PackedMemoryArray:
             ValueError: the batch names a row that does not exist (``ensure_vertices``).
             MemoryError: there is not enough.
         """
+        self._n_windows = 0
         parts = self._look_up(batch) if len(batch) else []
         totals = [sum(part.totals[state] for part in parts) for state in range(4)]
         n_edges = self._n_edges + totals[INSERTED] - totals[DELETED]
@@ -167,6 +171,7 @@ class PackedMemoryArray:
         if other is not None and layout.n_leaves > n_leaves_before:
             self._move_to(other, n_leaves_before)
         m = sum(part.end - part.begin for part in parts)
+        self._n_windows = 0
         if self.migrating:
             begin, end = parts[0].begin, parts[-1].end
             self._edges_left += migration.net_change(self._work.updates, begin, end, self._slots.stretch_begin)
@@ -186,6 +191,7 @@ class PackedMemoryArray:
         self._layout = layout
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
+            self._n_windows = 0
         return report(columns, slots_moved, weighted=self.weighted)
 
     def view(self) -> RowView:
@@ -248,7 +254,12 @@ class PackedMemoryArray:
         }
 
     def check(self) -> list[str]:
-        """Violated invariants, in words; empty when all is well."""
+        """Violated invariants, in words; empty when all is well.
+
+        Order, heads, degrees and row index; densities as far as ``windows.py`` promises them: of every leaf, of
+        the whole array, and of the windows that the last batch redistributed (after growth, and
+        between ``prepare`` and ``commit``, these cannot be seen).
+        """
         n_leaves = self._layout.n_leaves
         slots = self._slots
         counts = slots.counts
@@ -262,7 +273,13 @@ class PackedMemoryArray:
             problems.append("keys are not in strictly ascending order")
         if not self._layout.edges_min <= self._n_edges <= self._layout.edges_max:
             problems.append(f"{self._n_edges} edges are out of bounds for {n_leaves} leaves")
-        return problems + self._check_leaves() + self._check_stretch() + self._check_rows(keys)
+        return (
+            problems
+            + self._check_leaves()
+            + self._check_windows()
+            + self._check_stretch()
+            + self._check_rows(keys)
+        )
 
     def _check_leaves(self) -> list[str]:
         slots = self._slots
@@ -279,6 +296,19 @@ class PackedMemoryArray:
         if (heads[1:] <= slots.keys[first[:-1] + counts[:-1] - 1]).any():
             problems.append("a head is not above all keys before it")
         return problems
+
+    def _check_windows(self) -> list[str]:
+        found, layout = self._work.windows, self._layout
+        for x in range(self._n_windows):
+            begin, end = int(found.begin[x]), int(found.end[x])
+            counts = self._slots.counts[begin:end]
+            if counts.max() - counts.min() > 1:
+                return [f"leaves {begin} to {end} were redistributed, but not evenly"]
+            height = (begin ^ (end - 1)).bit_length()
+            least, most = (bounds[height] * (end - begin) * LEAF_SLOTS for bounds in (layout.lower, layout.upper))
+            if end - begin < layout.n_leaves and not least <= counts.sum(dtype=np.int64) <= most:
+                return [f"leaves {begin} to {end} were redistributed and out of bounds for height {height}"]
+        return []
 
     def _check_stretch(self) -> list[str]:
         slots = self._slots
@@ -324,7 +354,7 @@ class PackedMemoryArray:
         differing, largest, n_below, ordered = sorting.survey(keys, pivot)
         if largest >> 32 >= self._n_vertices:
             raise ValueError(f"the batch names row {largest >> 32} of {self._n_vertices}")
-        packing = Packing.of(int(keys[0]), differing)
+        packing = Packing.of(int(keys[0]), differing, keys.size)
         if not ordered:
             sorting.divide(keys, packing, pivot, n_below, work.sort)
 
@@ -393,6 +423,7 @@ class PackedMemoryArray:
             redistribute(0, n)
         if closes_stretch:
             self._slots = self._columns.slots(layout.n_leaves)
+        self._n_windows = n
         return int(moved)
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
@@ -420,12 +451,14 @@ class PackedMemoryArray:
     def _open_stretch(self, layout: Layout) -> None:
         before, after = self._layout.n_leaves, layout.n_leaves
         self._edges_left = self._n_edges
+        self._n_windows = 0  # the bounds are others now
         self._columns.prefer_large_pages(after)
         self._populator.start(self._columns, before, after)
         self._slots = self._columns.slots(after, (before, after))
 
     def _migrate(self, edges: int) -> int:
         """Let about so many edges migrate; returns the slots written."""
+        self._n_windows = 0
         moved = 0
         edges = min(edges, self._edges_left)
         n_leaves = self._slots.counts.size

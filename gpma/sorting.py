@@ -2,7 +2,8 @@
 
 Only bits that differ somewhere in the batch are sorted. Keys are ``src << 32 | dst`` over dense ids, so both
 halves have a run of leading bits that all keys share; leaving those out turns 64 bits into about twice the
-logarithm of the number of vertices, which halves the passes.
+logarithm of the number of vertices, which halves the passes. The bits that this saves hold the position of the
+update in the batch, if they are enough; otherwise positions move along in an array of their own.
 
 A batch may be divided at a pivot into two parts that are sorted side by side. The left part is compacted
 towards its end and the right one towards its begin, so that what is left of both lies together.
@@ -35,19 +36,24 @@ _ZERO = np.uint64(0)
 
 
 class Packing(NamedTuple):
-    """How keys become words of few bits: ``low_bits`` of dst, above them ``high_bits`` of src; the others are
-    the same in the whole batch, ``shared``."""
+    """How keys become words of few bits: from the highest one ``high_bits`` of src, ``low_bits`` of dst and
+    ``position_bits`` of the position in the batch (0: positions are kept apart). The other bits of all keys are
+    the same, ``shared``."""
 
     shared: np.uint64
-    low_bits: int
     high_bits: int
+    low_bits: int
+    position_bits: int
 
     @classmethod
-    def of(cls, key: int, differing: int) -> Packing:
-        """For a batch that has this key, and others that differ in these bits."""
-        low_bits, high_bits = (differing & 0xFFFF_FFFF).bit_length(), (differing >> 32).bit_length()
+    def of(cls, key: int, differing: int, n: int) -> Packing:
+        """For n updates, of which one has this key, and others differ from it in these bits."""
+        high_bits, low_bits = (differing >> 32).bit_length(), (differing & 0xFFFF_FFFF).bit_length()
         varying = (((1 << high_bits) - 1) << 32) | ((1 << low_bits) - 1)
-        return cls(np.uint64(key & ~varying), low_bits, high_bits)
+        position_bits = (n - 1).bit_length()
+        if high_bits + low_bits + position_bits > 64:
+            position_bits = 0
+        return cls(np.uint64(key & ~varying), high_bits, low_bits, position_bits)
 
 
 class SortScratch(NamedTuple):
@@ -60,17 +66,19 @@ class SortScratch(NamedTuple):
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _insertion_sort(words: Keys, positions: Positions) -> None:
+def _insertion_sort(words: Keys, positions: Positions, shift: Int) -> None:
     for i in range(1, words.size):
         word = words[i]
-        position = positions[i]
+        position = positions[i] if positions.size else np.uint32(0)
         j = i
-        while j > 0 and words[j - 1] > word:
+        while j > 0 and (words[j - 1] >> shift) > (word >> shift):
             words[j] = words[j - 1]
-            positions[j] = positions[j - 1]
+            if positions.size:
+                positions[j] = positions[j - 1]
             j -= 1
         words[j] = word
-        positions[j] = position
+        if positions.size:
+            positions[j] = position
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -89,24 +97,25 @@ def _radix_pass(
         to = np.uintp(offsets[digit])
         offsets[digit] += np.uint32(1)
         to_words[to] = word
-        to_positions[to] = positions[np.uintp(i)]
+        if positions.size:
+            to_positions[to] = positions[np.uintp(i)]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _radix_sort(scratch: SortScratch, begin: Int, end: Int, n_bits: Int) -> bool:
-    """Sort words[begin:end] (with positions) by their low n_bits; True if the result is in the other arrays."""
-    n = end - begin
+def _radix_sort(
+    words: Keys, positions: Positions, other_words: Keys, other_positions: Positions, low: Int, n_bits: Int
+) -> bool:
+    """Sort words (with positions, if any) by their bits low..low + n_bits; True if the others have the result."""
+    n = words.size
     digit_max = WIDE_DIGIT_BITS if n >= WIDE_DIGITS_MIN else NARROW_DIGIT_BITS
     passes = (n_bits + digit_max - 1) // digit_max
     digit_bits = (n_bits + passes - 1) // passes
     radix = 1 << digit_bits
     mask = np.uint64(radix - 1)
-    words, positions = scratch.words[begin:end], scratch.positions[begin:end]
-    to_words, to_positions = scratch.other_words[begin:end], scratch.other_positions[begin:end]
     # All digits are counted in one reading.
     offsets = np.zeros((passes, radix), np.uint32)
     for i in range(n):
-        word = words[np.uintp(i)]
+        word = words[np.uintp(i)] >> np.uint64(low)
         for digit in range(passes):
             offsets[np.uintp(digit), np.uintp(word & mask)] += np.uint32(1)
             word >>= np.uint64(digit_bits)
@@ -116,10 +125,10 @@ def _radix_sort(scratch: SortScratch, begin: Int, end: Int, n_bits: Int) -> bool
             count = offsets[digit, value]
             offsets[digit, value] = before
             before += count
-        shift = np.uint64(digit * digit_bits)
-        _radix_pass(words, positions, to_words, to_positions, offsets[digit], shift, mask)
-        words, to_words = to_words, words
-        positions, to_positions = to_positions, positions
+        shift = np.uint64(low + digit * digit_bits)
+        _radix_pass(words, positions, other_words, other_positions, offsets[digit], shift, mask)
+        words, other_words = other_words, words
+        positions, other_positions = other_positions, positions
     return bool(passes % 2 == 1)
 
 
@@ -143,18 +152,23 @@ def survey(keys: Keys, pivot: Int) -> tuple[Int, Int, Int, bool]:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def divide(keys: Keys, packing: Packing, pivot: Int, n_below: Int, scratch: SortScratch) -> None:
-    """Pack the keys into words (with positions), those below the pivot first, both parts in their order."""
-    shift = np.uint64(packing.low_bits)
-    low_mask = (_ONE << shift) - _ONE
+    """Pack keys and positions into words, those below the pivot first, both parts in their order."""
+    low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
+    low_mask = (_ONE << low_bits) - _ONE
     high_mask = (_ONE << np.uint64(packing.high_bits)) - _ONE
     words, positions = scratch.words, scratch.positions
+    apart = packing.position_bits == 0
     below, above = np.int64(0), np.int64(n_below)
     for i in range(keys.size):
         key = keys[np.uintp(i)]
         first = key < pivot
         to = np.uintp(below if first else above)
-        words[to] = (((key >> _HALF) & high_mask) << shift) | (key & low_mask)
-        positions[to] = np.uint32(i)
+        word = (((key >> _HALF) & high_mask) << low_bits) | (key & low_mask)
+        if apart:
+            words[to] = word
+            positions[to] = np.uint32(i)
+        else:
+            words[to] = (word << position_bits) | np.uint64(i)
         below += first
         above += not first
 
@@ -190,26 +204,28 @@ def _compact(
     packing: Packing,
     ops: Ops,
     weights: Weights,
-    begin: Int,
     end: Int,
     out_keys: Keys,
     out_inserts: Ops,
     out_weights: Weights,
 ) -> Int:
     """Last writer wins in a sorted part; writes up to ``end``, returns where it begins."""
-    shift = np.uint64(packing.low_bits)
-    low_mask = (_ONE << shift) - _ONE
+    low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
+    low_mask = (_ONE << low_bits) - _ONE
+    position_mask = (_ONE << position_bits) - _ONE
     shared = packing.shared
     to = np.int64(end)
     previous = _ZERO
-    for i in range(end - 1, begin - 1, -1):
-        word = words[np.uintp(i)]
+    for i in range(words.size - 1, -1, -1):
+        word = words[np.uintp(i)] >> position_bits
         if to < end and word == previous:
             continue
         previous = word
         to -= 1
-        position = np.uintp(positions[np.uintp(i)])
-        out_keys[np.uintp(to)] = shared | ((word >> shift) << _HALF) | (word & low_mask)
+        position = np.uintp(words[np.uintp(i)] & position_mask)
+        if positions.size:
+            position = np.uintp(positions[np.uintp(i)])
+        out_keys[np.uintp(to)] = shared | ((word >> low_bits) << _HALF) | (word & low_mask)
         out_inserts[np.uintp(to)] = ops[position]
         if out_weights.size:
             out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
@@ -238,9 +254,13 @@ def order_part(
     """
     if ordered:
         return _compact_ordered(keys, ops, weights, begin, end, out_keys, out_inserts, out_weights)
-    words, positions = scratch.words, scratch.positions
+    words, other_words = scratch.words[begin:end], scratch.other_words[begin:end]
+    positions, other_positions = scratch.positions[begin:end], scratch.other_positions[begin:end]
+    if packing.position_bits > 0:
+        positions, other_positions = positions[:0], other_positions[:0]
+    low, n_bits = packing.position_bits, packing.low_bits + packing.high_bits
     if end - begin <= INSERTION_MAX:
-        _insertion_sort(words[begin:end], positions[begin:end])
-    elif _radix_sort(scratch, begin, end, packing.low_bits + packing.high_bits):
-        words, positions = scratch.other_words, scratch.other_positions
-    return _compact(words, positions, packing, ops, weights, begin, end, out_keys, out_inserts, out_weights)
+        _insertion_sort(words, positions, np.uint64(low))
+    elif _radix_sort(words, positions, other_words, other_positions, low, n_bits):
+        words, positions = other_words, other_positions
+    return _compact(words, positions, packing, ops, weights, end, out_keys, out_inserts, out_weights)

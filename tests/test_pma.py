@@ -781,6 +781,26 @@ def test_too_many_leaves_are_refused() -> None:
         Layout.holding(2**32 * LEAF_SLOTS)
 
 
+def test_check_sees_that_redistributed_windows_are_even() -> None:
+    array = loaded(20_000, 300, seed=30)
+    seen = 0
+    for step in range(200):
+        array.apply(EdgeBatch.of(np.full(10, 77), 2**20 + 10 * step + np.arange(10)))
+        if array._n_windows:
+            seen += 1
+            window = array._work.windows
+            begin, end = int(window.begin[0]), int(window.end[0])
+            array._slots.counts[begin] -= 2
+            assert any("evenly" in problem for problem in array._check_windows())
+            array._slots.counts[begin] += 2
+            assert array.check() == []
+            if end - begin < array._layout.n_leaves:
+                array._layout.upper[:] -= 1
+                assert any("out of bounds" in problem for problem in array._check_windows())
+                array._layout.upper[:] += 1
+    assert seen > 5
+
+
 # Walking rows in place.
 
 
