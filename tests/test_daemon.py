@@ -302,7 +302,8 @@ def test_damaged_newest_checkpoint_falls_back_and_replays(daemon: Daemon) -> Non
         assert daemon.stop() == 0
     newest = max((daemon.folder / "checkpoints").glob("checkpoint-*"))
     victim = next(newest.glob("*.npy"))
-    victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    content = victim.read_bytes()
+    victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     daemon.start()
     with daemon.client() as client:
         client.wait(offsets, timeout_ms=30_000)
