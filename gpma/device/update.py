@@ -167,6 +167,7 @@ class Pipeline:
 
     def large(self) -> int:
         """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays; see ``finish``."""
+        self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
         if n <= TOGETHER_MAX:
             start(self._locate_together, _ceil(8 * n, LOCATE_THREADS), LOCATE_THREADS)
