@@ -33,6 +33,8 @@ WARM_UP = 2
 LEAVES_A_WARP = 8  # as in storage_device.cu
 STREAM_BATCH = 100_000
 POOL_MAX = 1 << 27
+COPY_WORDS = 1 << 28
+ROWS_READ = 100_000
 # Bytes of an update that cannot be avoided: key, op and weight read, outcome and old weight written.
 UPDATE_BYTES = 8 + 1 + 4 + 1 + 4
 Row = dict[str, Any]
@@ -85,7 +87,7 @@ def machine() -> Row:
 
 def copy_bandwidth() -> float:
     """Bytes read and written per second by a copy on the device."""
-    source = cupy.zeros(1 << 28, np.uint64)
+    source = cupy.zeros(COPY_WORDS, np.uint64)
     target = cupy.empty_like(source)
     return 2 * source.nbytes / timed(lambda: cupy.copyto(target, source), 5)
 
@@ -389,7 +391,7 @@ def growth(graph: Graph) -> list[Row]:
     """Fill the array with the pool; bytes per edge before and after each growth."""
     array = graph.array()
     rows = []
-    n = max(1000, min(int(graph.pool.size) // 200, 1_000_000))
+    n = max(1, min(int(graph.pool.size) // 200, 1_000_000))
     bytes_per_edge = []
     for begin in range(0, int(graph.pool.size) - n, n):
         batch = batch_of(graph, graph.pool[begin : begin + n], True)
@@ -443,7 +445,7 @@ def scans(graph: Graph, repeats: int) -> list[Row]:
     walk = reads.walk_of(view, cupy.arange(n, dtype=np.uint32))
     leaf_blocks = blocks(32 * -(-n_leaves // LEAVES_A_WARP))
     row_blocks = blocks(32 * walk.n_chunks)
-    some = (2112,)
+    some = (min(2112, leaf_blocks[0]),)
     times = {
         "CSR pull, own": timed(lambda: kernels["csr_pull"](csr_blocks, (THREADS,), (csr, x, y)), repeats),
         "CSR pull, cuSPARSE": cusparse_seconds(array, x, repeats),
@@ -528,7 +530,7 @@ def whole(graph: Graph, repeats: int, copy: float) -> list[Row]:
     keys, weights = graph.loaded[order], graph.weights(n)
     sorted_edges = EdgeList(graph.loaded, weights)
     larger = type(array._layout)(int(array._layout.n_leaves * 1.2))
-    some = graph.random.randint(0, graph.n_vertices, 100_000).astype(np.uint32)
+    some = graph.random.randint(0, graph.n_vertices, ROWS_READ).astype(np.uint32)
     asked = cupy.concatenate([graph.loaded[order[:500_000]], graph.pool[:500_000]])
     gathered = int(array.rows(some).neighbors.size)
     times = {
@@ -537,7 +539,7 @@ def whole(graph: Graph, repeats: int, copy: float) -> list[Row]:
         "to 1.2 times the leaves": (lambda: respread(array, larger), n, 2 * 12 * n),
         "export": (array.export, n, 2 * 12 * n),
         "export as CSR": (array.export_csr, n, 20 * n),
-        "rows of 100,000 vertices": (lambda: array.rows(some), gathered, 20 * gathered),
+        f"rows of {ROWS_READ:,} vertices": (lambda: array.rows(some), gathered, 20 * gathered),
         "look-ups": (lambda: array.has_edge(asked), int(asked.size), 9 * int(asked.size)),
     }
     rows = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -240,6 +240,49 @@ def test_device_long_histories_match_numpy(way: Callable[[], None], seed: int, n
     cupy = needs_device()
     way()
     long_history(DeviceSide(cupy, 0, settings()), seed + number, largest=100_000, steps=30)
+
+
+# What the device tells of a batch.
+
+
+def heavy_batches(side: DeviceSide, n_batches: int) -> Iterator[Any]:
+    """An array of 5,000 edges, after each of some batches that fall into one leaf but for a few."""
+    rng = np.random.default_rng(9)
+    array = side.array(weighted=False)
+    array.ensure_vertices(VERTICES)
+    array.load(EdgeList(np.unique(pack(rng.integers(0, VERTICES, 5000), rng.integers(0, 2**31, 5000)))))
+    for step in range(n_batches):
+        n = 5 + step % 60
+        keys = pack(np.full(n, 20), 2**31 + 100 * step + np.arange(n))
+        few = pack(rng.integers(0, VERTICES, 4), 2**31 + 2**30 + step * 4 + np.arange(4))
+        before = array.n_edges
+        array.apply(EdgeBatch(np.concatenate([keys, few]), np.ones(n + 4, np.uint8)))
+        assert array.n_edges == before + n + 4
+        yield array
+
+
+def test_no_status_can_be_taken_for_another(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is late on the emulated device: but a number that was told once must not be waited for again."""
+    from graphtide.gpma.device.update import Pipeline
+
+    waited_for = []
+    wait = Pipeline.wait
+
+    def recorded(pipeline: Pipeline) -> int:
+        waited_for.append(pipeline._sequence)
+        return wait(pipeline)
+
+    monkeypatch.setattr(Pipeline, "wait", recorded)
+    for array in heavy_batches(DeviceSide(emulated_cupy, 0, settings()), 30):
+        assert array.check() == []
+    assert len(waited_for) > 60
+    assert len(set(waited_for)) == len(waited_for)
+
+
+@pytest.mark.gpu
+def test_heavy_batches_lose_nothing() -> None:
+    for step, array in enumerate(heavy_batches(DeviceSide(needs_device(), 0, settings()), 1000)):
+        assert step % 50 or array.check() == []
 
 
 # All or nothing.

@@ -49,8 +49,8 @@ struct Counters {
     u32 totals[4];    // updates by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT
     u32 n_unfit;      // leaves out of bounds after the merge
     u32 n_tall;       // of these, climbs that go on with chunk sums
-    u32 n_windows;    // windows that one block redistributes, those inside of others included
-    u32 n_large;      // windows that the grid redistributes, likewise
+    u32 n_windows;    // windows that one warp redistributes, those inside of others included
+    u32 n_large;      // wider windows, likewise
     u32 bad_row;      // 1 + a row that does not exist, which an update names
     u32 barrier;      // of the grid; never reset
 };
@@ -99,7 +99,7 @@ struct State {
                        // zero between batches
     u32* unfit;        // leaves out of bounds
     u32* tall;         // of these, those whose climb goes on
-    u32* window_begin;   // windows to redistribute: those for a block from the left, the others from the right
+    u32* window_begin;   // windows to redistribute: those for a warp from the left, the others from the right
     u32* window_height;
     Spill* spills;       // [room + 1]
     u64* partials;       // [2 * blocks of a cooperative launch] what blocks tell each other

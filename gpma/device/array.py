@@ -27,7 +27,7 @@ from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots
 from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, Pipeline
 
 # A batch of more than this share of the edges is merged with the array into a new one.
-REBUILD_SHARE = 0.1
+REBUILD_SHARE = 0.25
 # Rows grow by this factor, so that a new vertex costs constant time.
 ROOM = 1.5
 

@@ -34,7 +34,7 @@ def import_cupy() -> Any:
 
 
 def source(path: str | Path) -> str:
-    """The text of a file of this folder (``"update.cu"``), or of any other, with what it includes put in.
+    """The text of a file of this folder (``"update.cu"``), or of any other, its includes put in.
 
     Included files are looked for beside the including one and then in this folder; each is put in once. A
     ``#line`` directive stands before every part, so that errors name the file and the line.

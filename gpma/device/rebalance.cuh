@@ -2,8 +2,9 @@
 //
 // GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017, section 5) climbs level by
 // level over all leaves at once; here a warp climbs from each leaf on its own, and marks keep the widest windows.
-// Windows that fit into a block's shared memory are redistributed there. Larger ones are redistributed in place
-// by the whole grid, through all blocks' shared memory: nothing that happens after the first write needs memory.
+// Most windows are a few leaves, which a warp redistributes in its part of the shared memory; wider ones a block, in
+// all of it. Still wider ones are redistributed in place by the whole grid, through all blocks' shared memory: nothing
+// that happens after the first write needs memory.
 // All functions here are called by all threads of a cooperative launch.
 #pragma once
 
@@ -13,15 +14,20 @@ constexpr u32 CHUNK_SHIFT = 10;  // windows wider than 2^10 leaves are summed ov
 constexpr u32 BLOCK_HEIGHT = 7;  // windows of up to 2^7 leaves are redistributed by one block
 constexpr u32 BLOCK_LEAVES = 1u << BLOCK_HEIGHT;
 constexpr u32 BLOCK_SLOTS = BLOCK_LEAVES * LEAF_SLOTS;
+constexpr u32 WARP_HEIGHT = 3;  // windows of up to 2^3 leaves by one warp
+constexpr u32 WARP_LEAVES = 1u << WARP_HEIGHT;
+constexpr u32 STAGE_WARPS = 16;  // that a block has
+static_assert(STAGE_WARPS * WARP_LEAVES == BLOCK_LEAVES, "a block's warps share its stage");
 
-// A block's shared memory for redistribution.
+// Shared memory for redistribution, a block's, or the part of it that a warp has to itself.
 struct Stage {
-    u64* keys;      // [BLOCK_SLOTS]
-    u64* prefix;    // [BLOCK_LEAVES + 1] packed tallies, see Tally
-    u64* values;    // [4] what one thread tells the others
-    float* weights; // [BLOCK_SLOTS], weighted arrays only
+    u64* keys;       // [slots]
+    u64* prefix;     // [leaves + 1] packed tallies, see Tally
+    u64* values;     // [4] what one thread tells the others, a block's only
+    float* weights;  // [slots], weighted arrays only
 };
-constexpr u32 STAGE_BYTES = BLOCK_SLOTS * (WEIGHTED ? 12 : 8) + (BLOCK_LEAVES + 1 + 4) * 8;
+constexpr u32 STAGE_PREFIXES = STAGE_WARPS * (WARP_LEAVES + 1);  // more than BLOCK_LEAVES + 1
+constexpr u32 STAGE_BYTES = BLOCK_SLOTS * (WEIGHTED ? 12 : 8) + (STAGE_PREFIXES + 4) * 8;
 constexpr u32 MERGE_BYTES = 512 / TILE * sizeof(TileSpace);  // of a block of 512 threads that merges
 
 __device__ __forceinline__ Stage stage_in(u64* shared_memory)
@@ -29,10 +35,34 @@ __device__ __forceinline__ Stage stage_in(u64* shared_memory)
     Stage stage;
     stage.keys = shared_memory;
     stage.prefix = stage.keys + BLOCK_SLOTS;
-    stage.values = stage.prefix + BLOCK_LEAVES + 1;
+    stage.values = stage.prefix + STAGE_PREFIXES;
     stage.weights = reinterpret_cast<float*>(stage.values + 4);
     return stage;
 }
+
+// Who redistributes a window together: the warps of a block, or one warp.
+template <bool BLOCK> struct Team {
+    u32 warp = BLOCK ? threadIdx.x >> 5 : 0;
+    u32 n_warps = BLOCK ? blockDim.x >> 5 : 1;
+
+    __device__ void wait() const
+    {
+        if (BLOCK) __syncthreads();
+        else __syncwarp();
+    }
+
+    __device__ bool leads() const { return BLOCK ? threadIdx.x == 0 : lane_number() == 0; }
+
+    __device__ Stage part_of(const Stage& all) const
+    {
+        const u32 own = BLOCK ? 0 : threadIdx.x >> 5;
+        Stage stage = all;
+        stage.keys += own * (WARP_LEAVES * LEAF_SLOTS);
+        stage.prefix += own * (WARP_LEAVES + 1);
+        stage.weights += own * (WARP_LEAVES * LEAF_SLOTS);
+        return stage;
+    }
+};
 
 // How many keys some leaves hold in their slots, and beyond; the sums of up to BLOCK_LEAVES leaves fit into one word.
 struct Tally {
@@ -84,7 +114,7 @@ __device__ __forceinline__ u64 sum_chunks(const State& state, u32 begin, u32 end
 __device__ __forceinline__ void note_window(const State& state, u32 begin, u32 height)
 {
     if (atomicMax(state.marks + begin, height + 1) >= height + 1) return;
-    const bool large = height > BLOCK_HEIGHT;
+    const bool large = height > WARP_HEIGHT;
     const u32 i = atomicAdd(large ? &state.counters->n_large : &state.counters->n_windows, 1u);
     const u32 at = large ? state.room - 1 - i : i;
     state.window_begin[at] = begin;
@@ -186,13 +216,14 @@ __device__ __forceinline__ void index_row_behind(const State& state, u32 leaf, u
 
 // Writes staged keys into leaves ``begin`` to ``end`` of the ``n_leaves`` from leaf ``window`` on.
 // The first staged key is the first one of leaf ``begin``; ``previous`` is the key before it.
+template <bool BLOCK>
 __device__ __forceinline__ void write_leaves(
-    const State& state, const Stage& stage, u32 window, u32 n_leaves, const Spread& spread, u64 begin, u64 end,
-    u64 previous)
+    const State& state, const Stage& stage, const Team<BLOCK>& team, u32 window, u32 n_leaves, const Spread& spread,
+    u64 begin, u64 end, u64 previous)
 {
     const u32 lane = lane_number();
     const u64 first_rank = spread.rank(begin);
-    for (u64 q = begin + (threadIdx.x >> 5); q < end; q += blockDim.x >> 5) {
+    for (u64 q = begin + team.warp; q < end; q += team.n_warps) {
         const u32 leaf = u32(window + q), from = u32(spread.rank(q) - first_rank);
         const u32 count = u32(spread.rank(q + 1) - first_rank) - from;
         const u64 slot = u64(leaf) << LEAF_SHIFT;
@@ -214,9 +245,11 @@ __device__ __forceinline__ void write_leaves(
 }
 
 // Fills stage.prefix with the tallies of the leaves before each of ``n`` leaves from ``first`` on, and of all.
-__device__ __forceinline__ void scan_counts(const State& state, const Stage& stage, u64 first, u32 n)
+template <bool BLOCK>
+__device__ __forceinline__ void scan_counts(
+    const State& state, const Stage& stage, const Team<BLOCK>& team, u64 first, u32 n)
 {
-    if (threadIdx.x < 32) {
+    if (team.warp == 0) {
         u64 carried = 0;
         for (u32 i = 0; i < n; i += 32) {
             const u32 j = i + lane_number();
@@ -227,7 +260,7 @@ __device__ __forceinline__ void scan_counts(const State& state, const Stage& sta
         }
         if (lane_number() == 0) stage.prefix[n] = carried;
     }
-    __syncthreads();
+    team.wait();
 }
 
 __device__ __forceinline__ void stage_slot(const State& state, const Stage& stage, u32 to, u64 slot)
@@ -247,12 +280,14 @@ __device__ __forceinline__ void stage_record(const State& state, const Stage& st
 #endif
 }
 
-// -- windows that fit into a block -----------------------------------------------------------------------------
+// -- windows that fit into shared memory -----------------------------------------------------------------------
 
-__device__ __forceinline__ void redistribute_in_block(const State& state, const Stage& stage, u32 begin, u32 n_leaves)
+template <bool BLOCK>
+__device__ __forceinline__ void redistribute_by_team(
+    const State& state, const Stage& stage, const Team<BLOCK>& team, u32 begin, u32 n_leaves)
 {
-    scan_counts(state, stage, begin, n_leaves);
-    for (u32 q = threadIdx.x >> 5; q < n_leaves; q += blockDim.x >> 5) {
+    scan_counts(state, stage, team, begin, n_leaves);
+    for (u32 q = team.warp; q < n_leaves; q += team.n_warps) {
         const u32 leaf = begin + q;
         const Tally before = unpacked(stage.prefix[q]), after = unpacked(stage.prefix[q + 1]);
         const u32 to = u32(before.held + before.spilled), held = u32(after.held - before.held);
@@ -265,12 +300,12 @@ __device__ __forceinline__ void redistribute_in_block(const State& state, const 
             state.pending[leaf] = 0;
         }
     }
-    __syncthreads();
+    team.wait();
     const Tally all = unpacked(stage.prefix[n_leaves]);
     const u64 edges = all.held + all.spilled;
-    write_leaves(state, stage, begin, n_leaves, Spread(edges, n_leaves), 0, n_leaves, 0);
-    if (threadIdx.x == 0) atomicAdd(&state.counters->slots_moved, edges);
-    __syncthreads();
+    write_leaves(state, stage, team, begin, n_leaves, Spread(edges, n_leaves), 0, n_leaves, 0);
+    if (team.leads()) atomicAdd(&state.counters->slots_moved, edges);
+    team.wait();
 }
 
 // -- windows that need the grid --------------------------------------------------------------------------------
@@ -310,7 +345,7 @@ __device__ __forceinline__ Tally compact(const State& state, const Stage& stage,
     for (u64 round = 0; round < n_leaves; round += u64(gridDim.x) * BLOCK_LEAVES, parity ^= 1) {
         const u64 own = round + u64(blockIdx.x) * BLOCK_LEAVES, first = window + own;
         const u32 n = own < n_leaves ? u32(min(n_leaves - own, u64(BLOCK_LEAVES))) : 0;
-        scan_counts(state, stage, first, n);
+        scan_counts(state, stage, Team<true>(), first, n);
         for (u32 q = threadIdx.x >> 5; q < n; q += blockDim.x >> 5) {
             const u32 to = u32(unpacked(stage.prefix[q]).held), end = u32(unpacked(stage.prefix[q + 1]).held);
             for (u32 i = lane_number(); i < end - to; i += 32)
@@ -403,9 +438,27 @@ __device__ __forceinline__ void spread_out(
                 stage_rank(state, stage, u32(rank - first), window, rank, low, high);
         }
         grid_barrier(&state.counters->barrier);
-        write_leaves(state, stage, window, n_leaves, spread, begin, end, previous);
+        write_leaves(state, stage, Team<true>(), window, n_leaves, spread, begin, end, previous);
         __syncthreads();
     }
+}
+
+struct Window {
+    u32 begin, height;
+};
+
+__device__ __forceinline__ Window load_window(const State& state, u32 at)
+{
+    return {load_cached(state.window_begin + at), load_cached(state.window_height + at)};
+}
+
+__device__ __forceinline__ void redistribute_in_place(const State& state, const Stage& stage, const Window& window)
+{
+    const u32 n_leaves = window_end(state, window.begin, window.height) - window.begin;
+    const Tally all = compact(state, stage, window.begin, n_leaves);
+    spread_out(state, stage, window.begin, n_leaves, all);
+    if (blockIdx.x == 0 && threadIdx.x == 0) atomicAdd(&state.counters->slots_moved, all.held + all.spilled);
+    grid_barrier(&state.counters->barrier);
 }
 
 // Redistributes all windows found.
@@ -413,20 +466,31 @@ __device__ __forceinline__ void redistribute(const State& state, const Stage& st
 {
     Counters* counters = state.counters;
     const u32 n_windows = load_cached(&counters->n_windows), n_large = load_cached(&counters->n_large);
-    for (u32 i = blockIdx.x; i < n_windows; i += gridDim.x) {
-        const u32 begin = load_cached(state.window_begin + i), height = load_cached(state.window_height + i);
-        if (is_maximal(state, begin, height))
-            redistribute_in_block(state, stage, begin, window_end(state, begin, height) - begin);
+    const u32 warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x, n_warps = gridDim.x * (blockDim.x >> 5);
+    const Team<false> alone;
+    for (u32 i = warp; i < n_windows; i += n_warps) {
+        const Window window = load_window(state, i);
+        const u32 n_leaves = window_end(state, window.begin, window.height) - window.begin;
+        if (is_maximal(state, window.begin, window.height))
+            redistribute_by_team(state, alone.part_of(stage), alone, window.begin, n_leaves);
     }
-    for (u32 i = 0; i < n_large; i++) {
-        const u32 at = state.room - 1 - i;
-        const u32 begin = load_cached(state.window_begin + at), height = load_cached(state.window_height + at);
-        if (!is_maximal(state, begin, height)) continue;
-        const u32 n_leaves = window_end(state, begin, height) - begin;
-        const Tally all = compact(state, stage, begin, n_leaves);
-        spread_out(state, stage, begin, n_leaves, all);
-        if (blockIdx.x == 0 && threadIdx.x == 0) atomicAdd(&counters->slots_moved, all.held + all.spilled);
-        grid_barrier(&counters->barrier);
+    __syncthreads();
+    for (u32 i = blockIdx.x; i < n_large; i += gridDim.x) {
+        const Window window = load_window(state, state.room - 1 - i);
+        const u32 n_leaves = window_end(state, window.begin, window.height) - window.begin;
+        if (window.height <= BLOCK_HEIGHT && is_maximal(state, window.begin, window.height))
+            redistribute_by_team(state, stage, Team<true>(), window.begin, n_leaves);
+    }
+    // All warps of all blocks go through the same list in the same order, a look at 32 of them at a time.
+    for (u32 first = 0; first < n_large; first += 32) {
+        const u32 own = first + lane_number();
+        bool wide = false;
+        if (own < n_large) {
+            const Window window = load_window(state, state.room - 1 - own);
+            wide = window.height > BLOCK_HEIGHT && is_maximal(state, window.begin, window.height);
+        }
+        for (u32 todo = __ballot_sync(ALL_LANES, wide); todo; todo &= todo - 1)
+            redistribute_in_place(state, stage, load_window(state, state.room - 1 - (first + __ffs(todo) - 1)));
     }
     grid_barrier(&counters->barrier);
 }

@@ -137,20 +137,21 @@ __device__ __forceinline__ u64 slot_far(const State& state, const Walk& walk, u6
 
 // The rows and slots of 32 neighbouring edges of a walk, one to each lane.
 struct Step {
-    u32 x;        // the row, in the numbering of the walk
+    u32 x;      // the row, in the numbering of the walk
     u64 slot;
-    bool live;    // whether there is an edge: not behind the last one of the chunk
+    bool live;  // whether there is an edge: not behind the last one of the chunk
 };
 
-// The step that begins with ``edge``. ``row``: of the edge before it; ``slot``: of the edge itself, where that goes on
-// with the row.
-__device__ __forceinline__ Step step_at(const State& state, const Walk& walk, u64 edge, u64 end, u32 row, u64 slot)
+// The step in which rows begin as ``begins`` says and ``n_edges`` lanes have an edge, given row and slot of the edge
+// before it. Without one, a row begins with the step.
+__device__ __forceinline__ Step next_step(
+    const State& state, const Walk& walk, u32 begins, u32 n_edges, u32 row, u64 slot)
 {
-    const u32 lane = lane_number(), before = walk.begins[edge >> 5] & (lanes_before() | 1u << lane);
-    Step step = {row + __popc(before), slot, edge + lane < end};
+    const u32 lane = lane_number(), before = begins & (lanes_before() | 1u << lane);
+    Step step = {row + __popc(before), slot, lane < n_edges};
     if (!step.live) return step;
     if (before) step.slot = walk.first_slots[step.x];
-    step.slot = slot_near(state, step.slot, before ? lane - (31 - __clz(before)) : lane);
+    step.slot = slot_near(state, step.slot, before ? lane - (31 - __clz(before)) : lane + 1);
     return step;
 }
 
@@ -160,22 +161,21 @@ __device__ __forceinline__ Step step_at(const State& state, const Walk& walk, u6
 template <class Loaded, class Load, class Use> __device__ __forceinline__ void walk_chunk(
     const State& state, const Walk& walk, u64 chunk, Load load, Use use)
 {
-    u64 edge = chunk * CHUNK_EDGES;
-    const u64 end = min(edge + CHUNK_EDGES, walk.n_edges);
+    const u64 first = chunk * CHUNK_EDGES;
+    const u32 n_edges = u32(min(u64(CHUNK_EDGES), walk.n_edges - first));
+    const u32* const begins = walk.begins + (first >> 5);
     u32 row = walk.chunk_rows[chunk];
     u64 slot = walk.first_slots[row];
-    if (const u64 ahead = edge - walk.offsets[row]) slot = slot_far(state, walk, slot, ahead);
-    else row--;  // a row begins with the chunk, and is counted again
-    Step step = step_at(state, walk, edge, end, row, slot);
-    for (; edge < end; edge += 32) {
+    if (const u64 ahead = first - walk.offsets[row]) slot = slot_far(state, walk, slot, ahead - 1);
+    else row--;  // the row begins with the chunk, and is counted again
+    Step step = next_step(state, walk, begins[0], n_edges, row, slot);
+    for (u32 i = 0; i < n_edges; i += 32) {
         const Step now = step;
         const Loaded loaded = now.live ? load(now.slot) : Loaded();
-        if (edge + 32 < end) {
-            slot = __shfl_sync(ALL_LANES, now.slot, 31);
-            if (!(walk.begins[(edge >> 5) + 1] & 1)) slot = slot_near(state, slot, 1);
-            step = step_at(state, walk, edge + 32, end, __shfl_sync(ALL_LANES, now.x, 31), slot);
-        }
-        use(now.live, edge + lane_number(), now.x, loaded);
+        row = __shfl_sync(ALL_LANES, now.x, 31);
+        slot = __shfl_sync(ALL_LANES, now.slot, 31);
+        if (i + 32 < n_edges) step = next_step(state, walk, begins[(i >> 5) + 1], n_edges - i - 32, row, slot);
+        use(now.live, first + i + lane_number(), now.x, loaded);
     }
 }
 

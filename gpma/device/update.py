@@ -43,9 +43,10 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
-# Of these, up to so many take one block on a multiprocessor, whose barriers are quicker; more take SMALL_BLOCKS.
+# Of these, up to so many take one block on a multiprocessor, whose barriers are quicker. All else that waits at
+# barriers has as many blocks as fit there.
 FEW_MAX = 2048
-SMALL_BLOCKS = 2
+BLOCKS = 2
 # Up to so many, eight lanes together locate an update.
 TOGETHER_MAX = 300_000
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
@@ -96,7 +97,7 @@ class Pipeline:
         self._work: Work | None = None
         self._room = 0
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
-        self._partials = allocate(2 * SMALL_BLOCKS * self.n_blocks, np.uint64)
+        self._partials = allocate(2 * BLOCKS * self.n_blocks, np.uint64)
         pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
         status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
         status[:] = 0
@@ -162,12 +163,13 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        blocks = self.n_blocks if self._n <= FEW_MAX else SMALL_BLOCKS * self.n_blocks
+        blocks = self.n_blocks if self._n <= FEW_MAX else BLOCKS * self.n_blocks
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def large(self) -> int:
         """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays; see ``finish``."""
+        self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
         if n <= TOGETHER_MAX:
             start(self._locate_together, _ceil(8 * n, LOCATE_THREADS), LOCATE_THREADS)
@@ -237,7 +239,7 @@ class Pipeline:
         n_items_max = min(self._n, self._n_leaves)
         blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
         self._launcher.start(self._merge, blocks, MERGE_THREADS)
-        self._launcher.start_cooperative(self._rebalance, self.n_blocks, BLOCK_THREADS, self.stage_bytes)
+        self._launcher.start_cooperative(self._rebalance, BLOCKS * self.n_blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def _reserve(self, room: int) -> None:
@@ -257,7 +259,7 @@ def _ceil(n: int, size: int) -> int:
 def _stage_bytes(weighted: bool) -> int:
     """STAGE_BYTES or MERGE_BYTES of rebalance.cuh, whichever is more."""
     n_leaves, slot_bytes = 1 << 7, 12 if weighted else 8
-    stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (n_leaves + 1 + 4) * 8
+    stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (16 * (8 + 1) + 4) * 8
     leaf = slot_bytes << LEAF_SHIFT
     merge = BLOCK_THREADS // BUCKET * (2 * (leaf + BUCKET * RECORD_BYTES) + leaf + BUCKET * slot_bytes)
     return max(stage, merge)
