@@ -53,6 +53,8 @@ struct Counters {
     u32 n_large;      // wider windows, likewise
     u32 bad_row;      // 1 + a row that does not exist, which an update names
     u32 barrier;      // of the grid; never reset
+    u32 n_huge;       // leaves with more updates than a block can sort; small batches: than a tile can merge
+    u32 unused;
 };
 
 // What the host reads after a batch, in pinned memory: each word holds the batch's sequence number in its upper half

@@ -28,6 +28,9 @@ from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, Pipeline
 
 # A batch of more than this share of the edges is merged with the array into a new one.
 REBUILD_SHARE = 0.25
+# Where a batch turned out to have too many updates of one leaf for one kernel, so many more are not tried: streams
+# that grow at one end have that in every batch, and to try costs as much as half of the other way.
+UNTRIED = 8
 # Rows grow by this factor, so that a new vertex costs constant time.
 ROOM = 1.5
 
@@ -46,6 +49,7 @@ class DevicePackedArray:
         self._n_vertices = 0
         self._layout = holding(0)
         self._leaf_least = LEAF_LEAST
+        self._untried = 0
         with self.stream:
             self._slots: Slots = new_slots(self._layout, weighted=weighted)
             self._slots.counts.fill(0)
@@ -122,7 +126,7 @@ class DevicePackedArray:
             if report is not None:
                 return report
             pipeline.begin(columns, self._n_vertices)
-        flags = pipeline.small() if n <= SMALL_MAX else HEAVY
+        flags = self._try_small() if n <= SMALL_MAX else HEAVY
         if flags == HEAVY:
             flags = pipeline.large()
         if flags == BAD_ROW:
@@ -244,6 +248,16 @@ class DevicePackedArray:
         report = self._report(columns, totals, n_edges)
         pipeline.end()
         return report
+
+    def _try_small(self) -> int:
+        """Apply the batch by one kernel, unless batches of late had too many updates of one leaf for that."""
+        if self._untried:
+            self._untried -= 1
+            return HEAVY
+        flags = self._pipeline.small()
+        if flags == HEAVY:
+            self._untried = UNTRIED
+        return flags
 
     def _finish_heavy(self, columns: Columns) -> None:
         pipeline = self._pipeline

@@ -8,6 +8,8 @@
 
 // The most updates of one leaf that a tile merges in registers; leaves with more are heavy.
 constexpr u32 BUCKET = 16;
+// The most that a block sorts and merges; leaves with still more are huge.
+constexpr u32 BULK = 2048;
 
 __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
 {
@@ -54,7 +56,7 @@ __device__ __forceinline__ void deliver_to_owner(const State& state, const Batch
     const Record record = record_of(batch, i, key);
     expect(state, i, record);
     if (rank < BUCKET) store_wide(state.records + u64(owner - 1) * BUCKET + rank, record);
-    else if (rank == BUCKET) atomicAdd(&state.counters->heavy, u64(1) << 32);
+    else if (rank == BUCKET) atomicAdd(&state.counters->n_huge, 1u);
 }
 
 // All updates of a small batch, LANES lanes for each; the grid takes part.
@@ -119,6 +121,7 @@ __device__ __forceinline__ void allocate_records(
             const u32 item = state.room - 1 - u32(others >> 32), begin = batch.n - u32(others) - n_updates;
             store_wide(state.items + item, Item{leaf, begin, n_updates, load_cached(state.counts + leaf)});
             state.pending[leaf] = begin;
+            if (n_updates > BULK) atomicAdd(&state.counters->n_huge, 1u);
         }
     }
     __syncthreads();

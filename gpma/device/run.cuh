@@ -42,13 +42,12 @@ __device__ __forceinline__ float weight_of(const Batch& batch, u32 update)
     return WEIGHTED && batch.weights ? batch.weights[update] : 1.0f;
 }
 
-// Looks update i of the run up, and reports on it.
-__device__ __forceinline__ void probe(const State& state, const Batch& batch, const Run& run, u32 i, u64& outcomes)
+// Looks update i of the run up in its leaf, and reports on it.
+__device__ __forceinline__ void probe(
+    const State& state, const Batch& batch, const Run& run, u32 i, u32 leaf, u64& outcomes)
 {
     const u64 key = run.keys[i];
     const u32 update = u32(run.updates[i]);
-    const bool exists = row_exists(state, batch, key);
-    const u32 leaf = exists ? locate<1>(state, key) : state.n_leaves - 1;
     const u64 first_slot = u64(leaf) << LEAF_SHIFT;
     const u32 count = state.counts[leaf];
     const u32 place = lower_bound<u64>(state.keys + first_slot, key, 0, count);
@@ -111,4 +110,54 @@ __device__ __forceinline__ void count_degree(const State& state, u64 key, int ch
     const u32 removed = __ballot_sync(ALL_LANES, change < 0) & peers;
     const int sum = __popc(added) - __popc(removed);
     if (sum && lane_number() == __ffs(peers) - 1) atomicAdd(state.degrees + row, u32(sum));
+}
+
+// Merges what stays of a leaf's keys with updates ``begin`` to ``end`` of the run, all of which are its own; where
+// their new keys go is left free. A warp takes part. Keys beyond the slots go to the item's records, which the run has
+// replaced.
+__device__ __forceinline__ void merge_kept(
+    const State& state, const Batch& batch, const Run& run, const Item& item, u32 begin, u32 end)
+{
+    constexpr u32 HELD = LEAF_SLOTS / 32;  // keys that a lane holds
+    const u64 first_slot = u64(item.leaf) << LEAF_SHIFT;
+    const int changed = run.before[begin];
+    u64 key[HELD];
+    float weight[HELD];
+    u32 to[HELD];
+    for (u32 s = 0; s < HELD; s++) {
+        const u32 slot = s * 32 + lane_number();
+        to[s] = NO_LEAF;
+        if (slot >= item.count) continue;
+        key[s] = load_cached(state.keys + first_slot + slot);
+        weight[s] = 1.0f;
+        const Fate fate = fate_of(batch, run, key[s], begin, end);
+        if (fate.removed) continue;
+        to[s] = slot + run.before[fate.smaller] - changed;
+#if WEIGHTED
+        weight[s] = fate.named ? weight_of(batch, fate.update) : load_cached(state.weights + first_slot + slot);
+#endif
+    }
+    __syncwarp();
+    for (u32 s = 0; s < HELD; s++)
+        if (to[s] != NO_LEAF) put(state, item, to[s], key[s], weight[s]);
+    if (lane_number() == 0) {
+        const u32 count = item.count + run.before[end] - changed;
+        state.counts[item.leaf] = count;
+        state.pending[item.leaf] = item.begin;
+        const bool too_few = count < item.count && count < LEAF_LEAST && state.n_leaves > 1;
+        if (count > LEAF_SLOTS || too_few) state.unfit[atomicAdd(&state.counters->n_unfit, 1u)] = item.leaf;
+    }
+}
+
+// Puts update i of the run among the keys of its leaf, if it adds one, and counts its change in its row. The leaf's
+// records are those from ``records`` on, its updates those from ``begin`` on; all lanes of the warp take part.
+__device__ __forceinline__ void add_new(
+    const State& state, const Batch& batch, const Run& run, u64 i, u32 records, u32 begin)
+{
+    const u64 key = i < run.n ? run.keys[i] : EMPTY_KEY;
+    const int change = i < run.n ? run.change[i] : 0;
+    count_degree(state, key, change);
+    if (change <= 0) return;
+    const Item item = {run.leaf[i], records, 0, 0};
+    put(state, item, run.place[i] + run.before[i] - run.before[begin], key, weight_of(batch, u32(run.updates[i])));
 }

@@ -16,7 +16,11 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void probe_run(
     __shared__ u32 block_totals[4];
     u64 outcomes = 0;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < run.n; i += u64(gridDim.x) * blockDim.x)
-        probe(state, batch, run, u32(i), outcomes);
+    {
+        const u64 key = run.keys[i];
+        const u32 leaf = row_exists(state, batch, key) ? locate<1>(state, key) : state.n_leaves - 1;
+        probe(state, batch, run, u32(i), leaf, outcomes);
+    }
     add_outcomes(state, outcomes, block_totals);
 }
 
@@ -33,12 +37,10 @@ extern "C" __global__ void tell_totals(const __grid_constant__ State state, cons
 
 // -- heavy leaves ----------------------------------------------------------------------------------------------
 
-// Merges what stays of each heavy leaf's keys, a warp for each; where the run's new keys go is left free.
-// Keys beyond the slots go to the records of the heavy leaves, which the run has replaced.
+// Merges what stays of each heavy leaf's keys, a warp for each.
 extern "C" __global__ __launch_bounds__(RUN_THREADS) void merge_heavy(
     const __grid_constant__ State state, const __grid_constant__ Batch batch, const __grid_constant__ Run run)
 {
-    constexpr u32 HELD = LEAF_SLOTS / 32;  // keys that a lane holds
     const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
     const u32 warp = (blockIdx.x * blockDim.x + threadIdx.x) >> 5, n_warps = gridDim.x * (blockDim.x >> 5);
     for (u32 h = warp; h < n_heavy; h += n_warps) {
@@ -46,35 +48,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void merge_heavy(
         const u32 begin = lower_bound(run.leaf, item.leaf, 0, run.n);
         const u32 end = lower_bound(run.leaf, item.leaf + 1, begin, run.n);
         item.begin = batch.n - run.n + begin;
-        const u64 first_slot = u64(item.leaf) << LEAF_SHIFT;
-        const int changed = run.before[begin];
-        u64 key[HELD];
-        float weight[HELD];
-        u32 to[HELD];
-        for (u32 s = 0; s < HELD; s++) {
-            const u32 slot = s * 32 + lane_number();
-            to[s] = NO_LEAF;
-            if (slot >= item.count) continue;
-            key[s] = load_cached(state.keys + first_slot + slot);
-            const Fate fate = fate_of(batch, run, key[s], begin, end);
-            if (fate.removed) continue;
-            to[s] = slot + run.before[fate.smaller] - changed;
-#if WEIGHTED
-            weight[s] = fate.named ? weight_of(batch, fate.update) : load_cached(state.weights + first_slot + slot);
-#else
-            weight[s] = 1.0f;
-#endif
-        }
-        __syncwarp();
-        for (u32 s = 0; s < HELD; s++)
-            if (to[s] != NO_LEAF) put(state, item, to[s], key[s], weight[s]);
-        if (lane_number() == 0) {
-            const u32 count = item.count + run.before[end] - changed;
-            state.counts[item.leaf] = count;
-            state.pending[item.leaf] = item.begin;
-            const bool too_few = count < item.count && count < LEAF_LEAST && state.n_leaves > 1;
-            if (count > LEAF_SLOTS || too_few) state.unfit[atomicAdd(&state.counters->n_unfit, 1u)] = item.leaf;
-        }
+        merge_kept(state, batch, run, item, begin, end);
     }
 }
 
@@ -83,16 +57,8 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void add_heavy(
     const __grid_constant__ State state, const __grid_constant__ Batch batch, const __grid_constant__ Run run)
 {
     const u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x;
-    const u64 key = i < run.n ? run.keys[i] : EMPTY_KEY;
-    const int change = i < run.n ? run.change[i] : 0;
-    count_degree(state, key, change);
-    if (change <= 0) return;
-    Item item;
-    item.leaf = run.leaf[i];
-    item.begin = load_cached(state.pending + item.leaf);
-    const u32 begin = item.begin - (batch.n - run.n);
-    const u32 to = run.place[i] + run.before[i] - run.before[begin];
-    put(state, item, to, key, weight_of(batch, u32(run.updates[i])));
+    const u32 records = i < run.n ? load_cached(state.pending + run.leaf[i]) : 0;
+    add_new(state, batch, run, i, records, records - (batch.n - run.n));
 }
 
 // -- a new array -----------------------------------------------------------------------------------------------

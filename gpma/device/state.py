@@ -41,7 +41,7 @@ STATE = _structure(
 BATCH = _structure(("keys", "ops", "weights"), ("n", "n_vertices", "sequence", "heavy_merged"))
 # struct Run.
 RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
-COUNTERS_BYTES = 64  # struct Counters
+COUNTERS_BYTES = 72  # struct Counters
 RECORD_BYTES = ITEM_BYTES = SPILL_BYTES = 16
 
 

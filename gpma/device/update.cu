@@ -1,10 +1,11 @@
-// Applying a batch of updates where no leaf gets more of them than a tile can merge; heavy.cu has the other leaves.
+// Applying a batch of updates where no leaf gets more of them than a block can sort; sorted.cu has the other leaves.
 //
 // Batches of up to a few thousand: update_small alone, whose stages wait for each other at barriers of the grid.
 // Larger ones: locate_updates, allocate_by_update or allocate_by_leaf, place_updates, merge_leaves, rebalance.
-// Until merge_leaves only work arrays are written; it does nothing when heavy leaves wait or a row does not exist.
+// Until merge_leaves only work arrays are written; it does nothing when huge leaves wait or a row does not exist.
 #include "array.cuh"
 #include "intrinsics.cuh"
+#include "bulk.cuh"
 #include "rebalance.cuh"
 #include "status.cuh"
 
@@ -25,7 +26,7 @@
 __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
 {
     if (load_cached(&state.counters->bad_row)) return BAD_ROW;
-    return load_cached(&state.counters->heavy) && !batch.heavy_merged ? HEAVY : DONE;
+    return load_cached(&state.counters->n_huge) && !batch.heavy_merged ? HEAVY : DONE;
 }
 
 // Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
@@ -41,6 +42,7 @@ __device__ __forceinline__ void finish(const State& state, const Batch& batch, u
     __syncthreads();
     if (threadIdx.x || keeps_heavy) return;
     counters->light = counters->heavy = counters->slots_moved = 0;
+    counters->n_huge = 0;
     for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
     counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
 }
@@ -158,13 +160,21 @@ extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_
     merge_items<32 / TILE>(state, n_items, spaces, block_totals);
 }
 
-// What follows the merge. A cooperative launch with STAGE_BYTES of shared memory.
+// Merges leaves with more updates than a tile can hold, and redistributes. A cooperative launch with STAGE_BYTES of shared memory.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
-    extern __shared__ u64 shared_memory[];
+    extern __shared__ __align__(16) u64 shared_memory[];
+    __shared__ u32 block_totals[4];
+    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
     const u32 flags = obstacle(state, batch);
-    if (flags == DONE) return rebalance_and_finish(state, batch, shared_memory);
+    if (flags == DONE) {
+        if (load_cached(&state.counters->heavy) && !batch.heavy_merged) {
+            merge_bulk(state, batch, shared_memory, sums, block_totals);
+            grid_barrier(&state.counters->barrier);
+        }
+        return rebalance_and_finish(state, batch, shared_memory);
+    }
     if (flags == BAD_ROW) {
         forget_updates(state, batch);
         grid_barrier(&state.counters->barrier);
