@@ -35,11 +35,13 @@ class Keeper:
         self.graph = Graph(directed=directed)
         programs = [
             make_program("bfs", None, {"source": int(self.external(np.array([SOURCE]))[0])}, self.index),
+            make_program("sssp", None, {"source": int(self.external(np.array([SOURCE]))[0])}, self.index),
+            make_program("sswp", None, {"source": int(self.external(np.array([SOURCE]))[0])}, self.index),
             make_program("components", None, {}, self.index),
             make_program("pagerank", None, {"tolerance": TOLERANCE}, self.index),
         ]
         self.engine = Engine(self.graph, programs, self.resolve)
-        assert [run.error for run in self.engine.start()] == [None] * 3
+        assert [run.error for run in self.engine.start()] == [None] * len(programs)
 
     def external(self, vertices: np.ndarray) -> IntColumn:
         """A fixed scattering of the history's vertices over all 64-bit integers."""
@@ -56,7 +58,7 @@ class Keeper:
         known = (src != NO_VERTEX) & (dst != NO_VERTEX)
         batch = EdgeBatch(pack(src[known], dst[known]), epoch.ops[known], epoch.weights[known])
         change = self.graph.apply(batch, self.index.n_vertices)
-        assert [run.error for run in self.engine.refresh(change)] == [None] * 3
+        assert [run.error for run in self.engine.refresh(change)] == [None] * len(self.engine.programs)
         assert not any(self.engine.audit().values()), self.engine.audit()
 
     def compare(self) -> None:
