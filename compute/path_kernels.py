@@ -268,9 +268,10 @@ def adopt(word, log, rows, v):  # type: ignore[no-untyped-def]
                 u = keys[i] & _LOW
                 read += 1
                 at_tail = word[u]
-                if at_tail != UNREACHED and precedes(at_tail >> _HALF, value):
+                if at_tail != UNREACHED:
+                    # The offer first: it seldom fits, which the processor learns; half of all tails are better.
                     weight = weights[i] if WEIGHTED else _ONE
-                    if offer(at_tail >> _HALF, weight) == value:
+                    if offer(at_tail >> _HALF, weight) == value and precedes(at_tail >> _HALF, value):
                         write(word, log, v, (value << _HALF) | u)
                         return True, read
             remaining -= end - slot

@@ -72,7 +72,7 @@ class PathProgram(Program):
     A program is a subclass that sets the class attributes and says its ``functors``. Without weights
     (``needs_weights``) its gather must do without them too. ``value``: ``np.uint32`` or ``np.float32``;
     ``at_source``: the value of a source. Parameters of its own follow ``SOURCE`` in ``parameters`` and reach
-    ``functors`` by name.
+    ``functors`` by name; ``form`` holds what came of them, for whoever compiles them for another processor.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (SOURCE,)
@@ -96,7 +96,8 @@ class PathProgram(Program):
             weighted=self.needs_weights,
             negative="any" in self.weight_domains,
         )
-        self._kernels = kernels_of(Form.of(functors, self.value, weighted=self.needs_weights))
+        self.form = Form.of(functors, self.value, weighted=self.needs_weights)
+        self._kernels = kernels_of(self.form)
         self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
         self._descending = bool(functors.better(self.value(1), self.value(0)))
         self._large = _LARGE
