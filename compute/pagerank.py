@@ -70,21 +70,21 @@ SUM_ALLOWANCE = 1.25
 SUM_SHARE_MIN = 0.1
 # The first threshold of pushes, in multiples of the bound.
 LEVEL = 4.0
-# An edge costs about so many times as much in a push as in a dense pass ...
-PUSH_COST = 4
-# ... and pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
+# An edge costs about so many times as much in a push as in a dense pass, where a vertex costs as much as so many
+# edges;
+PUSH_COST = 6
+PASS_VERTEX = 6
+# pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
-# Dense passes in one solve, after which termination rests on pushes alone.
-PASSES_MAX = 256
+# After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
+# that does not mix, many passes would follow, and pushes go where work is left.
+SLOW = 0.5
 # With more changes than this share of the edges, residuals are computed anew instead of being edited.
 EDIT_SHARE = 1 / 10
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
 CHANGED_SHARE = 1 / 3
-
-# More than any push costs.
-ALWAYS = 1 << 60
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -324,25 +324,30 @@ class PageRank(RandomWalk):
     def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
         """Until residuals are within their limits: push, or pass over all edges where that is cheaper."""
         rows = graph.out_rows()
-        cost_max = PUSH_MIN + graph.n_arcs // PUSH_COST
-        passes = 0
+        cost_max = PUSH_MIN + (graph.n_arcs + PASS_VERTEX * self._n) // PUSH_COST
         shared = False
+        size = math.inf
         if anew:
             system.residual[: self._n] = 0
         while True:
-            if not anew or passes:
-                limit = cost_max if passes < PASSES_MAX else ALWAYS
+            if not anew:
                 pushes = work[PUSHES]
                 # A pass has counted what is over its limits already.
                 costs = kernels.push_cost(*self._pulls.over) if shared else 0
-                if costs <= limit and kernels.solve(rows, limits, level, self.damping, limit, system, work):
+                if costs <= cost_max and kernels.solve(rows, limits, level, self.damping, cost_max, system, work):
                     return
-                shared &= bool(work[PUSHES] == pushes)
+                if shared and work[PUSHES] > pushes:
+                    shared = False
+                    cost_max *= 2
+            anew = False
             if not shared:
                 self._pulls.begin(graph.in_rows(), rows.degrees, self._n, _estimate(system))
                 shared = True
+                size = math.inf
             self._pass(graph, system, limits, work)
-            passes += 1
+            if self._pulls.size > SLOW * size:
+                cost_max *= 2
+            size = self._pulls.size
 
     def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
         self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)

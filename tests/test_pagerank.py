@@ -134,6 +134,7 @@ def test_awkward_shapes_come_and_go(
     """
     monkeypatch.setattr(pagerank, "PUSH_MIN", 0 if dense else 1 << 40)
     monkeypatch.setattr(pagerank, "PUSH_COST", 1 << 40)
+    monkeypatch.setattr(pagerank, "SLOW", np.inf if dense else pagerank.SLOW)
     edges = SHAPES[shape]
     n = 1 + max(max(edge) for edge in edges) + 3
     whole = new_graph(directed=directed, edges=edges, n=n)
