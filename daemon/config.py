@@ -521,8 +521,8 @@ class AuditConfig(Section):
         default=0.02,
         ge=0,
         le=0.5,
-        description="The share of the engine thread's time that the audit may take; 0: none. It goes over everything "
-        "slice by slice; what contradicts the graph is logged with its evidence, and counted by the metric "
+        description="The share of the engine thread's time that the audit may take; 0: none. It goes over "
+        "everything slice by slice; what contradicts the graph is logged with its evidence, and counted by the metric "
         "`graphtide_audit_violations_total`.",
     )
     repair: Literal["off", "restart"] = Field(
