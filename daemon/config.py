@@ -522,8 +522,8 @@ class AuditConfig(Section):
         ge=0,
         le=0.5,
         description="The share of the engine thread's time that the audit may take; 0: none. It goes over "
-        "everything slice by slice; what contradicts the graph is logged with its evidence, and counted by the metric "
-        "`graphtide_audit_violations_total`.",
+        "everything slice by slice; what contradicts the graph is logged with its evidence, and counted by "
+        "the metric `graphtide_audit_violations_total`.",
     )
     repair: Literal["off", "restart"] = Field(
         default="off",
