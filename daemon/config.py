@@ -527,17 +527,15 @@ class ComputeConfig(Section):
 
 
 class AuditConfig(Section):
-    """The check of published results, and of the storage, against the graph.
-
-    It runs in the background, slice by slice over everything, again and again. What contradicts the graph is
-    logged with its evidence and counted by the metric `graphtide_audit_violations_total`.
-    """
+    """The check of published results, and of the storage, against the graph, in the background and without end."""
 
     share: float = Field(
         default=0.02,
         ge=0,
         le=0.5,
-        description="The share of the engine thread's time that the background audit may take; 0: none.",
+        description="The share of the engine thread's time that the audit may take; 0: none. It goes over "
+        "everything slice by slice; what contradicts the graph is logged with its evidence, and counted by "
+        "the metric `graphtide_audit_violations_total`.",
     )
     repair: Literal["off", "restart"] = Field(
         default="off",

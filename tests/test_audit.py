@@ -111,7 +111,7 @@ def test_a_pass_that_spans_epochs_finds_nothing_where_nothing_is_wrong(directed:
     kept = Kept(directed=directed, weighted=weighted)
     for number, epoch in enumerate(random_history(2, directed=directed, epochs=60).epochs):
         kept.apply(epoch.batch(weighted=weighted), epoch.n_vertices)
-        for _ in range(3):
+        for _ in range(12):
             step = kept.auditor.step(SLICE, (1, number))
             assert step.violations == ()
             if step.ended is not None:
