@@ -10,6 +10,7 @@ processes do not disturb; the first ten batches are left out. The baseline of th
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ def measured(kind: Kind, size: int, batch: int) -> dict[str, Any]:
     """One index of ``size`` ids."""
     rng = np.random.default_rng(SEED)
     index = VertexIndex.create(kind, allocate)
+    gc.collect()  # what importing and compiling left is not the index's
     seconds, cpu = [], []
     for start in range(0, size, batch):
         ids = made_ids(kind, np.arange(start, min(start + batch, size), dtype=np.uint64))

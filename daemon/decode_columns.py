@@ -156,6 +156,8 @@ def no_dst(n: int, rules: Rules) -> IdColumn:
 
 def check_no_dst(dst: IdColumn, ops: Ops) -> None:
     """Refuse operations on vertices that name a dst."""
+    if int(ops.max(initial=0)) <= Op.INSERT:
+        return
     given = on_vertices(ops)
     given &= (dst.lengths if isinstance(dst, StringColumn) else dst) != 0
     if given.any():

@@ -271,16 +271,16 @@ class Ingest:
         prepared = self._prepare(decoded)
         index_seconds = time.perf_counter() - started
         blocks = [item.block for item in decoded if item.block is not None]
-        ops = sum((np.bincount(block.ops, minlength=len(Op)) for block in blocks), np.zeros(len(Op), np.int64))
+        ops = {op: sum(int(np.count_nonzero(block.ops == op)) for block in blocks) for op in Op}
         self.report(
             IngestReport(
                 records=len(raw),
                 bytes=sum(len(record.value or b"") for record in raw),
                 tombstones=sum(record.value is None for record in raw),
-                inserts=int(ops[Op.INSERT]),
-                deletes=int(ops[Op.DELETE]),
-                vertex_inserts=int(ops[Op.INSERT_VERTEX]),
-                vertex_deletes=int(ops[Op.DELETE_VERTEX]),
+                inserts=ops[Op.INSERT],
+                deletes=ops[Op.DELETE],
+                vertex_inserts=ops[Op.INSERT_VERTEX],
+                vertex_deletes=ops[Op.DELETE_VERTEX],
                 self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
                 misrouted=self._placement.misrouted(decoded),
                 bad=bad,

@@ -29,6 +29,8 @@ _PLUS, _MINUS, _POINT, _ZERO, _ONE, _NINE, _D, _E, _I = b"+-.019dei"
 _LOWER = 0x20
 _INSERT = int.from_bytes(b"insert", "big")
 _DELETE = int.from_bytes(b"delete", "big")
+_INSERT_VERTEX = int.from_bytes(b"inser", "big"), int.from_bytes(b"t_vertex", "big")
+_DELETE_VERTEX = int.from_bytes(b"delet", "big"), int.from_bytes(b"e_vertex", "big")
 _EXACT_MAX = 1 << 53
 _DIGITS_MAX = 18
 """Integers of so many digits cannot leave 64 bits; longer ones are set aside."""
@@ -143,12 +145,14 @@ def _real(data: Bytes, at: int) -> tuple[float, int, int]:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _op(data: Bytes, at: int, delimiter: int) -> tuple[int, int]:
-    """(0 delete, 1 insert, -1 to be set aside; where it ends), from ``at`` on."""
+    """(the code of the operation, or -1: to be set aside; where it ends), from ``at`` on."""
     first = at
-    word = np.int64(0)
+    word, head = np.int64(0), np.int64(0)
     while data[at] > _SPACE and data[at] != delimiter:
         word = (word << 8) | np.int64(data[at])
         at += 1
+        if at - first == 5:
+            head = word
     if at - first == 1:
         if word in (_ONE, _PLUS) or word | _LOWER == _I:
             return 1, at
@@ -159,6 +163,11 @@ def _op(data: Bytes, at: int, delimiter: int) -> tuple[int, int]:
             return 1, at
         if word == _DELETE:
             return 0, at
+    elif at - first == 13:
+        if head == _INSERT_VERTEX[0] and word == _INSERT_VERTEX[1]:
+            return 2, at
+        if head == _DELETE_VERTEX[0] and word == _DELETE_VERTEX[1]:
+            return 3, at
     return -1, at
 
 
@@ -191,7 +200,7 @@ def _parse_line(
 ) -> tuple[int, int, int, int, int, float, int, int, int, bool]:
     """(status, where it stopped, src, dst, op, weight, ts, start and end of the weight, whether ts is given)."""
     src, dst, op, weight, ts = 0, 0, 1, 1.0, default_ts
-    weight_start, weight_end, has_ts = 0, 0, False
+    weight_start, weight_end, has_ts, has_dst = 0, 0, False, False
     status, fields = GOOD, 0
     while fields < roles.size:
         role = roles[fields]
@@ -199,7 +208,7 @@ def _parse_line(
         at = _after_blanks(data, at, delimiter)
         first = at
         if data[at] == delimiter or _at_line_end(data, at):
-            status = SET_ASIDE if role <= _DST else status
+            status = SET_ASIDE if role == _SRC else status
         elif role == _WEIGHT:
             weight, at, found = _real(data, at)
             weight_start, weight_end, status = first, at, max(status, found)
@@ -215,7 +224,7 @@ def _parse_line(
             if role == _SRC:
                 src = number
             elif role == _DST:
-                dst = number
+                dst, has_dst = number, True
             else:
                 ts, has_ts = number, True
         field_end = at
@@ -231,6 +240,9 @@ def _parse_line(
             at += 1
             # A delimiter at the very end is followed by one more field, an empty one.
     if not _at_line_end(data, at) or fields < 2 or (delimiter != 0 and fields < roles.size):
+        status = SET_ASIDE
+    # An operation on a vertex has no dst, or 0; everything else needs one.
+    if (op > 1 and dst != 0) or (op <= 1 and not has_dst):
         status = SET_ASIDE
     return status, at, src, dst, op, weight, ts, weight_start, weight_end, has_ts
 

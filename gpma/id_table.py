@@ -271,7 +271,10 @@ class GrowingTable:
 
 def let_go(objects: list[object]) -> None:
     """Empty this list on a thread of its own: where it holds the last reference, to unmap takes milliseconds."""
-    threading.Thread(target=objects.clear, name="let-go").start()
+    try:
+        threading.Thread(target=objects.clear, name="let-go").start()
+    except RuntimeError:  # no more threads, or the process ends
+        objects.clear()
 
 
 def _empty(allocate: Allocate, n_vertices: int, generation: int) -> tuple[Words, Words]:

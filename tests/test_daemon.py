@@ -203,12 +203,20 @@ def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon
 
 @pytest.mark.parametrize(
     "daemon",
-    [{"graph": {"directed": directed}, "program": [{"name": "components"}]} for directed in (True, False)],
+    [
+        {
+            "graph": {"directed": directed},
+            "program": [{"name": "components"}],
+            "checkpoint": {"interval": 0.05},
+        }
+        for directed in (True, False)
+    ],
     indirect=True,
     ids=["directed", "undirected"],
 )
 def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_path: Path) -> None:
-    """A random stream with both kinds of operations, produced from a CSV file, against plain dictionaries."""
+    """A random stream with both kinds of operations, produced from a CSV file, against plain dictionaries; the
+    daemon is killed on the way, and goes on from a checkpoint."""
     directed = "directed = false" not in daemon.config.read_text()
     rng = np.random.default_rng(8)
     model = NaiveGraph(directed)
@@ -219,10 +227,17 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
         model.apply([int(src)], [int(dst)], [int(op)])
         lines.append(f"{Op(op).name.lower()},{src},{'' if op > 1 else dst}")
     file = tmp_path / "stream.csv"
-    file.write_text("\n".join(lines))
+    file.write_text("\n".join(lines) + "\n")
+    (updates,) = read_files([file])
+    daemon.start(kill_at="epoch.computed:9")
     with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
-        produced = produce(read_files([file]), spool, undirected=not directed, edges_per_record=70)
+        for piece in np.array_split(np.arange(len(updates)), 30):
+            produced = produce([updates.take(piece)], spool, undirected=not directed, edges_per_record=70)
+            time.sleep(0.05)
+    assert daemon.process is not None
+    assert daemon.process.wait(60) == -signal.SIGKILL
     daemon.start()
+    assert "restored epoch" in daemon.log.read_text()
     with daemon.client() as client:
         client.wait(offsets_to_wire(produced.offsets), timeout_ms=60_000)
         stats = client.stats()

@@ -20,6 +20,7 @@ from graphtide.daemon import decode_text
 from graphtide.daemon.decode import CONTENT_TYPES, ENCODINGS, REASONS, Decoder, encoding_of, warm_up
 from graphtide.daemon.decode_columns import Bad, Rules, concatenate
 from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.line_parser import GOOD, SET_ASIDE, ParsedLines
 from graphtide.daemon.records import Decoded, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.source_spool import HEADER
 from graphtide.gpma.ids import IdColumn, StringColumn
@@ -272,6 +273,28 @@ def test_operations_on_vertices_need_no_dst() -> None:
         encode_msgpack([1, 2], ops=[3, 1])
     with pytest.raises(ValueError, match="edges need a dst"):
         encode_msgpack([1, 2])
+
+
+def test_the_compiled_parser_takes_operations_on_vertices() -> None:
+    layout = decode_text.Layout(("src", "dst", "op", "note"), ",")
+    lines = [
+        (b"5,,insert_vertex,", GOOD, (5, 0, 2)),
+        (b"6,0,delete_vertex,x", GOOD, (6, 0, 3)),
+        (b"6,7,delete,x", GOOD, (6, 7, 0)),
+        (b"6,7,delete_vertex,", SET_ASIDE, None),
+        (b"6,,delete,", SET_ASIDE, None),
+        (b",6,insert_vertex,", SET_ASIDE, None),
+        (b"6,,insert_vertez,", SET_ASIDE, None),
+        (b"6,,inserx_vertex,", SET_ASIDE, None),
+        (b"6,,insert_vertexx,", SET_ASIDE, None),
+    ]
+    parsed = ParsedLines(len(lines))
+    value = b"".join(line + b"\n" for line, _, _ in lines)
+    assert parsed.fill(value, 0, layout.roles, ",", 100, NOW) == len(lines)
+    for i, (line, status, expected) in enumerate(lines):
+        assert parsed.status[i] == status, line
+        if expected is not None:
+            assert (parsed.src[i], parsed.dst[i], parsed.ops[i]) == expected
 
 
 def test_a_vertex_zero_is_no_self_loop() -> None:

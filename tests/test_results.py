@@ -323,27 +323,36 @@ def test_a_writer_thread_does_not_tear_epochs_either():
     writer = ResultsWriter()
     stop = threading.Event()
     columns = {"a": np.zeros(1000, np.int64)}
-    writer.publish(publication(0, 1000, columns, {"a": None}))
+    alive = np.ones(1000, bool)
+    flipped = np.arange(0, 1000, 20, dtype=np.uint32)  # dead in odd epochs
+
+    def publish(number):
+        columns["a"][:] = number
+        alive[flipped] = number % 2 == 0
+        program = ProgramPublication("fake", columns, {"a": None})
+        writer.publish(Publication((1, number), 1000, {}, {"p": program}, {}, alive, flipped))
+
+    publish(0)
     reader = attach(writer)
 
     def write():
         number = 0
         while not stop.is_set():
             number += 1
-            columns["a"][:] = number
-            writer.publish(publication(number, 1000, columns, {"a": None}))
+            publish(number)
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
         for _ in range(300):
             try:
-                number, row = reader.read(
-                    lambda s: (s.epoch[1], s.programs["p"].published.columns["a"][:1000].copy())
+                number, row, known = reader.read(
+                    lambda s: (s.epoch[1], s.programs["p"].published.columns["a"][:1000].copy(), s.known(flipped))
                 )
             except Unavailable:
                 continue
             assert (row == number).all()
+            assert ((known == NO_VERTEX) == (number % 2 == 1)).all()
     finally:
         stop.set()
         thread.join()

@@ -151,6 +151,26 @@ def test_ids_are_found_at_every_moment_of_growing(kind: Kind, step: int) -> None
 
 @pytest.mark.usefixtures("_tiny_tables")
 @pytest.mark.parametrize("kind", KINDS)
+def test_edges_that_repeat_their_ends_are_numbered_while_tables_grow(kind: Kind) -> None:
+    names = column(many(kind, 400))
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        index, model = VertexIndex.create(kind), dict[int, int]()
+        for _ in range(40):
+            src, dst = rng.integers(0, rng.integers(1, 400), (2, rng.integers(1, 40)))
+            dense = index.insert_edges(names[src], names[dst])
+            expected = [
+                (model.setdefault(u, len(model)), model.setdefault(v, len(model)))
+                for u, v in zip(src.tolist(), dst.tolist(), strict=True)
+            ]
+            assert list(zip(*(column.tolist() for column in dense), strict=True)) == expected
+            asked = rng.integers(0, 400, 30)
+            assert index.lookup(names[asked]).tolist() == [model.get(v, int(NO_VERTEX)) for v in asked.tolist()]
+        assert index.n_vertices == len(model)
+
+
+@pytest.mark.usefixtures("_tiny_tables")
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_generation_that_was_replaced_hears_of_nothing_new(kind: Kind) -> None:
     index = VertexIndex.create(kind)
     ids = column(many(kind, 300))
