@@ -6,6 +6,7 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -80,8 +81,11 @@ class HostSide:
     """The rows that the host owns."""
 
     def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool) -> None:
-        self.out = PackedMemoryArray(weighted=weighted)
-        self.in_ = PackedMemoryArray(weighted=weighted and in_weights) if in_edges else None
+        # The two orientations of a batch are applied side by side, on two cores; a lone array has both for itself.
+        cores = len(os.sched_getaffinity(0))
+        threads = 2 if cores >= (4 if in_edges else 2) else 1
+        self.out = PackedMemoryArray(weighted=weighted, threads=threads)
+        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, threads=threads) if in_edges else None
 
     @property
     def arrays(self) -> list[PackedMemoryArray]:
