@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from graphtide.gpma.device import module, reads, spread
+from graphtide.gpma.device import module, reads
 from graphtide.gpma.device.array import DevicePackedArray
 from graphtide.gpma.device.module import import_cupy
 from graphtide.gpma.edges import EdgeBatch, EdgeList
@@ -431,7 +431,7 @@ def scans(graph: Graph, repeats: int) -> list[Row]:
     view = array.view()
     kernels = {
         name: module.load(KERNELS, weighted=True).get_function(name)
-        for name in ("pull_by_leaf", "pull_by_row", "iterate_leaves", "csr_pull", "csr_iterate")
+        for name in ("pull_by_leaf", "pull_by_row", "pull_by_tile", "iterate_leaves", "csr_pull", "csr_iterate")
     }
     n, n_leaves = graph.n_vertices, int(view.counts.size)
     x, y, total = (
@@ -441,8 +441,10 @@ def scans(graph: Graph, repeats: int) -> list[Row]:
     )
     csr, arrays = csr_of(array)
     csr_blocks = blocks(32 * -(-view.n_edges // reads.CHUNK_EDGES))
-    walk_seconds = timed(lambda: reads.walk_of(view, cupy.arange(n, dtype=np.uint32)), 3)
-    walk = reads.walk_of(view, cupy.arange(n, dtype=np.uint32))
+    vertices = cupy.arange(n, dtype=np.uint32)
+    walk_seconds = timed(lambda: reads.walk_of(view, vertices), 3)
+    walk = reads.walk_of(view, vertices)
+    tile_blocks = blocks(8 * n)
     leaf_blocks = blocks(32 * -(-n_leaves // LEAVES_A_WARP))
     row_blocks = blocks(32 * walk.n_chunks)
     some = (min(2112, leaf_blocks[0]),)
@@ -454,6 +456,10 @@ def scans(graph: Graph, repeats: int) -> list[Row]:
         ),
         "pull by row": timed(
             lambda: kernels["pull_by_row"](row_blocks, (THREADS,), (view.state, walk.walk, x, y)), repeats
+        ),
+        "pull by row, a tile each": timed(
+            lambda: kernels["pull_by_tile"](tile_blocks, (THREADS,), (view.state, vertices, np.uint32(n), x, y)),
+            repeats,
         ),
         "CSR all edges": timed(lambda: kernels["csr_iterate"](some, (THREADS,), (csr, total)), repeats),
         "all edges": timed(lambda: kernels["iterate_leaves"](some, (THREADS,), (view.state, total)), repeats),
@@ -529,14 +535,12 @@ def whole(graph: Graph, repeats: int, copy: float) -> list[Row]:
     order = graph.random.permutation(n)
     keys, weights = graph.loaded[order], graph.weights(n)
     sorted_edges = EdgeList(graph.loaded, weights)
-    larger = type(array._layout)(int(array._layout.n_leaves * 1.2))
     some = graph.random.randint(0, graph.n_vertices, ROWS_READ).astype(np.uint32)
     asked = cupy.concatenate([graph.loaded[order[:500_000]], graph.pool[:500_000]])
     gathered = int(array.rows(some).neighbors.size)
     times = {
         "load, sorted": (lambda: array.load(sorted_edges), n, 2 * 12 * n),
         "load, unsorted": (lambda: array.load_unsorted(keys, weights), n, 2 * 12 * n),
-        "to 1.2 times the leaves": (lambda: respread(array, larger), n, 2 * 12 * n),
         "export": (array.export, n, 2 * 12 * n),
         "export as CSR": (array.export_csr, n, 20 * n),
         f"rows of {ROWS_READ:,} vertices": (lambda: array.rows(some), gathered, 20 * gathered),
@@ -560,15 +564,6 @@ def whole(graph: Graph, repeats: int, copy: float) -> list[Row]:
             }
         )
     return rows
-
-
-def respread(array: DevicePackedArray, layout: Any) -> None:
-    from graphtide.gpma.device.state import RowIndex, new_slots
-
-    with array.stream:
-        slots = new_slots(layout, weighted=True)
-        rows = RowIndex(array._rows.leaf.copy(), array._rows.degrees)
-        spread.respread(array._slots, array.n_edges, slots, rows)
 
 
 def main() -> None:
