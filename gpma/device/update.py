@@ -46,15 +46,13 @@ SMALL_MAX = 32768
 # barriers has as many blocks as fit there.
 FEW_MAX = 2048
 BLOCKS = 2
-# Up to so many, eight lanes together locate an update.
-TOGETHER_MAX = 300_000
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
 BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
 # How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
-SPINS_MAX = 20_000
+SPINS_MAX = 3_000
 
 
 class Launcher:
@@ -91,16 +89,21 @@ class Pipeline:
         self.state = np.zeros(1, STATE)
         self.batch = np.zeros(1, BATCH)
         self._launcher = Launcher(stream, (self.state, self.batch))
-        self.n_blocks = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+        attributes = cupy.cuda.Device().attributes
+        self.n_blocks = int(attributes["MultiProcessorCount"])
         self.stage_bytes = _stage_bytes(weighted)
+        # A kernel's own shared memory, and what the driver takes, are well below 2 KiB.
+        fit = attributes["MaxSharedMemoryPerMultiprocessor"] // (self.stage_bytes + 2048)
+        self.n_blocks_max = self.n_blocks * max(1, min(BLOCKS, fit))
         self._work: Work | None = None
         self._room = 0
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
-        self._partials = allocate(2 * BLOCKS * self.n_blocks, np.uint64)
+        self._partials = allocate(2 * self.n_blocks_max, np.uint64)
         pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
-        status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
+        status = np.frombuffer(pinned, np.uint32, 2 * STATUS_WORDS)
         status[:] = 0
-        self._words = memoryview(status)
+        self._status = memoryview(status)  # values, and the numbers of the batches that they belong to, in turn
+        self.told = [0] * STATUS_WORDS  # of the finished batch
         self._sequence = 0
         self._n = self._n_leaves = 0
         state = self.state
@@ -114,13 +117,12 @@ class Pipeline:
         self._kernels += [
             alone.get_function(name)
             for name in (
-                *("locate_updates", "locate_updates_together", "allocate_by_update", "allocate_by_leaf"),
-                *("place_updates", "merge_leaves"),
+                *("locate_updates", "allocate_by_update", "allocate_by_leaf", "place_updates", "merge_leaves"),
             )
         ]
         # The driver's handles; the kernels above keep them alive.
         self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._kernels)
-        self._locate, self._locate_together, self._by_update, self._by_leaf, self._place, self._merge = handles
+        self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property
     def work(self) -> Work:
@@ -162,7 +164,7 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        blocks = self.n_blocks if self._n <= FEW_MAX else BLOCKS * self.n_blocks
+        blocks = self.n_blocks if self._n <= FEW_MAX else self.n_blocks_max
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
@@ -170,10 +172,7 @@ class Pipeline:
         """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays; see ``finish``."""
         self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
-        if n <= TOGETHER_MAX:
-            start(self._locate_together, _ceil(8 * n, LOCATE_THREADS), LOCATE_THREADS)
-        else:
-            start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
+        start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
         if n > BY_LEAF_SHARE * n_leaves:
             start(self._by_leaf, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
         else:
@@ -199,32 +198,26 @@ class Pipeline:
         Raises:
             RuntimeError: a kernel failed.
         """
-        return self.told(FLAGS)
-
-    def told(self, word: int) -> int:
-        """What the device says of the batch, once it does.
-
-        Raises:
-            RuntimeError: a kernel failed.
-        """
-        words, sequence = self._words, self._sequence
+        numbers = self._status[1::2]
+        expected = [self._sequence] * STATUS_WORDS
         spins = 0
-        while (value := words[word]) >> 32 != sequence:
+        while numbers.tolist() != expected:
             spins += 1
             if spins > SPINS_MAX:
                 self.stream.synchronize()
-                if words[word] >> 32 != sequence:
+                if numbers.tolist() != expected:
                     raise RuntimeError("the device did not finish a batch")
-        return value & 0xFFFF_FFFF
+        self.told = self._status[::2].tolist()
+        return self.told[FLAGS]
 
     def totals(self) -> tuple[int, int, int, int]:
         """Updates of the batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
-        told = self.told
-        return told(TOTALS), told(TOTALS + 1), told(TOTALS + 2), told(TOTALS + 3)
+        inserted, overwritten, deleted, absent = self.told[TOTALS : TOTALS + 4]
+        return inserted, overwritten, deleted, absent
 
     def slots_moved(self) -> int:
         """Keys that redistribution wrote for the batch."""
-        return self.told(SLOTS_MOVED) | self.told(SLOTS_MOVED_HIGH) << 32
+        return self.told[SLOTS_MOVED] | self.told[SLOTS_MOVED_HIGH] << 32
 
     def next_sequence(self) -> int:
         self._sequence = (self._sequence + 1) & 0xFFFF_FFFF
@@ -238,7 +231,7 @@ class Pipeline:
         n_items_max = min(self._n, self._n_leaves)
         blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
         self._launcher.start(self._merge, blocks, MERGE_THREADS)
-        self._launcher.start_cooperative(self._rebalance, BLOCKS * self.n_blocks, BLOCK_THREADS, self.stage_bytes)
+        self._launcher.start_cooperative(self._rebalance, self.n_blocks_max, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def _reserve(self, room: int) -> None:
