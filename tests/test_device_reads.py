@@ -49,6 +49,7 @@ def array_of(keys: Keys, weights: Weights, *, weighted: bool) -> Any:
     array = DevicePackedArray(weighted=weighted)
     array.ensure_vertices(VERTICES)
     array.load(EdgeList(keys[::2], weights[::2] if weighted else None))
+    assert array.check() == []
     other = np.setdiff1d(pack(np.arange(0, VERTICES, 9), np.arange(0, VERTICES, 9)), keys)
     new, n_new = np.concatenate([keys[1::2], other]), keys[1::2].size
     new_weights = np.concatenate([weights[1::2], np.ones(other.size, np.float32)])
