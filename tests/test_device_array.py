@@ -277,7 +277,7 @@ def test_no_status_can_be_taken_for_another(emulated_cupy: ModuleType, monkeypat
     monkeypatch.setattr(Pipeline, "wait", recorded)
     for array in heavy_batches(DeviceSide(emulated_cupy, 0, settings()), 30):
         assert array.check() == []
-    assert len(waited_for) > 50
+    assert len(waited_for) > 40  # more than one for a batch, by and by
     assert len(set(waited_for)) == len(waited_for)
 
 

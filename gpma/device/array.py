@@ -300,5 +300,5 @@ class DevicePackedArray:
         return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def _no_such_row(self) -> ValueError:
-        row = self._pipeline.told[FIRST_BAD_ROW]
+        row = self._pipeline.told(FIRST_BAD_ROW)
         return ValueError(f"the batch names row {row} of {self._n_vertices}")

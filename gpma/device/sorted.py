@@ -89,7 +89,7 @@ class SortedUpdates:
         """
         pipeline = self._pipeline
         cupy = import_cupy()
-        n, n_heavy = int(columns.keys.size), pipeline.told[HEAVY_RECORDS]
+        n, n_heavy = int(columns.keys.size), pipeline.told(HEAVY_RECORDS)
         updates = None
         keys = columns.keys
         if n_heavy < n:
@@ -100,7 +100,7 @@ class SortedUpdates:
         run = Run(keys, updates)
         self._look_up(run)
         arguments = (pipeline.state, pipeline.batch, run.structure)
-        n_leaves = pipeline.told[HEAVY_LEAVES]
+        n_leaves = pipeline.told(HEAVY_LEAVES)
         self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
         self._launch("add_heavy", _ceil(run.n), arguments)
 

@@ -42,9 +42,10 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
-# Of these, up to so many take one block on a multiprocessor, whose barriers are quicker. All else that waits at
-# barriers has as many blocks as fit there.
+# Kernels whose blocks wait for each other have one block on a multiprocessor, or as many as fit, but at most BLOCKS:
+# the one for small batches above FEW_MAX updates, the one that redistributes above QUIET_MAX.
 FEW_MAX = 2048
+QUIET_MAX = 200_000
 BLOCKS = 2
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
 BY_LEAF_SHARE = 0.25
@@ -52,7 +53,7 @@ BY_LEAF_SHARE = 0.25
 ROOM = 1.5
 ROOM_MAX = 1 << 23
 # How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
-SPINS_MAX = 3_000
+SPINS_MAX = 20_000
 
 
 class Launcher:
@@ -100,10 +101,9 @@ class Pipeline:
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
         self._partials = allocate(2 * self.n_blocks_max, np.uint64)
         pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
-        status = np.frombuffer(pinned, np.uint32, 2 * STATUS_WORDS)
+        status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
         status[:] = 0
-        self._status = memoryview(status)  # values, and the numbers of the batches that they belong to, in turn
-        self.told = [0] * STATUS_WORDS  # of the finished batch
+        self._words = memoryview(status)
         self._sequence = 0
         self._n = self._n_leaves = 0
         state = self.state
@@ -198,26 +198,32 @@ class Pipeline:
         Raises:
             RuntimeError: a kernel failed.
         """
-        numbers = self._status[1::2]
-        expected = [self._sequence] * STATUS_WORDS
+        return self.told(FLAGS)
+
+    def told(self, word: int) -> int:
+        """What the device says of the batch, as soon as it does.
+
+        Raises:
+            RuntimeError: a kernel failed.
+        """
+        words, sequence = self._words, self._sequence
         spins = 0
-        while numbers.tolist() != expected:
+        while (value := words[word]) >> 32 != sequence:
             spins += 1
             if spins > SPINS_MAX:
                 self.stream.synchronize()
-                if numbers.tolist() != expected:
+                if words[word] >> 32 != sequence:
                     raise RuntimeError("the device did not finish a batch")
-        self.told = self._status[::2].tolist()
-        return self.told[FLAGS]
+        return value & 0xFFFF_FFFF
 
     def totals(self) -> tuple[int, int, int, int]:
         """Updates of the batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
-        inserted, overwritten, deleted, absent = self.told[TOTALS : TOTALS + 4]
-        return inserted, overwritten, deleted, absent
+        told = self.told
+        return told(TOTALS), told(TOTALS + 1), told(TOTALS + 2), told(TOTALS + 3)
 
     def slots_moved(self) -> int:
         """Keys that redistribution wrote for the batch."""
-        return self.told[SLOTS_MOVED] | self.told[SLOTS_MOVED_HIGH] << 32
+        return self.told(SLOTS_MOVED) | self.told(SLOTS_MOVED_HIGH) << 32
 
     def next_sequence(self) -> int:
         self._sequence = (self._sequence + 1) & 0xFFFF_FFFF
@@ -231,7 +237,9 @@ class Pipeline:
         n_items_max = min(self._n, self._n_leaves)
         blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
         self._launcher.start(self._merge, blocks, MERGE_THREADS)
-        self._launcher.start_cooperative(self._rebalance, self.n_blocks_max, BLOCK_THREADS, self.stage_bytes)
+        # Idle blocks cost some microseconds; where much is to be redistributed more of them pay.
+        blocks = self.n_blocks if self._n <= QUIET_MAX else self.n_blocks_max
+        self._launcher.start_cooperative(self._rebalance, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def _reserve(self, room: int) -> None:
