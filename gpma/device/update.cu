@@ -1,7 +1,8 @@
 // Applying a batch of updates where no leaf gets more of them than a block can sort; sorted.cu has the other leaves.
 //
-// Batches of up to a few thousand: update_small alone, whose stages wait for each other at barriers of the grid.
-// Larger ones: locate_updates, allocate_by_update or allocate_by_leaf, place_updates, merge_leaves, rebalance.
+// Batches of up to some ten thousand: update_small alone, whose stages wait for each other at barriers of the grid.
+// Larger ones, and those of which a leaf gets more updates than a tile can merge: locate_updates, allocate_by_update or
+// allocate_by_leaf, place_updates, merge_leaves, and rebalance, which merges the leaves with many updates first.
 // Until merge_leaves only work arrays are written; it does nothing when huge leaves wait or a row does not exist.
 #include "array.cuh"
 #include "intrinsics.cuh"

@@ -27,7 +27,7 @@ from .state import (
     zeros,
 )
 
-# Flags of a status (array.cuh).
+# Flags of a status (array.cuh). HEAVY: leaves have more updates than the kernels can merge.
 DONE, HEAVY, BAD_ROW = 0, 1, 2
 # Words of a status (array.cuh): the batch's sequence number << 32 | a value.
 FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAVES, FIRST_BAD_ROW = (
@@ -42,8 +42,8 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
-# Kernels whose blocks wait for each other have one block on a multiprocessor, or as many as fit, but at most BLOCKS:
-# the one for small batches above FEW_MAX updates, the one that redistributes above QUIET_MAX.
+# Kernels whose blocks wait for each other have one block on a multiprocessor, or as many as fit, at most BLOCKS: the
+# one for small batches above FEW_MAX updates, the one that redistributes above QUIET_MAX.
 FEW_MAX = 2048
 QUIET_MAX = 200_000
 BLOCKS = 2
@@ -169,7 +169,8 @@ class Pipeline:
         return self.wait()
 
     def large(self) -> int:
-        """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays; see ``finish``."""
+        """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays (``SortedUpdates.merge_heavy``,
+        then ``finish``, or ``abandon``)."""
         self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
         start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
