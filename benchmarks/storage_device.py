@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,31 +18,31 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from device_graph import (
+    WARM_UP,
+    Graph,
+    Row,
+    batch_of,
+    clocked,
+    copy_bandwidth,
+    cupy,
+    inverse,
+    machine,
+    mixed_batch,
+    show,
+    timed,
+)
+from storage_device_reads import scans, whole
 
-from graphtide.gpma.device import module, reads, spread
 from graphtide.gpma.device.array import DevicePackedArray
-from graphtide.gpma.device.module import import_cupy
-from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-KERNELS = Path(__file__).with_suffix(".cu")
-THREADS = 256
-EDGES_PER_VERTEX = 16
-WARM_UP = 2
-LEAVES_A_WARP = 8  # as in storage_device.cu
 STREAM_BATCH = 100_000
-POOL_MAX = 1 << 27
-COPY_WORDS = 1 << 28
-ROWS_READ = 100_000
 # Bytes of an update that cannot be avoided: key, op and weight read, outcome and old weight written.
 UPDATE_BYTES = 8 + 1 + 4 + 1 + 4
-Row = dict[str, Any]
-cupy: Any = None  # imported when a benchmark runs
 
 
 def run(scales: list[int], batches: list[int], repeats: int, seed: int) -> dict[str, Any]:
     """Measure everything, print tables, return what was printed and more as plain values."""
-    global cupy
-    cupy = import_cupy()
     copy = copy_bandwidth()
     result: dict[str, Any] = {
         "machine": machine(),
@@ -67,144 +65,6 @@ def run(scales: list[int], batches: list[int], repeats: int, seed: int) -> dict[
         del graph
         cupy.get_default_memory_pool().free_all_blocks()
     return result
-
-
-# -- the machine and the clock ---------------------------------------------------------------------------------
-
-
-def machine() -> Row:
-    properties = cupy.cuda.runtime.getDeviceProperties(0)
-    return {
-        "date": time.strftime("%Y-%m-%d"),
-        "device": properties["name"].decode(),
-        "driver": cupy.cuda.runtime.driverGetVersion(),
-        "runtime": cupy.cuda.runtime.runtimeGetVersion(),
-        "cupy": cupy.__version__,
-        "numpy": np.__version__,
-        "python": sys.version.split()[0],
-    }
-
-
-def copy_bandwidth() -> float:
-    """Bytes read and written per second by a copy on the device."""
-    source = cupy.zeros(COPY_WORDS, np.uint64)
-    target = cupy.empty_like(source)
-    return 2 * source.nbytes / timed(lambda: cupy.copyto(target, source), 5)
-
-
-def timed(work: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of device time, after a warm-up."""
-    for _ in range(WARM_UP):
-        work()
-    seconds = []
-    for _ in range(repeats):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        seconds.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
-    return median(seconds)
-
-
-def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of one call by the host's clock, and what it returned."""
-    cupy.cuda.Device().synchronize()
-    begin = time.perf_counter()
-    result = work()
-    return time.perf_counter() - begin, result
-
-
-def show(title: str, rows: list[Row]) -> list[Row]:
-    if rows:
-        cells = [list(rows[0]), *([format_cell(value) for value in row.values()] for row in rows)]
-        widths = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
-        print(f"\n{title}")
-        for line in cells:
-            print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
-        sys.stdout.flush()
-    return rows
-
-
-def format_cell(value: Any) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
-
-
-def blocks(n_threads: int) -> tuple[int]:
-    return (max(1, -(-n_threads // THREADS)),)
-
-
-# -- the graph -------------------------------------------------------------------------------------------------
-
-
-class Graph:
-    """The edges of a scale: ``loaded`` ascending, ``pool`` in random order; and their weights, 1 to 255."""
-
-    def __init__(self, scale: int, seed: int) -> None:
-        self.scale, self.n_vertices = scale, 1 << scale
-        self.random = cupy.random.RandomState(seed)
-        keys = self._generated(seed)
-        self.n_edges = int(keys.size)
-        half = (keys * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(63)).astype(bool)
-        self.loaded = keys[half]
-        pool = keys[~half]
-        del keys, half
-        if pool.size > POOL_MAX:
-            pool = pool[cupy.unique(self.random.randint(0, pool.size, POOL_MAX))]
-        self.pool = pool[self.random.permutation(pool.size)]
-        self.next = 0
-
-    def _generated(self, seed: int) -> Any:
-        kernel = module.load(KERNELS, weighted=True).get_function("rmat")
-        names = self.random.permutation(self.n_vertices).astype(np.uint32)
-        n = self.n_vertices * EDGES_PER_VERTEX
-        keys = cupy.empty(n, np.uint64)
-        kernel(
-            blocks(n),
-            (THREADS,),
-            (np.uint32(self.scale), np.uint64(seed), names, np.uint64(0), np.uint64(n), keys),
-        )
-        keys = keys[(keys >> np.uint64(32)) != (keys & np.uint64(0xFFFFFFFF))]
-        keys.sort()
-        new = cupy.ones(keys.size, bool)
-        new[1:] = keys[1:] != keys[:-1]
-        return keys[new]
-
-    def weights(self, n: int) -> Any:
-        return self.random.randint(1, 256, n).astype(np.float32)
-
-    def fresh(self, n: int) -> Any:
-        """Edges that are not loaded, others than last time."""
-        if self.next + n > self.pool.size:
-            self.next = 0
-        self.next += n
-        return self.pool[self.next - n : self.next].copy()
-
-    def array(self) -> DevicePackedArray:
-        array = DevicePackedArray(weighted=True)
-        array.ensure_vertices(self.n_vertices)
-        array.load(EdgeList(self.loaded, self.weights(self.loaded.size)))
-        return array
-
-
-def batch_of(graph: Graph, keys: Any, inserts: bool | Any) -> EdgeBatch:
-    ops = cupy.full(keys.size, inserts, np.uint8) if isinstance(inserts, bool) else inserts
-    return EdgeBatch(keys, ops, graph.weights(keys.size))
-
-
-def mixed_batch(graph: Graph, n: int) -> EdgeBatch:
-    """80% inserts of new edges, 20% deletes of loaded ones, shuffled."""
-    n_deletes = n // 5
-    old = graph.loaded[cupy.unique(graph.random.randint(0, graph.loaded.size, n_deletes))]
-    keys = cupy.concatenate([graph.fresh(n - n_deletes), old])
-    ops = cupy.ones(keys.size, np.uint8)
-    ops[n - n_deletes :] = 0
-    order = graph.random.permutation(keys.size)
-    return batch_of(graph, keys[order], ops[order])
-
-
-def inverse(graph: Graph, batch: EdgeBatch) -> EdgeBatch:
-    return batch_of(graph, batch.keys, 1 - batch.ops)
 
 
 # -- updates ---------------------------------------------------------------------------------------------------
@@ -418,157 +278,6 @@ def held(array: DevicePackedArray) -> float:
     """Bytes per edge of all that an array keeps, work arrays for batches left out."""
     memory = array.memory_bytes()
     return sum(memory[part] for part in ("slots", "leaves", "rows")) / max(1, array.n_edges)
-
-
-# -- scans -----------------------------------------------------------------------------------------------------
-
-
-def scans(graph: Graph, repeats: int) -> list[Row]:
-    """Pull SpMV and a pass over all edges, in place, as shares of a CSR's speed on the same edges."""
-    array = graph.array()
-    for _ in range(5):  # no fresh load: leaves as batches leave them
-        array.apply(mixed_batch(graph, min(int(graph.pool.size) // 8, 1_000_000)))
-    view = array.view()
-    kernels = {
-        name: module.load(KERNELS, weighted=True).get_function(name)
-        for name in ("pull_by_leaf", "pull_by_row", "iterate_leaves", "csr_pull", "csr_iterate")
-    }
-    n, n_leaves = graph.n_vertices, int(view.counts.size)
-    x, y, total = (
-        graph.random.random_sample(n).astype(np.float32),
-        cupy.zeros(n, np.float32),
-        cupy.zeros(1, np.uint64),
-    )
-    csr, arrays = csr_of(array)
-    csr_blocks = blocks(32 * -(-view.n_edges // reads.CHUNK_EDGES))
-    walk_seconds = timed(lambda: reads.walk_of(view, cupy.arange(n, dtype=np.uint32)), 3)
-    walk = reads.walk_of(view, cupy.arange(n, dtype=np.uint32))
-    leaf_blocks = blocks(32 * -(-n_leaves // LEAVES_A_WARP))
-    row_blocks = blocks(32 * walk.n_chunks)
-    some = (min(2112, leaf_blocks[0]),)
-    times = {
-        "CSR pull, own": timed(lambda: kernels["csr_pull"](csr_blocks, (THREADS,), (csr, x, y)), repeats),
-        "CSR pull, cuSPARSE": cusparse_seconds(array, x, repeats),
-        "pull by leaf": timed(
-            lambda: kernels["pull_by_leaf"](leaf_blocks, (THREADS,), (view.state, x, y)), repeats
-        ),
-        "pull by row": timed(
-            lambda: kernels["pull_by_row"](row_blocks, (THREADS,), (view.state, walk.walk, x, y)), repeats
-        ),
-        "CSR all edges": timed(lambda: kernels["csr_iterate"](some, (THREADS,), (csr, total)), repeats),
-        "all edges": timed(lambda: kernels["iterate_leaves"](some, (THREADS,), (view.state, total)), repeats),
-    }
-    assert_same_sums(kernels, view, walk, csr, (leaf_blocks, row_blocks, csr_blocks), x)
-    pull = min(seconds for name, seconds in times.items() if name.startswith("CSR pull") and seconds)
-    rows = []
-    for name, seconds in times.items():
-        bar = times["CSR all edges"] if "all edges" in name else pull
-        rows.append(
-            {
-                "scale": graph.scale,
-                "scan": name,
-                "us": seconds * 1e6,
-                "G edges/s": view.n_edges / seconds / 1e9 if seconds else 0.0,
-                "share of CSR": bar / seconds if seconds else 0.0,
-            }
-        )
-    rows.append({"scale": graph.scale, "scan": "preparing the walk by row", "us": walk_seconds * 1e6})
-    rows[-1].update({"G edges/s": view.n_edges / walk_seconds / 1e9, "share of CSR": pull / walk_seconds})
-    del arrays
-    return rows
-
-
-def csr_of(array: DevicePackedArray) -> tuple[Any, Any]:
-    """struct Csr of storage_device.cu, and its arrays."""
-    offsets, neighbors, weights = array.export_csr()
-    vertices = cupy.flatnonzero(cupy.diff(offsets)).astype(np.uint32)
-    offsets = cupy.append(offsets[vertices], offsets[-1:])
-    chunks = cupy.arange(0, array.n_edges, reads.CHUNK_EDGES, dtype=np.uint64)
-    chunk_rows = (cupy.searchsorted(offsets, chunks, side="right") - 1).astype(np.uint32)
-    arrays = (vertices, offsets, neighbors, weights, chunk_rows)
-    kind = [*((f"array{i}", np.uint64) for i in range(5)), ("n_edges", np.uint64), ("n_rows", np.uint32)]
-    csr = np.zeros(1, np.dtype([*kind, ("unused", np.uint32)]))
-    csr[0] = (*(column.data.ptr for column in arrays), array.n_edges, vertices.size, 0)
-    return csr, arrays
-
-
-def cusparse_seconds(array: DevicePackedArray, x: Any, repeats: int) -> float:
-    """Seconds of CuPy's CSR product; 0 where it cannot be had."""
-    try:
-        from cupyx.scipy.sparse import csr_matrix
-
-        offsets, neighbors, weights = array.export_csr()
-        columns = (weights, neighbors.astype(np.int32), offsets.astype(np.int32))
-        matrix = csr_matrix(columns, shape=(array.n_vertices, array.n_vertices))
-        return timed(lambda: matrix @ x, repeats)
-    except (ImportError, ValueError, RuntimeError) as error:
-        print(f"no cuSPARSE: {error}")
-        return 0.0
-
-
-def assert_same_sums(kernels: Any, view: Any, walk: Any, csr: Any, grids: Any, x: Any) -> None:
-    sums = []
-    for name, grid, arguments in (
-        ("pull_by_leaf", grids[0], (view.state,)),
-        ("pull_by_row", grids[1], (view.state, walk.walk)),
-        ("csr_pull", grids[2], (csr,)),
-    ):
-        y = cupy.zeros(x.size, np.float32)
-        kernels[name](grid, (THREADS,), (*arguments, x, y))
-        sums.append(y.get())
-    for y in sums[:2]:
-        assert np.allclose(y, sums[2], rtol=1e-3, atol=1e-3)
-
-
-# -- whole arrays ----------------------------------------------------------------------------------------------
-
-
-def whole(graph: Graph, repeats: int, copy: float) -> list[Row]:
-    array = graph.array()
-    n = array.n_edges
-    order = graph.random.permutation(n)
-    keys, weights = graph.loaded[order], graph.weights(n)
-    sorted_edges = EdgeList(graph.loaded, weights)
-    larger = type(array._layout)(int(array._layout.n_leaves * 1.2))
-    some = graph.random.randint(0, graph.n_vertices, ROWS_READ).astype(np.uint32)
-    asked = cupy.concatenate([graph.loaded[order[:500_000]], graph.pool[:500_000]])
-    gathered = int(array.rows(some).neighbors.size)
-    times = {
-        "load, sorted": (lambda: array.load(sorted_edges), n, 2 * 12 * n),
-        "load, unsorted": (lambda: array.load_unsorted(keys, weights), n, 2 * 12 * n),
-        "to 1.2 times the leaves": (lambda: respread(array, larger), n, 2 * 12 * n),
-        "export": (array.export, n, 2 * 12 * n),
-        "export as CSR": (array.export_csr, n, 20 * n),
-        f"rows of {ROWS_READ:,} vertices": (lambda: array.rows(some), gathered, 20 * gathered),
-        "look-ups": (lambda: array.has_edge(asked), int(asked.size), 9 * int(asked.size)),
-    }
-    rows = []
-    for name, (work, edges, n_bytes) in times.items():
-
-        def whole_work(work: Callable[[], Any] = work) -> None:
-            work()
-            array.stream.synchronize()
-
-        took = median([clocked(whole_work)[0] for _ in range(WARM_UP + max(3, repeats // 2))][WARM_UP:])
-        rows.append(
-            {
-                "scale": graph.scale,
-                "what": name,
-                "ms": took * 1e3,
-                "M edges/s": edges / took / 1e6,
-                "share of copy": n_bytes / took / copy,
-            }
-        )
-    return rows
-
-
-def respread(array: DevicePackedArray, layout: Any) -> None:
-    from graphtide.gpma.device.state import RowIndex, new_slots
-
-    with array.stream:
-        slots = new_slots(layout, weighted=True)
-        rows = RowIndex(array._rows.leaf.copy(), array._rows.degrees)
-        spread.respread(array._slots, array.n_edges, slots, rows)
 
 
 def main() -> None:

@@ -55,6 +55,12 @@ def test_the_wheel_holds_everything_under_one_name(wheel: zipfile.ZipFile) -> No
     names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"graphtide"}
-    for needed in ("py.typed", "ops/dashboards/overview.json", "ops/kafka/pom.xml", "daemon/server.py"):
+    for needed in (
+        "py.typed",
+        "ops/dashboards/overview.json",
+        "ops/kafka/pom.xml",
+        "daemon/server.py",
+        "gpma/device/rows.cuh",
+    ):
         assert f"graphtide/{needed}" in names
     assert not [name for name in names if "/tests/" in name or "/benchmarks/" in name]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from conftest import skip_or_fail
 
 from graphtide.gpma.device import module
 
-SOURCES = sorted(path.name for path in module.FOLDER.glob("*.cu"))
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+SOURCES = sorted([*module.FOLDER.glob("*.cu"), *BENCHMARKS.glob("*.cu")])
 # From the oldest devices that the product names to Hopper.
 ARCHITECTURES = ["sm_80", "sm_90"]
 
@@ -47,11 +49,11 @@ def compiled(nvrtc: object, code: str, name: str, options: list[str]) -> tuple[b
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("name", SOURCES)
-def test_compiles_without_warnings(nvrtc: object, name: str, weighted: bool, architecture: str) -> None:
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_compiles_without_warnings(nvrtc: object, path: Path, weighted: bool, architecture: str) -> None:
     options = [*module.options(weighted=weighted), f"-arch={architecture}", "-Werror", "all-warnings"]
-    code = module.source(name)
-    done, log, ptx = compiled(nvrtc, code, name, options)
+    code = module.source(path)
+    done, log, ptx = compiled(nvrtc, code, path.name, options)
     assert done and not log, log
     kernels = re.findall(r"__global__ void (\w+)\(", re.sub(r" __launch_bounds__\([^)]*\)", "", code))
     assert kernels

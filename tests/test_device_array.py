@@ -252,8 +252,8 @@ def heavy_batches(side: DeviceSide, n_batches: int) -> Iterator[Any]:
     array.ensure_vertices(VERTICES)
     array.load(EdgeList(np.unique(pack(rng.integers(0, VERTICES, 5000), rng.integers(0, 2**31, 5000)))))
     for step in range(n_batches):
-        n = 5 + step % 60
-        keys = pack(np.full(n, 20), 2**31 + 100 * step + np.arange(n))
+        n = 2100 if step % 10 == 9 else 5 + step % 60  # a tile can merge, a block can sort, neither can
+        keys = pack(np.full(n, 20), 2**31 + 3000 * step + np.arange(n))
         few = pack(rng.integers(0, VERTICES, 4), 2**31 + 2**30 + step * 4 + np.arange(4))
         before = array.n_edges
         array.apply(EdgeBatch(np.concatenate([keys, few]), np.ones(n + 4, np.uint8)))
@@ -263,8 +263,10 @@ def heavy_batches(side: DeviceSide, n_batches: int) -> Iterator[Any]:
 
 def test_no_status_can_be_taken_for_another(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is late on the emulated device: but a number that was told once must not be waited for again."""
+    from graphtide.gpma.device import array as module
     from graphtide.gpma.device.update import Pipeline
 
+    monkeypatch.setattr(module, "UNTRIED", 0)
     waited_for = []
     wait = Pipeline.wait
 
@@ -275,7 +277,7 @@ def test_no_status_can_be_taken_for_another(emulated_cupy: ModuleType, monkeypat
     monkeypatch.setattr(Pipeline, "wait", recorded)
     for array in heavy_batches(DeviceSide(emulated_cupy, 0, settings()), 30):
         assert array.check() == []
-    assert len(waited_for) > 60
+    assert len(waited_for) > 40  # more than one for a batch, by and by
     assert len(set(waited_for)) == len(waited_for)
 
 

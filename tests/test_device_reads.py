@@ -49,6 +49,7 @@ def array_of(keys: Keys, weights: Weights, *, weighted: bool) -> Any:
     array = DevicePackedArray(weighted=weighted)
     array.ensure_vertices(VERTICES)
     array.load(EdgeList(keys[::2], weights[::2] if weighted else None))
+    assert array.check() == []
     other = np.setdiff1d(pack(np.arange(0, VERTICES, 9), np.arange(0, VERTICES, 9)), keys)
     new, n_new = np.concatenate([keys[1::2], other]), keys[1::2].size
     new_weights = np.concatenate([weights[1::2], np.ones(other.size, np.float32)])
@@ -113,10 +114,16 @@ def test_scans_by_leaf_and_by_row_sum_every_edge_once(
             kernel("pull_by_row", weighted=weighted)(
                 (-(-walk.n_chunks // 8),), (THREADS,), (view.state, walk.walk, on_device, by_row)
             )
+        by_tile = cupy.zeros(VERTICES, np.float32)
+        vertices = cupy.asarray(rng.permutation(VERTICES).astype(np.uint32))
+        kernel("pull_by_tile", weighted=weighted)(
+            (-(-VERTICES // 32),), (THREADS,), (view.state, vertices, np.uint32(VERTICES), on_device, by_tile)
+        )
         total = cupy.zeros(1, np.uint64)
         kernel("iterate_leaves", weighted=weighted)((3,), (THREADS,), (view.state, total))
         assert np.array_equal(by_leaf.get(), expected)
         assert np.array_equal(by_row.get(), expected)
+        assert np.array_equal(by_tile.get(), expected)
         assert int(total[0]) == int((sources(keys) ^ destinations(keys)).sum(dtype=np.uint64))
 
 

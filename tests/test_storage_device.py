@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "storage_device.py"
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+MODULES = ("device_graph", "storage_device_reads", "storage_device")
 
 
-def test_every_table_has_rows(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("storage_device", FILE)
-    assert spec is not None and spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    monkeypatch.setattr(benchmark, "COPY_WORDS", 1 << 10)
+@pytest.fixture
+def benchmark_modules(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ModuleType]]:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    yield [importlib.import_module(name) for name in MODULES]
+    for name in MODULES:
+        del sys.modules[name]
+
+
+def test_every_table_has_rows(benchmark_modules: list[ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, reads, benchmark = benchmark_modules
+    monkeypatch.setattr(graph, "COPY_WORDS", 1 << 10)
+    monkeypatch.setattr(reads, "ROWS_READ", 100)
     monkeypatch.setattr(benchmark, "STREAM_BATCH", 100)
-    monkeypatch.setattr(benchmark, "ROWS_READ", 100)
     result = benchmark.run([7], [20, 200], 3, 1)
     for part in ("updates", "phases", "streams", "growth", "scans", "whole"):
         assert result[part], part

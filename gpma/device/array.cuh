@@ -44,7 +44,7 @@ struct __align__(16) Item {
 // Counters of one batch in device memory; zero between batches, all but the barrier.
 struct Counters {
     u64 light;        // leaves with updates that a tile merges, and their records: leaves << 32 | records
-    u64 heavy;        // leaves with more updates than that, likewise
+    u64 heavy;        // leaves with more updates than that, likewise, their records counted from the right
     u64 slots_moved;  // keys that redistribution wrote
     u32 totals[4];    // updates by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT
     u32 n_unfit;      // leaves out of bounds after the merge
@@ -70,6 +70,7 @@ enum StatusWord : u32 {
     FIRST_BAD_ROW,
     STATUS_WORDS
 };
+// HEAVY: leaves have more updates than a block can sort (small batches: than a tile can merge).
 enum Flag : u32 { DONE = 0, HEAVY = 1, BAD_ROW = 2 };
 
 // Where a leaf's keys beyond its slots wait for redistribution, in a window that is redistributed in place.

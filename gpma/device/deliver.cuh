@@ -16,7 +16,7 @@ __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
     const bool deletes = batch.ops[i] == 0;
     Record record;
     record.key = key;
-    record.weight = WEIGHTED && batch.weights && !deletes ? batch.weights[i] : 1.0f;
+    record.weight = WEIGHTED && batch.weights ? batch.weights[i] : 1.0f;
     record.update = i | (deletes ? DELETES : 0);
     return record;
 }
@@ -40,21 +40,21 @@ __device__ __forceinline__ bool row_exists(const State& state, const Batch& batc
     return false;
 }
 
-// Update i, of this leaf, into the bucket of the leaf's owner.
-__device__ __forceinline__ void deliver_to_owner(const State& state, const Batch& batch, u32 i, u64 key, u32 leaf)
+// Update i, of this leaf, into the bucket of the leaf's owner. ``record``: of the update, read long before.
+__device__ __forceinline__ void deliver_to_owner(const State& state, u32 i, u32 leaf, const Record& record)
 {
+    const u32 count = load_cached(state.counts + leaf);
     state.update_leaf[i] = leaf;
+    expect(state, i, record);
     u32 owner = atomicCAS(state.pending + leaf, 0u, i + 1);
     if (owner == 0) {
         owner = i + 1;
         Item& item = state.items[i];
         item.leaf = leaf;
         item.begin = i * BUCKET;
-        item.count = load_cached(state.counts + leaf);
+        item.count = count;
     }
     const u32 rank = atomicAdd(&state.items[owner - 1].n_updates, 1u);
-    const Record record = record_of(batch, i, key);
-    expect(state, i, record);
     if (rank < BUCKET) store_wide(state.records + u64(owner - 1) * BUCKET + rank, record);
     else if (rank == BUCKET) atomicAdd(&state.counters->n_huge, 1u);
 }
@@ -66,29 +66,28 @@ template <u32 LANES> __device__ __forceinline__ void locate_small(const State& s
     // Neighbouring warps of work go to different multiprocessors.
     const u32 warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x, n_warps = gridDim.x * (blockDim.x >> 5);
     for (u32 first = warp * per_warp; first < batch.n; first += n_warps * per_warp) {
-        const u32 i = first + lane_number() / LANES;
-        const u64 key = batch.keys[min(i, batch.n - 1)];
+        const u32 i = first + lane_number() / LANES, known = min(i, batch.n - 1);
+        const u64 key = batch.keys[known];
+        const Record record = record_of(batch, known, key);
         const bool exists = row_exists(state, batch, key);
         if (i < batch.n && lane_number() % LANES == 0 && !exists) state.update_leaf[i] = NO_LEAF;
         const u32 leaf = locate<LANES>(state, exists ? key : 0);
-        if (i < batch.n && lane_number() % LANES == 0 && exists) deliver_to_owner(state, batch, i, key, leaf);
+        if (i < batch.n && lane_number() % LANES == 0 && exists) deliver_to_owner(state, i, leaf, record);
     }
 }
 
 // Locates update i and counts it in its leaf; the lanes of a warp that mean the same leaf count together.
-template <u32 LANES> __device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
+__device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
 {
     const u64 key = batch.keys[min(i, batch.n - 1)];
-    const bool exists = row_exists(state, batch, key);
-    u32 leaf = locate<LANES>(state, exists ? key : 0);
-    const bool counts = i < batch.n && exists && lane_number() % LANES == 0;
-    if (!counts) leaf = NO_LEAF;
+    const bool counts = row_exists(state, batch, key) && i < batch.n;
+    const u32 leaf = counts ? locate<1>(state, key) : NO_LEAF;
     const u32 peers = __match_any_sync(ALL_LANES, leaf);
     const u32 leader = __ffs(peers) - 1;
     u32 rank = 0;
     if (counts && lane_number() == leader) rank = atomicAdd(state.pending + leaf, u32(__popc(peers)));
     rank = __shfl_sync(ALL_LANES, rank, leader) + __popc(peers & lanes_before());
-    if (i < batch.n && lane_number() % LANES == 0) {
+    if (i < batch.n) {
         state.update_leaf[i] = leaf;
         state.update_rank[i] = rank;
     }

@@ -76,8 +76,8 @@ template <u32 WIDTH> __device__ __forceinline__ u64 first_slot(const State& stat
     }
 }
 
-// Calls visit(i, key, slot) for the edges of a row that begins at ``slot`` and has ``degree`` of them, i counting
-// them from 0; the lanes of a tile take turns. Not all lanes are in a call.
+// Calls visit(i, slot) for edge i = 0, 1, ... of a row that begins at ``slot`` and has ``degree`` of them; the lanes of
+// a tile take turns, and not all of them are in a call.
 template <u32 WIDTH, class Visit>
 __device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degree, Visit visit)
 {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degre
     for (u32 done = 0; done < degree; leaf++) {
         const u64 end = (u64(leaf) << LEAF_SHIFT) + state.counts[leaf];
         const u32 run = min(u32(end - slot), degree - done);
-        for (u32 i = lane_number() % WIDTH; i < run; i += WIDTH) visit(done + i, state.keys[slot + i], slot + i);
+        for (u32 i = lane_number() % WIDTH; i < run; i += WIDTH) visit(done + i, slot + i);
         done += run;
         slot = u64(leaf + 1) << LEAF_SHIFT;
     }

@@ -1,4 +1,4 @@
-// Filling whole arrays: from sorted columns, from another array; and emptying them into columns.
+// Filling whole arrays from sorted columns, and emptying them into columns.
 //
 // Edges are spread evenly: leaf q of n gets ``share`` of them, and one more where q < ``extra``.
 #include "warp.cuh"
@@ -94,27 +94,6 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void count_degrees(const
         if (!(begins >> lane_number() & 1) || i >= n) continue;
         const u32 after = begins & ~(lanes_before() | 1u << lane_number());
         atomicAdd(degrees + row, (after ? __ffs(after) - 1 : 32) - lane_number());
-    }
-}
-
-// All edges of an array into another; ``leaf_ends``: live keys in each leaf and those before it. A warp to a leaf.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void respread(const __grid_constant__ Target to,
-    const u64* keys, const float* weights, const u32* counts, const u64* leaf_ends, u32 n_leaves)
-{
-    const u32 n_warps = gridDim.x * (blockDim.x >> 5);
-    for (u64 leaf = (blockIdx.x * blockDim.x + threadIdx.x) >> 5; leaf < n_leaves; leaf += n_warps) {
-        const u32 count = counts[leaf];
-        const u64 base = leaf << LEAF_SHIFT, rank = leaf_ends[leaf] - count;
-        for (u32 i = lane_number(); i < count; i += 32) {
-            u64 before = EMPTY_KEY;
-            if (i > 0) before = keys[base + i - 1];
-            else if (rank > 0) {
-                u64 other = leaf - 1;
-                while (counts[other] == 0) other--;
-                before = keys[(other << LEAF_SHIFT) + counts[other] - 1];
-            }
-            put(to, rank + i, keys[base + i], WEIGHTED ? weights[base + i] : 1.0f, before);
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-"""Filling and emptying whole device arrays: load, move to another size, export (``spread.cu``).
+"""Filling and emptying whole device arrays: load and export (``spread.cu``).
 
 Every function takes all memory that it needs before it writes anything that was there. All of them run on the
 current stream; columns are CuPy arrays.
@@ -58,16 +58,6 @@ def load(slots: Slots, rows: RowIndex, keys: DeviceArray, weights: DeviceArray |
     _launch("count_degrees", keys.size, (keys, np.uint64(keys.size), rows.degrees), weighted=weighted)
     _launch("begin_leaves", slots.counts.size + 1, (target,), weighted=weighted)
     _launch("load_columns", keys.size, (target, keys, weights), weighted=weighted)
-
-
-def respread(old: Slots, n_edges: int, slots: Slots, rows: RowIndex) -> None:
-    """Copy all ``n_edges`` edges of ``old`` evenly into ``slots``, of another number of leaves; degrees stay."""
-    weighted = slots.weights is not None
-    ends = leaf_ends(old)
-    target = _target(slots, rows, n_edges)
-    _launch("begin_leaves", slots.counts.size + 1, (target,), weighted=weighted)
-    source = (target, old.keys, old.weights, old.counts, ends, np.uint32(old.counts.size))
-    _launch("respread", 32 * old.counts.size, source, weighted=weighted)
 
 
 def leaf_ends(slots: Slots) -> DeviceArray:

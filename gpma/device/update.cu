@@ -1,7 +1,8 @@
 // Applying a batch of updates where no leaf gets more of them than a block can sort; sorted.cu has the other leaves.
 //
-// Batches of up to a few thousand: update_small alone, whose stages wait for each other at barriers of the grid.
-// Larger ones: locate_updates, allocate_by_update or allocate_by_leaf, place_updates, merge_leaves, rebalance.
+// Batches of up to some ten thousand: update_small alone, whose stages wait for each other at barriers of the grid.
+// Larger ones, and those of which a leaf gets more updates than a tile can merge: locate_updates, allocate_by_update or
+// allocate_by_leaf, place_updates, merge_leaves, and rebalance, which merges the leaves with many updates first.
 // Until merge_leaves only work arrays are written; it does nothing when huge leaves wait or a row does not exist.
 #include "array.cuh"
 #include "intrinsics.cuh"
@@ -25,8 +26,8 @@
 // Whether the leaves must not be merged now, and why.
 __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
 {
-    if (load_cached(&state.counters->bad_row)) return BAD_ROW;
-    return load_cached(&state.counters->n_huge) && !batch.heavy_merged ? HEAVY : DONE;
+    const u32 bad_row = load_cached(&state.counters->bad_row), n_huge = load_cached(&state.counters->n_huge);
+    return bad_row ? BAD_ROW : n_huge && !batch.heavy_merged ? HEAVY : DONE;
 }
 
 // Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
@@ -87,14 +88,7 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
 extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
-    locate_and_count<1>(state, batch, blockIdx.x * blockDim.x + threadIdx.x);
-}
-
-// Eight lanes for each update.
-extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates_together(
-    const __grid_constant__ State state, const __grid_constant__ Batch batch)
-{
-    locate_and_count<8>(state, batch, (blockIdx.x * blockDim.x + threadIdx.x) / 8);
+    locate_and_count(state, batch, blockIdx.x * blockDim.x + threadIdx.x);
 }
 
 // For batches that reach few of the leaves: the first update of each leaf acts for it.

@@ -28,7 +28,7 @@ from .state import (
     zeros,
 )
 
-# Flags of a status (array.cuh).
+# Flags of a status (array.cuh). HEAVY: leaves have more updates than the kernels can merge.
 DONE, HEAVY, BAD_ROW = 0, 1, 2
 # Words of a status (array.cuh): the batch's sequence number << 32 | a value.
 FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAVES, FIRST_BAD_ROW = (
@@ -43,12 +43,11 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
-# Of these, up to so many take one block on a multiprocessor, whose barriers are quicker. All else that waits at
-# barriers has as many blocks as fit there.
+# Kernels whose blocks wait for each other have one block on a multiprocessor, or as many as fit, at most BLOCKS: the
+# one for small batches above FEW_MAX updates, the one that redistributes above QUIET_MAX.
 FEW_MAX = 2048
+QUIET_MAX = 200_000
 BLOCKS = 2
-# Up to so many, eight lanes together locate an update.
-TOGETHER_MAX = 300_000
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
 BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
@@ -92,12 +91,16 @@ class Pipeline:
         self.state = np.zeros(1, STATE)
         self.batch = np.zeros(1, BATCH)
         self._launcher = Launcher(stream, (self.state, self.batch))
-        self.n_blocks = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
+        attributes = cupy.cuda.Device().attributes
+        self.n_blocks = int(attributes["MultiProcessorCount"])
         self.stage_bytes = _stage_bytes(weighted)
+        # A kernel's own shared memory, and what the driver takes, are well below 2 KiB.
+        fit = attributes["MaxSharedMemoryPerMultiprocessor"] // (self.stage_bytes + 2048)
+        self.n_blocks_max = self.n_blocks * max(1, min(BLOCKS, fit))
         self._work: Work | None = None
         self._room = 0
         self._counters = zeros(COUNTERS_BYTES, np.uint8)
-        self._partials = allocate(2 * BLOCKS * self.n_blocks, np.uint64)
+        self._partials = allocate(2 * self.n_blocks_max, np.uint64)
         pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
         status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
         status[:] = 0
@@ -115,13 +118,12 @@ class Pipeline:
         self._kernels += [
             alone.get_function(name)
             for name in (
-                *("locate_updates", "locate_updates_together", "allocate_by_update", "allocate_by_leaf"),
-                *("place_updates", "merge_leaves"),
+                *("locate_updates", "allocate_by_update", "allocate_by_leaf", "place_updates", "merge_leaves"),
             )
         ]
         # The driver's handles; the kernels above keep them alive.
         self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._kernels)
-        self._locate, self._locate_together, self._by_update, self._by_leaf, self._place, self._merge = handles
+        self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property
     def work(self) -> Work:
@@ -163,18 +165,16 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        blocks = self.n_blocks if self._n <= FEW_MAX else BLOCKS * self.n_blocks
+        blocks = self.n_blocks if self._n <= FEW_MAX else self.n_blocks_max
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def large(self) -> int:
-        """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays; see ``finish``."""
+        """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays (``SortedUpdates.merge_heavy``,
+        then ``finish``, or ``abandon``)."""
         self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
-        if n <= TOGETHER_MAX:
-            start(self._locate_together, _ceil(8 * n, LOCATE_THREADS), LOCATE_THREADS)
-        else:
-            start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
+        start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
         if n > BY_LEAF_SHARE * n_leaves:
             start(self._by_leaf, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
         else:
@@ -203,7 +203,7 @@ class Pipeline:
         return self.told(FLAGS)
 
     def told(self, word: int) -> int:
-        """What the device says of the batch, once it does.
+        """What the device says of the batch, as soon as it does.
 
         Raises:
             RuntimeError: a kernel failed.
@@ -239,7 +239,9 @@ class Pipeline:
         n_items_max = min(self._n, self._n_leaves)
         blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
         self._launcher.start(self._merge, blocks, MERGE_THREADS)
-        self._launcher.start_cooperative(self._rebalance, BLOCKS * self.n_blocks, BLOCK_THREADS, self.stage_bytes)
+        # Idle blocks cost some microseconds; where much is to be redistributed more of them pay.
+        blocks = self.n_blocks if self._n <= QUIET_MAX else self.n_blocks_max
+        self._launcher.start_cooperative(self._rebalance, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def _reserve(self, room: int) -> None:
