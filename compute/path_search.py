@@ -207,7 +207,7 @@ class Piles(NamedTuple):
     """Vertices whose value is still to be pushed on: ``near`` in this step, ``far`` later.
 
     ``near``, ``next_near``, ``far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
-    ``gathered``: uint32[threads, 2, _GATHERED]; ``tally``: int64[threads, 16]; ``cursor``: int64[64], four
+    ``gathered``: uint32[threads, 3, _GATHERED]; ``tally``: int64[threads, 16]; ``cursor``: int64[64], four
     counters a cache line apart: the next piece, the ends of ``next_near``, of ``far`` and of the log.
     """
 
@@ -232,7 +232,7 @@ def new_piles(n: int, threads: int) -> Piles:
         np.empty(n, np.uint32),
         np.zeros(n, np.uint8),
         np.zeros(n, np.uint8),
-        np.empty((threads, 2, _GATHERED), np.uint32),
+        np.empty((threads, 3, _GATHERED), np.uint32),
         np.zeros((threads, 16), np.int64),
         np.zeros(64, np.int64),
     )
@@ -247,7 +247,7 @@ def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
 
 
 @template
-def expand_near(word, stamp, vertices, old, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
+def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
     """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
@@ -256,11 +256,12 @@ def expand_near(word, stamp, vertices, old, run, out, near, n_near, piece, piles
     """
     keys, weights, counts, shift = out.keys, out.weights, out.counts, out.leaf_shift
     degrees, cursor, is_near, is_far = out.degrees, piles.cursor, piles.is_near, piles.is_far
-    own_near, own_far = piles.gathered[t, 0], piles.gathered[t, 1]
+    own_near, own_far, own_log = piles.gathered[t, 0], piles.gathered[t, 1], piles.gathered[t, 2]
     edges = np.int64(0)
     pushed = np.int64(0)
     k_near = np.int64(0)
     k_far = np.int64(0)
+    k_log = np.int64(0)
     while True:
         begin = fetch_add(cursor, NEXT_PIECE, piece)
         if begin >= n_near:
@@ -289,9 +290,11 @@ def expand_near(word, stamp, vertices, old, run, out, near, n_near, piece, piles
                             head = seen
                             continue
                         if np.int64(stamp[v]) != run and np.int64(exchange(stamp, v, np.uint32(run))) != run:
-                            place = fetch_add(cursor, LOG_END, np.int64(1))
-                            vertices[place] = v
-                            old[place] = UNREACHED
+                            own_log[k_log] = v
+                            k_log += 1
+                            if k_log == _GATHERED:
+                                publish(own_log, k_log, vertices, cursor, LOG_END)
+                                k_log = np.int64(0)
                         if bound == NOTHING or not precedes(bound, bits):
                             if exchange(is_near, v, np.uint8(1)) == 0:
                                 own_near[k_near] = v
@@ -311,6 +314,7 @@ def expand_near(word, stamp, vertices, old, run, out, near, n_near, piece, piles
                 slot = leaf << shift
     publish(own_near, k_near, next_near, cursor, NEAR_END)
     publish(own_far, k_far, far, cursor, FAR_END)
+    publish(own_log, k_log, vertices, cursor, LOG_END)
     return edges, pushed
 
 
@@ -403,14 +407,14 @@ def spread(word, log, entries, out, piles, threads):  # type: ignore[no-untyped-
             ahead = np.int64(0)
             if active == 1:
                 read, done = expand(
-                    word, stamp, vertices, old, run, out, near, n_near, piece, piles, next_near, far, bound, 0
+                    word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, 0
                 )
                 edges += read
                 pushed += done
             else:
                 for t in nb.prange(active):
                     read, done = expand(
-                        word, stamp, vertices, old, run, out, near, n_near, piece, piles, next_near, far, bound, t
+                        word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t
                     )
                     tally[t, 0] = read
                     tally[t, 1] = done
@@ -420,5 +424,7 @@ def spread(word, log, entries, out, piles, threads):  # type: ignore[no-untyped-
             n_near = cursor[NEAR_END]
             near, next_near = next_near, near
         n_far = cursor[FAR_END]
+    for k in range(log.counted[0], cursor[LOG_END]):
+        old[k] = UNREACHED
     log.counted[0] = cursor[LOG_END]
     return edges, pushed, rounds
