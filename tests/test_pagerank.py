@@ -172,8 +172,12 @@ def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_large_batches_on_a_larger_graph(directed: bool, graphs: list[Graph]) -> None:
-    """Dense sweeps, balancing and changes of the whole column."""
+def test_large_batches_on_a_larger_graph(
+    directed: bool, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits on two threads, dense passes, and changes of the whole column."""
+    monkeypatch.setattr(pagerank, "EDIT_ALONE", 100)
+    monkeypatch.setattr(pagerank, "EDIT_SHARE", 0.2)
     rng = np.random.default_rng(6)
     n = 3000
     graph = new_graph(directed=directed, edges=random_edges(rng, n, 20_000), n=n)

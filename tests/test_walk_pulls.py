@@ -97,7 +97,9 @@ def test_a_crew_shares_a_counter_and_waits_for_no_helper_that_has_not_begun() ->
     ran = []
     crew.run(ran.append, 1)  # returns although the helper is busy
     assert ran == [1]
+    assert crew.both(lambda: 2, lambda: 3) == (2, 3)
     busy.set()
+    assert crew.both(lambda: 4, lambda: 5) == (4, 5)
 
     def fail(_: object) -> None:
         raise RuntimeError("both fail")
