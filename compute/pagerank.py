@@ -40,7 +40,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Vertices
+from ..gpma.edges import Vertices
 from ..partition.graph import Graph, GraphChange
 from . import pagerank_kernels as kernels
 from .pagerank_kernels import EDGES, NORM, PASSES, PUSHES, SIZE, SWEEPS, WORK_SLOTS, System
@@ -446,14 +446,3 @@ def _grown(system: System, capacity: int, rhs: Column, weight: Column) -> System
 
 def _estimate(system: System) -> Estimate:
     return Estimate(system.value, system.residual, system.rhs, system.weight, system.flags)
-
-
-def warm_up() -> None:
-    """Compile every kernel, or load it from the cache."""
-    graph = Graph(directed=True, weighted=False)
-    program = PageRank("warm-up")
-    graph.apply(EdgeBatch.of([0, 1, 2], [1, 2, 0]), 3)
-    program.start(graph)
-    program.refresh(graph, graph.apply(EdgeBatch.of([0, 0, 3], [2, 1, 0], [1, 0, 1]), 4))
-    program.audit(graph)
-    graph.close()
