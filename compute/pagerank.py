@@ -40,7 +40,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Vertices
+from ..gpma.edges import Vertices
 from ..partition.graph import Graph, GraphChange
 from . import pagerank_kernels as kernels
 from .pagerank_kernels import EDGES, NORM, PASSES, PUSHES, SIZE, SWEEPS, WORK_SLOTS, System
@@ -81,6 +81,8 @@ PUSH_MIN = 2048
 SLOW = 0.5
 # With more changes than this share of the edges, residuals are computed anew instead of being edited.
 EDIT_SHARE = 1 / 10
+# Fewer changes than this are edited on one thread.
+EDIT_ALONE = 1 << 14
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
@@ -125,8 +127,14 @@ class PageRank(RandomWalk):
         self._add_vertices(graph.n_vertices, appeared)
         anew = changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN
         if changes and not anew:
-            for system in (self._first, self._second):
-                edit = self._edit(graph, change, _estimate(system))
+            first, second = (_estimate(system) for system in (self._first, self._second))
+            if changes < EDIT_ALONE:
+                edits = self._edit(graph, change, first), self._edit(graph, change, second)
+            else:
+                edits = self._pulls.crew.both(
+                    lambda: self._edit(graph, change, first), lambda: self._edit(graph, change, second)
+                )
+            for system, edit in zip((self._first, self._second), edits, strict=True):
                 kernels.flag(edit.touched, edit.touched.size, system.flags)
                 kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
                 system.sums[NORM] += edit.norm_by
@@ -438,14 +446,3 @@ def _grown(system: System, capacity: int, rhs: Column, weight: Column) -> System
 
 def _estimate(system: System) -> Estimate:
     return Estimate(system.value, system.residual, system.rhs, system.weight, system.flags)
-
-
-def warm_up() -> None:
-    """Compile every kernel, or load it from the cache."""
-    graph = Graph(directed=True, weighted=False)
-    program = PageRank("warm-up")
-    graph.apply(EdgeBatch.of([0, 1, 2], [1, 2, 0]), 3)
-    program.start(graph)
-    program.refresh(graph, graph.apply(EdgeBatch.of([0, 0, 3], [2, 1, 0], [1, 0, 1]), 4))
-    program.audit(graph)
-    graph.close()

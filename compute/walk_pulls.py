@@ -23,8 +23,8 @@ Sums are added up by chunk: results do not depend on the threads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, TypeVar
 
 import numba as nb
 import numpy as np
@@ -34,6 +34,7 @@ from ..gpma.rows import LOW, RowView
 from .atomic import take
 from .walk_kernels import row_start
 
+T = TypeVar("T")
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
@@ -193,30 +194,41 @@ def _pull(  # type: ignore[no-untyped-def]
 
 
 class Crew:
-    """The calling thread and one helper, for kernels that share a counter of work.
+    """The calling thread and one helper, which sleeps between runs.
 
-    The helper sleeps between runs. A run never waits for a helper that has not begun: the caller does the work.
+    A run never waits for a helper that has not begun: the caller does the work.
     """
 
     def __init__(self, name: str) -> None:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def run(self, kernel: Callable[..., Any], *arguments: Any) -> None:
-        """Call the kernel on both threads and return when both are done."""
+        """Call a kernel that shares a counter of work on both threads; return when both are done."""
         helping = self._helper.submit(kernel, *arguments)
         try:
             kernel(*arguments)
         finally:
-            idle = helping.cancel()
-        if not idle:
+            if not helping.cancel():
+                wait([helping])
+        if not helping.cancelled():
             helping.result()
+
+    def both(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
+        """Call two functions that share nothing; return, or raise, when both are done."""
+        helping = self._helper.submit(there)
+        try:
+            mine = here()
+        finally:
+            if not helping.cancel():
+                wait([helping])
+        return mine, there() if helping.cancelled() else helping.result()
 
 
 class Pulls:
     """Passes for one program: a helper thread, and the arrays of shares (16 bytes a vertex, made when needed)."""
 
     def __init__(self, name: str, damping: float) -> None:
-        self._crew = Crew(name)
+        self.crew = Crew(name)
         self._damping = damping
         self._shares = np.empty(0)
         self._next = np.empty(0)
@@ -275,5 +287,5 @@ class Pulls:
         if self._alone:
             _pull(*arguments)
         else:
-            self._crew.run(_pull, *arguments)
+            self.crew.run(_pull, *arguments)
         self._shares, self._next = self._next, self._shares

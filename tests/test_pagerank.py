@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import networkx as nx
 import numpy as np
 import pytest
+from histories import real_history
 from hypothesis import HealthCheck, given, settings
-from walks import SHAPES, WalkHistory, apply, matrix, new_graph, random_edges, solved, walk_histories
+from walks import SHAPES, WalkHistory, apply, iterated, matrix, new_graph, random_edges, solved, walk_histories
 
 from graphtide.compute import pagerank
 from graphtide.compute.pagerank import PageRank
@@ -172,8 +173,12 @@ def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_large_batches_on_a_larger_graph(directed: bool, graphs: list[Graph]) -> None:
-    """Dense sweeps, balancing and changes of the whole column."""
+def test_large_batches_on_a_larger_graph(
+    directed: bool, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits on two threads, dense passes, and changes of the whole column."""
+    monkeypatch.setattr(pagerank, "EDIT_ALONE", 100)
+    monkeypatch.setattr(pagerank, "EDIT_SHARE", 0.2)
     rng = np.random.default_rng(6)
     n = 3000
     graph = new_graph(directed=directed, edges=random_edges(rng, n, 20_000), n=n)
@@ -190,6 +195,22 @@ def test_large_batches_on_a_larger_graph(directed: bool, graphs: list[Graph]) ->
         check_changed(before, program, n, report)
         wholes += report.changed.get("estimate", 0) is None
     assert wholes > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "directed", "updates"), [("web-cnr2000", True, 60_000), ("as733-21days", False, 2_000)]
+)
+def test_real_graphs(name: str, directed: bool, updates: int, graphs: list[Graph]) -> None:
+    graph = new_graph(directed=directed)
+    graphs.append(graph)
+    program = PageRank("p")
+    program.start(graph)
+    for k, epoch in enumerate(real_history(name, directed=directed, updates=updates, events_max=400_000).epochs):
+        report = program.refresh(graph, graph.apply(epoch.batch(), epoch.n_vertices))
+        if k % 3 == 0:
+            assert program.audit(graph) == []
+            expected = iterated(graph, graph.alive.astype(float), 0.85)
+            assert np.abs(results(program, graph) / expected - 1).max() <= (report.error_bound or 0)
 
 
 def test_one_edge_in_a_big_graph_reads_few_edges(graphs: list[Graph]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import networkx as nx
 import numpy as np
 import pytest
+from histories import real_history
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from walks import (
@@ -14,6 +15,7 @@ from walks import (
     Edges,
     WalkHistory,
     apply,
+    iterated,
     matrix,
     new_graph,
     random_edges,
@@ -182,6 +184,27 @@ def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
     values = results(program, graph)
     assert values is not None
     assert np.abs(values - [expected[v] for v in range(300)]).sum() <= 1e-7
+
+
+@pytest.mark.parametrize(
+    ("name", "directed", "updates"), [("web-cnr2000", True, 60_000), ("mathoverflow", True, 20_000)]
+)
+def test_real_graphs(name: str, directed: bool, updates: int, graphs: list[Graph]) -> None:
+    graph = new_graph(directed=directed)
+    graphs.append(graph)
+    program = Walker([17, 170])
+    program.begin(graph)
+    for k, epoch in enumerate(real_history(name, directed=directed, updates=updates, events_max=300_000).epochs):
+        change = graph.apply(epoch.batch(), epoch.n_vertices)
+        program.learn(graph)
+        report = program.refresh(graph, change)
+        if k % 3 == 0:
+            assert program.audit(graph) == []
+            rhs = np.zeros(graph.n_vertices)
+            rhs[[17, 170]] = 1
+            values = results(program, graph)
+            assert values is not None
+            assert np.abs(values - iterated(graph, rhs, 0.85)).sum() <= (report.error_bound or 0)
 
 
 def test_a_source_alone_has_everything(graphs: list[Graph]) -> None:
