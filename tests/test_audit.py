@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from graphtide.compute import audit as module
 from graphtide.compute import registry
 from graphtide.compute.audit import Auditor, Pass, Step
-from graphtide.compute.audit_storage import audit_leaves, audit_totals
+from graphtide.compute.audit_storage import audit_leaves, audit_totals, leaf_after
 from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine
@@ -291,6 +291,15 @@ def test_what_is_broken_is_found(
     )
 
 
+def test_parents_are_followed_to_the_end_without_an_audit_of_ones_own() -> None:
+    kept = two_islands()
+    assert Program.audit_whole(kept.hops, kept.graph) == ([], 0)
+    _self_supporting_hops(kept)
+    (violation,) = Program.audit_whole(kept.hops, kept.graph)[0]
+    assert violation.rule == "forest" and set(violation.vertices) <= set(range(300, 310))
+    assert Program.audit_whole(kept.ranks, kept.graph) == ([], 0)
+
+
 def test_undirected_programs_are_audited_too() -> None:
     for damage, rules in BROKEN:
         if damage in (_self_supporting_hops, _missed_deletion):  # edges that support both ways are not lost
@@ -467,6 +476,21 @@ def test_a_dropped_in_edge_is_found_within_one_pass_with_its_ends() -> None:
     violations = [v for step in kept.one_pass() for v in step.violations if step.target == STORAGE]
     assert {"mirror", "totals"} == {violation.rule for violation in violations}
     assert (300, 301) in {violation.vertices for violation in violations}
+
+
+def test_the_leaf_after_a_key_is_found_whatever_became_of_its_row() -> None:
+    graph = loaded()
+    before = graph.export().keys
+    for row in range(0, 512, 3):  # rows go, and what the index says of them means nothing any more
+        gone = before[before >> np.uint64(32) == row]
+        if gone.size:
+            graph.apply(EdgeBatch(gone, np.zeros(gone.size, np.uint8), np.ones(gone.size, np.float32)), 512)
+            graph.out_rows().row_leaf[row] = 1 << 20
+    view = graph.out_rows()
+    ends = view.keys[(np.arange(view.counts.size) << view.leaf_shift) + np.maximum(view.counts, 1) - 1]
+    for key in [*before[::7], *ends, np.uint64(0), before[-1]]:
+        above = np.flatnonzero((view.counts > 0) & (ends > key))
+        assert leaf_after(view, 512, key) == (above[0] if above.size else view.counts.size)
 
 
 @pytest.mark.parametrize("grow", [True, False])
