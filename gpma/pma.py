@@ -334,6 +334,8 @@ class PackedMemoryArray:
         if len(parts) == 1:
             (left,) = parts
             n_pending, waiting, listed = merged(left, left.begin)
+            if n_pending == left.begin:
+                return _Written(0, 0, [(left.begin, listed)])
             n_pending = merge.join_pending(pending, left.begin, n_pending, waiting, 0, 0, 0)
             lists = [(left.begin, listed)]
         else:
@@ -470,11 +472,9 @@ class PackedMemoryArray:
         def fill(part: Part, some: ReportColumns) -> None:
             merge.split_report(updates, part.begin, part.end, *some)
 
-        def advance() -> None:
-            for begin, end in shortened:
+        for begin, end in shortened:
+            if begin < end:
                 merge.advance_rows(self._slots, self._rows, listed, begin, end)
-
-        advance()
         left, right = parts[0], parts[-1]
         if len(parts) == 1:
             fill(left, columns)
