@@ -150,14 +150,18 @@ class Populator:
         self._stop = threading.Event()
 
     def start(self, columns: Columns, first: int, last: int) -> None:
-        """Begin with leaves first..last; without a reservation, or for few leaves, there is nothing to do."""
+        """Begin with leaves first..last; without a reservation, or for few leaves, there is nothing to do.
+
+        Never fails: without this thread pages come when they are touched.
+        """
         if columns.memory is None or last - first < _PIECE_LEAVES:
             return
         self.stop()
         self._stop.clear()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
-        self._work = self._thread.submit(_populate, columns, first, last, self._stop)
+        thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="pages")
+        with suppress(RuntimeError):
+            self._work = thread.submit(_populate, columns, first, last, self._stop)
+            self._thread = thread
 
     def stop(self) -> None:
         """Leave off; returns when no more pages will come."""

@@ -27,9 +27,17 @@ from .edges import (
     SubCSR,
     Vertices,
     Weights,
-    sources,
 )
-from .layout import FILL, LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS, Layout
+from .invariants import (
+    State,
+    wrong_keys,
+    wrong_leaves,
+    wrong_rows,
+    wrong_sizes,
+    wrong_stretch,
+    wrong_windows,
+)
+from .layout import FILL, LEAF_SHIFT, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
@@ -257,87 +265,23 @@ class PackedMemoryArray:
         """Violated invariants, in words; empty when all is well.
 
         Order, heads, degrees and row index; densities as far as ``windows.py`` promises them: of every leaf, of
-        the whole array, and of the windows that the last batch redistributed (after growth, and
-        between ``prepare`` and ``commit``, these cannot be seen).
+        the whole array, and of the windows that the last batch redistributed (after growth, and between
+        ``prepare`` and ``commit``, these cannot be seen).
         """
-        n_leaves = self._layout.n_leaves
-        slots = self._slots
-        counts = slots.counts
-        if counts.size != n_leaves or slots.keys.size != self._layout.n_slots:
-            return ["the arrays do not have the size that the layout says"]
-        if counts.min() < 0 or counts.max() > LEAF_SLOTS or int(counts.sum(dtype=np.int64)) != self._n_edges:
-            return [f"leaf counts are impossible, or do not add up to {self._n_edges} edges"]
-        problems = []
+        state = State(self._layout, self._slots, self._rows, self._n_edges, self._n_vertices, self._edges_left)
+        problems = wrong_sizes(state)
+        if problems:
+            return problems
+        found = self._work.windows
+        spans = zip(found.begin[: self._n_windows].tolist(), found.end[: self._n_windows].tolist(), strict=True)
         keys = self.export().keys
-        if not (keys[1:] > keys[:-1]).all():
-            problems.append("keys are not in strictly ascending order")
-        if not self._layout.edges_min <= self._n_edges <= self._layout.edges_max:
-            problems.append(f"{self._n_edges} edges are out of bounds for {n_leaves} leaves")
         return (
-            problems
-            + self._check_leaves()
-            + self._check_windows()
-            + self._check_stretch()
-            + self._check_rows(keys)
+            wrong_keys(state, keys)
+            + wrong_leaves(state)
+            + wrong_windows(state, spans)
+            + wrong_stretch(state)
+            + wrong_rows(state, keys)
         )
-
-    def _check_leaves(self) -> list[str]:
-        slots = self._slots
-        leaf = np.flatnonzero(self._in_use())
-        counts, heads = slots.counts[leaf], slots.heads[leaf]
-        first = leaf << LEAF_SHIFT
-        if leaf.size > 1 and counts.min() < LEAF_LOWER * LEAF_SLOTS:
-            return [f"leaf {leaf[counts.argmin()]} holds {counts.min()} keys, too few"]
-        problems = []
-        if heads[0] != 0:
-            problems.append("the first head is not 0")
-        if (heads[counts > 0] > slots.keys[first[counts > 0]]).any():
-            problems.append("a head is above its leaf's first key")
-        if (heads[1:] <= slots.keys[first[:-1] + counts[:-1] - 1]).any():
-            problems.append("a head is not above all keys before it")
-        return problems
-
-    def _check_windows(self) -> list[str]:
-        found, layout = self._work.windows, self._layout
-        for x in range(self._n_windows):
-            begin, end = int(found.begin[x]), int(found.end[x])
-            counts = self._slots.counts[begin:end]
-            if counts.max() - counts.min() > 1:
-                return [f"leaves {begin} to {end} were redistributed, but not evenly"]
-            height = (begin ^ (end - 1)).bit_length()
-            least, most = (bounds[height] * (end - begin) * LEAF_SLOTS for bounds in (layout.lower, layout.upper))
-            if end - begin < layout.n_leaves and not least <= counts.sum(dtype=np.int64) <= most:
-                return [f"leaves {begin} to {end} were redistributed and out of bounds for height {height}"]
-        return []
-
-    def _check_stretch(self) -> list[str]:
-        slots = self._slots
-        if not self.migrating:
-            at_end = slots.stretch_begin == slots.stretch_end == self._layout.n_leaves
-            return [] if at_end else ["there is a stretch, but nothing migrates"]
-        problems = []
-        if slots.counts[slots.stretch_begin : slots.stretch_end].any():
-            problems.append("the stretch is not empty")
-        left = int(slots.counts[: slots.stretch_begin].sum(dtype=np.int64))
-        if left != self._edges_left:
-            problems.append(f"{left} edges are left of the stretch, not {self._edges_left}")
-        return problems
-
-    def _check_rows(self, keys: Keys) -> list[str]:
-        src = sources(keys)
-        degrees = np.bincount(src, minlength=self._n_vertices)
-        if degrees.size > self._n_vertices or not np.array_equal(degrees, self._rows.degrees[: degrees.size]):
-            return ["degrees are not the lengths of the rows"]
-        row, first = np.unique(src, return_index=True)
-        leaf = np.searchsorted(np.cumsum(self._slots.counts, dtype=np.int64), first, side="right")
-        wrong = np.flatnonzero(self._rows.leaf[row] != leaf)
-        return [f"row {row[wrong[0]]} does not begin in the leaf that its index says"] if wrong.size else []
-
-    def _in_use(self) -> npt.NDArray[np.bool_]:
-        """bool[leaves]: those outside the stretch."""
-        in_use = np.ones(self._layout.n_leaves, np.bool_)
-        in_use[self._slots.stretch_begin : self._slots.stretch_end] = False
-        return in_use
 
     def _find(self, keys: Keys) -> npt.NDArray[np.int64]:
         found = np.empty(keys.size, np.int64)
@@ -390,6 +334,8 @@ class PackedMemoryArray:
         if len(parts) == 1:
             (left,) = parts
             n_pending, waiting, listed = merged(left, left.begin)
+            if n_pending == left.begin:
+                return _Written(0, 0, [(left.begin, listed)])
             n_pending = merge.join_pending(pending, left.begin, n_pending, waiting, 0, 0, 0)
             lists = [(left.begin, listed)]
         else:
@@ -526,11 +472,9 @@ class PackedMemoryArray:
         def fill(part: Part, some: ReportColumns) -> None:
             merge.split_report(updates, part.begin, part.end, *some)
 
-        def advance() -> None:
-            for begin, end in shortened:
+        for begin, end in shortened:
+            if begin < end:
                 merge.advance_rows(self._slots, self._rows, listed, begin, end)
-
-        advance()
         left, right = parts[0], parts[-1]
         if len(parts) == 1:
             fill(left, columns)

@@ -62,26 +62,29 @@ def _locate(heads: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, lea
     search is found by doubling, so that clustered batches search little.
     """
     lanes = np.empty(LANES, np.int64)
+    wanted = np.empty(LANES, np.uint64)
     previous = np.int64(first)
     for begin in range(lo, hi, LANES):
-        width = np.int64(min(LANES, hi - begin))
-        last = keys[begin + width - 1]
+        width: Int = np.int64(min(LANES, hi - begin))
+        # Lanes without a key of their own repeat the last one, so that all loops are of one length.
+        for lane in range(LANES):
+            wanted[lane] = keys[np.uintp(begin + min(lane, width - 1))]
+            lanes[lane] = previous
+        last = wanted[LANES - 1]
         step = np.int64(LANES)
-        while previous + step < end and heads[previous + step] <= last:
+        while previous + step < end and heads[np.uintp(previous + step)] <= last:
             step <<= 1
         span = min(previous + step, end) - previous
-        for lane in range(width):
-            lanes[lane] = previous
         while span > 1:
             half = span >> 1
-            for lane in range(width):
-                at = lanes[np.uintp(lane)]
-                hit = heads[np.uintp(at + half)] <= keys[np.uintp(begin + lane)]
-                lanes[np.uintp(lane)] = at + (half if hit else 0)
+            for lane in range(LANES):
+                at = lanes[lane]
+                hit = heads[np.uintp(at + half)] <= wanted[lane]
+                lanes[lane] = at + (half if hit else 0)
             span -= half
         for lane in range(width):
-            leaf[begin + lane] = np.uint32(lanes[lane])
-        previous = lanes[width - 1]
+            leaf[np.uintp(begin + lane)] = np.uint32(lanes[lane])
+        previous = lanes[LANES - 1]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
