@@ -222,8 +222,13 @@ class Service:
         self.graph.load(edge_list, snapshot.facts["n_vertices"], edges.get("dead"))
         restored = set()
         for program in programs:
-            if snapshot.programs.get(program.id) == self.specs[program.id]:
+            if snapshot.programs.get(program.id) != self.specs[program.id]:
+                continue
+            try:
                 program.restore(snapshot.part(f"program/{program.id}"), self.graph)
+            except Exception as error:  # of an older version, say: the graph is what counts
+                log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
+            else:
                 restored.add(program.id)
         self._restored = frozenset(restored)
         self.position.number = snapshot.epoch[1]

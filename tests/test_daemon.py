@@ -180,19 +180,43 @@ def test_vertices_come_and_go_and_survive_restarts(daemon: Daemon) -> None:
         assert daemon.stop() == 0, daemon.log_tail()
 
 
+@contextlib.contextmanager
+def newest_manifest(daemon: Daemon) -> Iterator[dict[str, Any]]:
+    """The manifest of the newest checkpoint, to be changed in place."""
+    path = max((daemon.folder / "checkpoints").glob("checkpoint-*")) / "manifest.json"
+    manifest = json.loads(path.read_bytes().partition(b"\n")[2])
+    yield manifest
+    body = json.dumps(manifest).encode()
+    path.write_bytes(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
+
+
+@pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
+def test_a_program_whose_saved_state_is_of_no_use_starts_over(daemon: Daemon) -> None:
+    daemon.start()
+    with daemon.client() as client:
+        client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=30_000)
+    assert daemon.stop() == 0
+    with newest_manifest(daemon) as manifest:
+        states = [name for name in manifest["files"] if name.startswith("program/hops/")]
+        assert states
+        for name in states:
+            del manifest["files"][name]
+    daemon.start()
+    with daemon.client() as client:
+        assert client.get("hops", [1, 2, 3]).values.tolist() == [0, 1, 2]
+    assert "program hops: its saved state is of no use" in daemon.log.read_text()
+
+
 @pytest.mark.parametrize("daemon", [{"program": VERTEX_PROGRAMS}], indirect=True)
 def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
         client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=30_000)
     assert daemon.stop() == 0
-    newest = max((daemon.folder / "checkpoints").glob("checkpoint-*"))
-    manifest = json.loads((newest / "manifest.json").read_bytes().partition(b"\n")[2])
-    assert manifest["format"] == 2
-    manifest["format"] = 1
-    (newest / manifest["files"].pop("graph/dead")["file"]).unlink()
-    body = json.dumps(manifest).encode()
-    (newest / "manifest.json").write_bytes(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
+    with newest_manifest(daemon) as manifest:
+        assert manifest["format"] == 2
+        manifest["format"] = 1
+        del manifest["files"]["graph/dead"]
     daemon.start()
     with daemon.client() as client:
         assert client.get("hops", [1, 2, 3]).values.tolist() == [0, 1, 2]
