@@ -43,8 +43,8 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
-# Kernels whose blocks wait for each other have one block on a multiprocessor, or as many as fit, at most BLOCKS: the
-# one for small batches above FEW_MAX updates, the one that redistributes above QUIET_MAX.
+# Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
+# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX.
 FEW_MAX = 2048
 QUIET_MAX = 200_000
 BLOCKS = 2
@@ -170,8 +170,11 @@ class Pipeline:
         return self.wait()
 
     def large(self) -> int:
-        """Apply the batch; returns the flags. HEAVY: nothing is written but work arrays (``SortedUpdates.merge_heavy``,
-        then ``finish``, or ``abandon``)."""
+        """Apply the batch; returns the flags.
+
+        HEAVY: nothing was written but work arrays; ``SortedUpdates.merge_heavy`` and ``finish`` apply the batch,
+        ``abandon`` forgets it.
+        """
         self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
         start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
