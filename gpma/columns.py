@@ -149,6 +149,11 @@ class Populator:
         self._work: Future[None] | None = None
         self._stop = threading.Event()
 
+    @property
+    def done(self) -> bool:
+        """All pages that were asked for are there, or will not come."""
+        return self._work is None or self._work.done()
+
     def start(self, columns: Columns, first: int, last: int) -> None:
         """Begin with leaves first..last; without a reservation, or for few leaves, there is nothing to do.
 

@@ -30,9 +30,9 @@ LOCAL_DEPTH = 7
 # Density after a load, a shrink, or the growth for a batch that more than fills the array.
 FILL = 0.71
 # A slowly filling array grows by a fifth once it is denser than GROW_AT: its edges then need the old slots no
-# longer, and move into their new places while 5% more edges arrive, which ROOT_UPPER leaves room for. The density
+# longer, and move into their new places while 6% more edges arrive, which ROOT_UPPER leaves room for. The density
 # falls from GROW_AT to about 0.71, and each edge moves once per 17% of new edges.
-GROW_AT = 0.81
+GROW_AT = 0.80
 GROWTH = 1.2
 LEAVES_MAX = 2**32 - 1
 

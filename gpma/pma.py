@@ -52,6 +52,8 @@ KEPT_EDGES_PER_UPDATE = 12
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
 MIGRATED_PER_UPDATE = 20
+# A migration waits for its pages until one edge for so many edges has come; then it goes on without.
+PATIENCE = 80
 # From so many updates, entries of a report, or edges that move, on two threads are faster than one.
 DIVIDED_UPDATES_MIN = 6000
 DIVIDED_REPORT_MIN = 40_000
@@ -77,8 +79,9 @@ class PackedMemoryArray:
         self._slots = self._columns.slots(self._layout.n_leaves)
         self._slots.heads[0] = 0
         self._populator = Populator()
-        # While a migration goes on: the edges left of the stretch.
+        # While a migration goes on: the edges left of the stretch, and up to how many edges it waits for pages.
         self._edges_left = 0
+        self._patient_until = 0
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
         self._n_windows = 0
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
@@ -191,7 +194,8 @@ class PackedMemoryArray:
         self._n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
         if self.migrating:
-            slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
+            if self._populator.done or n_edges > self._patient_until:
+                slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
         elif not at_once and layout is not self._layout:
             self._open_stretch(layout)
         if other is not None and layout.n_leaves < n_leaves_before:
@@ -397,6 +401,7 @@ class PackedMemoryArray:
     def _open_stretch(self, layout: Layout) -> None:
         before, after = self._layout.n_leaves, layout.n_leaves
         self._edges_left = self._n_edges
+        self._patient_until = self._n_edges + self._n_edges // PATIENCE
         self._n_windows = 0  # the bounds are others now
         self._columns.prefer_large_pages(after)
         self._populator.start(self._columns, before, after)

@@ -515,6 +515,23 @@ def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     assert array.check() == []
 
 
+def test_a_migration_waits_for_its_pages_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns.Populator, "done", property(lambda self: False))
+    array = loaded(20_000, 1 << 10, seed=31)
+    rng = np.random.default_rng(32)
+    waited, begun_at = 0, 0
+    while not array.migrating:
+        array.apply(EdgeBatch.of(rng.integers(0, 1 << 10, 10), rng.integers(0, 1 << 10, 10)))
+        begun_at = array.n_edges
+    begin = array._slots.stretch_begin
+    while array.migrating and array._slots.stretch_begin == begin:
+        waited += 1
+        array.apply(EdgeBatch.of(rng.integers(0, 1 << 10, 10), rng.integers(0, 1 << 10, 10)))
+        assert array.check() == []
+    assert waited > 10
+    assert array.n_edges <= begun_at + begun_at // module.PATIENCE + 10
+
+
 def test_a_large_batch_ends_a_migration() -> None:
     for n in (3000, 30_000):
         array = loaded(20_000, 1 << 10, seed=21)
