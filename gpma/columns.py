@@ -4,8 +4,9 @@ The columns lie in reserved address space: as much as the machine has memory, so
 Pages that were never written cost nothing, growth takes further ones, and shrinking gives pages back. A page
 costs most when it is touched first (a large one up to a millisecond, as long as a batch of thousands of
 updates), so a thread of its own asks for those of a grown array ahead of their use. Where
-the system refuses the reservation (a limit on address space, or strict accounting of memory), columns are
-ordinary arrays of just the size that is needed, and another size means other columns and a copy.
+address space is not free (a limit on it, or strict accounting of memory: a reservation would take away what the
+rest of the process, or of the machine, needs), columns are ordinary arrays of just the size that is needed, and
+another size means other columns and a copy.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,8 @@ _MAP_NORESERVE = 0x4000
 # Fault pages in as if they were written, contents unchanged; Linux 5.14 and later. mmap.madvise would not do: it
 # keeps the interpreter lock.
 _MADV_POPULATE_WRITE = 23
+# How the system accounts for memory (proc(5)); under strict accounting MAP_NORESERVE means nothing.
+_OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
 _HUGE_MIN = 4 << 20
 # Columns begin at multiples of this, the size of a large page.
@@ -163,10 +168,12 @@ class Populator:
             return
         self.stop()
         self._stop.clear()
-        thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="pages")
-        with suppress(RuntimeError):
-            self._work = thread.submit(_populate, columns, first, last, self._stop)
-            self._thread = thread
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
+        try:
+            self._work = self._thread.submit(_populate, columns, first, last, self._stop)
+        except RuntimeError:  # no more threads, or the process ends: the pages come when they are touched
+            self.close()
 
     def stop(self) -> None:
         """Leave off; returns when no more pages will come."""
@@ -174,6 +181,13 @@ class Populator:
         if self._work is not None:
             self._work.result()
             self._work = None
+
+    def close(self) -> None:
+        """Leave off, and let the thread end."""
+        self.stop()
+        if self._thread is not None:
+            self._thread.shutdown(cancel_futures=True)
+            self._thread = None
 
 
 def _populate(columns: Columns, first: int, last: int, stop: threading.Event) -> None:
@@ -191,9 +205,19 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def _address_space_is_free() -> bool:
+    """Whether address space that is reserved, and not used, counts nowhere."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return False
+    try:
+        return _OVERCOMMIT.read_text().strip() != _STRICT
+    except OSError:
+        return True
+
+
 def _reserve(n_bytes: int) -> mmap.mmap | None:
-    """Zeroed memory that takes no room before it is written; None where that is refused."""
-    if sys.platform != "linux":
+    """Zeroed memory that takes no room before it is written; None where that is refused, or harms others."""
+    if sys.platform != "linux" or not _address_space_is_free():
         return None
     try:
         return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)

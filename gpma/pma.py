@@ -206,6 +206,11 @@ class PackedMemoryArray:
             self._n_windows = 0
         return report(columns, slots_moved, weighted=self.weighted)
 
+    def close(self) -> None:
+        """End the threads; what comes later is done by the caller's."""
+        self._pair.close()
+        self._populator.close()
+
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
         slots, rows = self._slots, self._rows

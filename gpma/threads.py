@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,26 +14,40 @@ class Pair:
     """Runs two functions at once, where there is a second thread; else one after the other.
 
     They overlap while they are in kernels, which release the interpreter lock. Handing over costs 10 to 50
-    microseconds. The second thread begins and ends with this object.
+    microseconds. The second thread starts with its first work, and ends with ``close`` or with this object.
+    Where the system grants no thread, or the interpreter is about to end, the caller's does all: work that was
+    begun must not stop half done for want of one.
     """
 
-    def __init__(self, threads: int) -> None:
-        """
-        Raises:
-            RuntimeError: the system has no thread to give.
-        """
-        self._other = ThreadPoolExecutor(1, thread_name_prefix="storage") if threads > 1 else None
-        if self._other is not None:
-            # An executor starts its thread with the first work. That must not fail in the middle of a batch.
-            self._other.submit(int).result()
+    def __init__(self, threads: int, name: str = "storage") -> None:
+        """``threads``: 1 or 2; ``name``: of the second one."""
+        self._other = ThreadPoolExecutor(1, thread_name_prefix=name) if threads > 1 else None
 
     def run(self, here: Callable[[], T], there: Callable[[], U]) -> tuple[T, U]:
         """The results of both, when both have ended; raises what either raised."""
-        if self._other is None:
+        second = self._begin(there)
+        if second is None:
             return here(), there()
-        second = self._other.submit(there)
         try:
             first = here()
         finally:
             second.exception()  # waits
         return first, second.result()
+
+    def close(self) -> None:
+        """Let the second thread end; later work is done by the caller's."""
+        if self._other is not None:
+            self._other.shutdown()
+            self._other = None
+
+    def _begin(self, work: Callable[[], U]) -> Future[U] | None:
+        """The work in the second thread; None where there is none."""
+        if self._other is None:
+            return None
+        try:
+            return self._other.submit(work)
+        except RuntimeError:
+            # The work may be queued all the same: nothing must ever take it up.
+            self._other.shutdown(wait=False, cancel_futures=True)
+            self._other = None
+            return None

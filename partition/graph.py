@@ -7,10 +7,8 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,11 +29,10 @@ from ..gpma.edges import (
 from ..gpma.pma import PackedMemoryArray
 from ..gpma.rows import RowView, copy_row
 from ..gpma.snapshot import EdgeCopy, Turnstile, export_from
+from ..gpma.threads import Pair
 from ..gpma.work import Plan
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
-
-T = TypeVar("T")
 
 _PIECE = 1 << 16
 
@@ -109,7 +106,7 @@ class Graph:
         self.placement = Placement()
         self.existence = Existence()
         self.host = HostSide(weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights)
-        self._transposer = ThreadPoolExecutor(1, thread_name_prefix="in-rows")
+        self._pair = Pair(len(self.host.arrays), "in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
 
@@ -329,7 +326,10 @@ class Graph:
         return problems
 
     def close(self) -> None:
-        self._transposer.shutdown()
+        """End the threads of the graph and its arrays; what comes later is done by the caller's."""
+        self._pair.close()
+        for array in self.host.arrays:
+            array.close()
 
     def _make_room(self, n_vertices: int) -> None:
         if n_vertices < self.n_vertices:
@@ -344,8 +344,8 @@ class Graph:
         out_rows, in_rows = self.host.out, self.host.in_
         if in_ is None or in_rows is None:
             return self._commit_out(out_rows.prepare(out))
-        out_plan, in_plan = self._on_two_cores(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
-        report, _ = self._on_two_cores(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
+        out_plan, in_plan = self._pair.run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
+        report, _ = self._pair.run(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
         return report
 
     def _commit_out(self, plan: Plan) -> ChangeReport:
@@ -356,15 +356,6 @@ class Graph:
         with self._turnstile.reading():
             copied: int = export_from(self.out_rows(), np.uint64(first_key), keys, weights)
         return copied
-
-    def _on_two_cores(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
-        """Run both (orientations share nothing, kernels release the lock); return, or raise, when both ended."""
-        transposed = self._transposer.submit(there)
-        try:
-            done = here()
-        finally:
-            wait([transposed])
-        return done, transposed.result()
 
 
 def _row_keys(array: PackedMemoryArray, vertices: Vertices) -> Keys:

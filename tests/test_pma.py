@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import resource
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numba as nb
@@ -495,6 +498,18 @@ def test_shrinking_gives_memory_back() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
+def test_address_space_is_not_reserved_where_it_is_limited_or_counts_as_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    accounting = tmp_path / "overcommit_memory"
+    monkeypatch.setattr(columns, "_OVERCOMMIT", accounting)
+    for limit, mode, reserves in [(-1, "1", True), (-1, "0", True), (-1, "2", False), (1 << 50, "0", False)]:
+        accounting.write_text(f"{mode}\n")
+        monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, -1))
+        assert (PackedMemoryArray(weighted=False)._columns.memory is not None) == reserves
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
 def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     array = loaded(4_000_000, 1 << 14, seed=28)
     rng = np.random.default_rng(29)
@@ -676,6 +691,39 @@ def test_out_of_memory_while_loading_changes_nothing(monkeypatch: pytest.MonkeyP
         assert np.array_equal(array.export().keys, before)
     assert np.array_equal(array.export().keys, more.keys)
     assert (at > 3) == (not reserved)
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_batch_is_whole_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "DIVIDED_MOVES_MIN", 1)
+    monkeypatch.setattr(columns, "_PIECE_LEAVES", 1)
+    rng = np.random.default_rng(28)
+    one, two = PackedMemoryArray(weighted=False), PackedMemoryArray(weighted=False, threads=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        for _ in range(40):
+            batch = EdgeBatch(pack(rng.integers(0, 50, 400), rng.integers(0, 10_000, 400)), np.ones(400, np.uint8))
+            for array in (one, two):
+                array.ensure_vertices(50)
+                array.apply(batch)
+            assert two.check() == []
+    assert np.array_equal(one.export().keys, two.export().keys)
+
+
+def test_a_closed_array_goes_on_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = PackedMemoryArray(weighted=False, threads=2)
+    array.ensure_vertices(100)
+    dst = np.arange(20_000)
+    array.apply(EdgeBatch.of(dst % 100, dst))
+    array.close()
+    array.close()
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    array.apply(EdgeBatch.of(dst % 100, dst + 20_000))
+    assert array.check() == []
+    assert array.n_edges == 40_000
 
 
 def test_a_row_that_does_not_exist_is_refused() -> None:

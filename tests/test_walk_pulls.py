@@ -11,7 +11,7 @@ import pytest
 from walks import matrix, new_graph, random_edges
 
 from graphtide.compute import walk_pulls
-from graphtide.compute.atomic import take
+from graphtide.compute.atomics import fetch_add
 from graphtide.compute.walk_pulls import BLOCK, Crew, Estimate, Limits, Pulls
 from graphtide.partition.graph import Graph
 
@@ -113,7 +113,7 @@ def test_no_two_takers_get_the_same_number() -> None:
     def drain(counter, mine):  # type: ignore[no-untyped-def]
         count = 0
         while True:
-            number = take(counter, 1)
+            number = fetch_add(counter, 0, 1)
             if number >= mine.size:
                 return count
             mine[number] += 1
