@@ -187,9 +187,6 @@ def run_device(options: argparse.Namespace) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         raise SystemExit(f"--side device: there is no module {error.name!r}") from error
     found: dict[str, Any] = run(options.scales, options.batches, options.repeats, options.seed)
-    for name, rows in found.items():
-        if isinstance(rows, Sequence) and rows and isinstance(rows[0], dict):
-            show(name, rows)
     return found
 
 
