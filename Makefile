@@ -57,7 +57,7 @@ bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness 
 
 bench-gpu:  ## the packed array on a CUDA device, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
-	PYTHONPATH=.links $(PYTHON) benchmarks/storage.py --side device
+	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
 	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)
