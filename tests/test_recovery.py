@@ -64,7 +64,7 @@ SMALL = EdgeBatch.of([0, 4], [1, 5], [0, 1])
 
 @pytest.mark.parametrize("batch", [GROWS, SMALL], ids=["grows", "small"])
 @pytest.mark.parametrize("orientation", ["out", "in_"])
-@pytest.mark.parametrize("allocation", ["_report_columns", "_new_slots", "_new_work"])
+@pytest.mark.parametrize("allocation", ["report_columns", "new_work"])
 def test_a_batch_is_applied_to_both_orientations_or_to_none(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, batch: EdgeBatch, orientation: str, allocation: str
 ) -> None:
@@ -78,11 +78,11 @@ def test_a_batch_is_applied_to_both_orientations_or_to_none(
         preparing.array = self
         return real_prepare(self, batch)
 
-    def allocate(*arguments: Any) -> Any:
+    def allocate(*arguments: Any, **options: Any) -> Any:
         if preparing.array is victim:
             failed.append(True)
             raise MemoryError
-        return real_allocation(*arguments)
+        return real_allocation(*arguments, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(pma.PackedMemoryArray, "prepare", prepare)
