@@ -12,7 +12,7 @@ import numpy as np
 
 from .arrays import RowIndex, Slots
 from .edges import Keys, sources
-from .layout import LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS, Layout
+from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, Layout
 
 
 class State(NamedTuple):
@@ -54,7 +54,7 @@ def wrong_leaves(state: State) -> list[str]:
     leaf = np.flatnonzero(in_use)
     counts, heads = slots.counts[leaf], slots.heads[leaf]
     first = leaf << LEAF_SHIFT
-    if leaf.size > 1 and counts.min() < LEAF_LOWER * LEAF_SLOTS:
+    if leaf.size > 1 and counts.min() < LEAF_LEAST:
         return [f"leaf {leaf[counts.argmin()]} holds {counts.min()} keys, too few"]
     problems = []
     if heads[0] != 0:

@@ -24,6 +24,8 @@ LEAF_SLOTS = 1 << LEAF_SHIFT
 # what makes large redistributions rare: after one, a local window has that much room before the next.
 LEAF_LOWER, LOCAL_LOWER, WIDE_LOWER, ROOT_LOWER = 0.125, 0.30, 0.38, 0.40
 LEAF_UPPER, LOCAL_UPPER, WIDE_UPPER, ROOT_UPPER = 1.0, 0.93, 0.86, 0.85
+# A leaf of fewer keys, on the host, is redistributed.
+LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
 # A window is local when it is this many levels below the root: less than a hundredth of the array.
 LOCAL_DEPTH = 7
 

@@ -30,7 +30,7 @@ from .arrays import (
 )
 from .edges import EMPTY_KEY, Keys, Ops, Vertices, Weights
 from .intrinsics import copy, prefetch, shift
-from .layout import LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS
+from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .search import AHEAD, LINE
 from .windows import Windows
 
@@ -39,8 +39,6 @@ _HALF = np.uint64(32)
 ROWS_AHEAD = 16
 # Behind every leaf.
 NO_LEAF = np.int64(1 << 40)
-# A leaf of fewer keys is redistributed.
-LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

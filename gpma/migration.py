@@ -22,10 +22,9 @@ import numpy as np
 from .arrays import DELETED, INSERTED, Int, Slots, Updates
 from .edges import EMPTY_KEY, Vertices
 from .intrinsics import copy
-from .layout import LEAF_LOWER, LEAF_SHIFT, LEAF_SLOTS
+from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 
 _HALF = np.uint64(32)
-LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
 # With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
 # emptiness: such an array is spread at once.
 SHARE_MIN = 2 * LEAF_LEAST
