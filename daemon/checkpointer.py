@@ -171,7 +171,11 @@ class Checkpointer:
         making.stopped_seconds = time.monotonic() - self._began_at
         self._making = making
         self._thread = threading.Thread(target=self._make, args=(making, sizes), name="checkpoint", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system grants no thread now
+            self._report_failure(making.begun, error)
+            self._end()
         point("checkpoint.begun")
 
     def _take_if_copied(self, making: _Making, *, at_once: bool = False) -> None:
@@ -240,8 +244,11 @@ class Checkpointer:
             epoch = taken.snapshot.epoch
             self._write(taken, making.edges.edges())
         except Exception as error:
-            log.error("the checkpoint of epoch %s failed; the one before it stays", epoch, exc_info=error)
-            self.metrics.checkpoint_failed(type(error).__name__)
+            self._report_failure(epoch, error)
+
+    def _report_failure(self, epoch: tuple[int, int], error: Exception) -> None:
+        log.error("the checkpoint of epoch %s failed; the one before it stays", epoch, exc_info=error)
+        self.metrics.checkpoint_failed(type(error).__name__)
 
     def _write(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
         started = time.monotonic()

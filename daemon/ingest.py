@@ -101,6 +101,7 @@ class PreparedQueue:
         self._items: deque[Prepared] = deque()
         self._updates = 0
         self._closed = False
+        self._held_back = False  # somebody waits for room: nothing more comes before something is taken
         self._changed = threading.Condition()
 
     @property
@@ -121,6 +122,8 @@ class PreparedQueue:
         """
         with self._changed:
             while not self._closed and self._is_full_for(item):
+                self._held_back = True
+                self._changed.notify_all()
                 self._changed.wait()
             if self._closed:
                 return False
@@ -137,12 +140,15 @@ class PreparedQueue:
     def take(self, updates_max: int, timeout_s: float, linger_s: float = 0.0) -> list[Prepared]:
         """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout.
 
-        Once there is an item, up to ``linger_s`` is waited for more of them.
+        Once there is an item, up to ``linger_s`` is waited for more of them, as long as there is room for more.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
             if linger_s and self._items:
-                self._changed.wait_for(lambda: self._updates >= updates_max or self._closed, linger_s)
+                self._changed.wait_for(
+                    lambda: self._updates >= updates_max or self._held_back or self._closed, linger_s
+                )
+            self._held_back = False
             taken: list[Prepared] = []
             total = 0
             while self._items and (not taken or total + self._items[0].updates <= updates_max):

@@ -265,6 +265,23 @@ def test_without_memory_the_stream_goes_on_and_the_next_one_is_whole(
     stream.check(found)
 
 
+def test_without_a_thread_the_stream_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stream.epoch()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        stream.checkpoints.step()
+        stream.checkpoints.close()
+        assert stream.graph._copy is None
+    assert stream.safe == []
+    stream.epoch()
+    stream.checkpoints.step()
+    stream.checkpoints.close()
+    stream.check(read_all(stream.store)[0])
+
+
 def test_a_copy_that_lost_an_edge_is_never_written(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     stream.epoch()
     edges = EdgeCopy.edges

@@ -89,6 +89,18 @@ class TestQueue:
         later.start()
         assert [item.updates for item in queue.take(3, 1, linger_s=30)] == [1, 2]
 
+    def test_does_not_linger_for_what_has_no_room(self) -> None:
+        queue = PreparedQueue(10)
+        queue.put(prepared(8))
+        producer = threading.Thread(target=queue.put, args=(prepared(5),), daemon=True)
+        consumer = threading.Thread(target=queue.take, args=(10, 1, 60), daemon=True)
+        for thread in (consumer, producer):
+            thread.start()
+        for thread in (consumer, producer):
+            thread.join(20)
+            assert not thread.is_alive(), "8 + 5 is past the bound: nothing more could come"
+        assert queue.updates == 5
+
 
 class TestGate:
     def test_settled_readers_wait_for_publication_and_then_go_first(self) -> None:
