@@ -288,10 +288,14 @@ class PageRank(RandomWalk):
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more."""
         first, second = self._first, self._second
-        first.sums[NORM] -= first.value[gone].sum()
+        left = float(first.value[gone].sum())
+        first.sums[NORM] -= left
         first.sums[SIZE] -= np.abs(first.residual[gone]).sum()
         for column in (first.value, first.residual, first.rhs, first.weight, second.value, second.residual):
             column[gone] = 0
+        if left > first.sums[NORM]:
+            # What remains of larger sums is known no better than those were.
+            first.sums[:] = first.value[: self._n].sum(), np.abs(first.residual[: self._n]).sum()
         kernels.mark_moved(gone, gone.size, first.moved)
 
     def _start(self, graph: Graph, alive: npt.NDArray[np.bool_], work: Work) -> None:

@@ -492,8 +492,8 @@ def push_by_level(word, log, seeds, out, queue):  # type: ignore[no-untyped-def]
 def push_by_value(word, log, seeds, out, heap, large):  # type: ignore[no-untyped-def]
     """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
 
-    ``heap`` holds all entries at hand; when they are more than ``large``, or might not fit, they are left there
-    for ``spread``.
+    ``heap``: uint64[>= seeds] holds all entries at hand; when they are more than ``large``, or might not fit, they
+    are left there for ``spread``.
     An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
     offers improve on their own tails.
     """

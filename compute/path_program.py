@@ -245,6 +245,8 @@ class PathProgram(Program):
         edges = rounds = 0
         left = seeds.size
         if left <= self._large:
+            # An epoch may improve one vertex many times: there can be more seeds than vertices.
+            self._waiting = grown(self._waiting, left)
             left, edges, rounds = kernels.push(self._word, log, seeds, out, self._waiting, self._large)
             seeds = self._waiting
         if left:
@@ -297,6 +299,8 @@ class PathProgram(Program):
         self._n = 0
         self._add_vertices(word.size)
         self._word[: self._n] = word
+        # What the words start from. Where ``bind`` then leaves one of these out, they are void.
+        self._bound = np.flatnonzero(word == self._source_word).astype(np.uint32)
 
     def memory_bytes(self) -> int:
         log = self._log

@@ -161,7 +161,7 @@ class PersonalisedPageRank(RandomWalk):
         self._reset(n)
         self._walks.value[:n] = state["estimate"]
         self._walks.residual[:n] = state["residual"]
-        self._active = state["sources"].astype(np.uint32)
+        self._active = self._bound = state["sources"].astype(np.uint32)
         self._walks.rhs[self._active] = state["scalars"][4]
         kernels.list_all(n, self._walks)
         self._walks.sums[: TOTAL + 1] = state["scalars"][:3]

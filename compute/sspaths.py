@@ -181,6 +181,7 @@ class SSPaths(Program):
         self._n = n
         self._count[:n] = count
         self._take_levels()
+        self._bound = np.flatnonzero(self._level[:n] == 0).astype(np.uint32)
         self._saturated = int(np.count_nonzero(count >= LIMIT))
 
     def memory_bytes(self) -> int:

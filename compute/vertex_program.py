@@ -26,6 +26,8 @@ from .program import ProgramError
 
 Kernel = Callable[..., Any]
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None), np.generic, np.dtype)
+# What the compiler takes of these it knows by name: their code is none of ours.
+_LIBRARIES = ("numpy", "numba", "math")
 
 
 def template(function: Callable[..., Any]) -> Any:
@@ -85,9 +87,11 @@ def _facts(value: Any, seen: set[int]) -> Iterator[str]:
         if id(value) not in seen:
             seen.add(id(value))
             yield from _facts_of_code(value.__code__)
-            used = [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            for item in (*used, *cells, *(value.__defaults__ or ())):
+            captured = value.__code__.co_freevars
+            cells = (cell.cell_contents for cell in value.__closure__ or ())
+            namespace = {**value.__globals__, **dict(zip(captured, cells, strict=True))}
+            used = _used(namespace, (*_names(value.__code__), *captured))
+            for item in (*used, *(value.__defaults__ or ())):
                 yield from _facts(item, seen)
     elif isinstance(value, ModuleType):
         yield f"module {value.__name__}"
@@ -98,6 +102,19 @@ def _facts(value: Any, seen: set[int]) -> Iterator[str]:
             f"a functor captures {value!r} ({type(value).__name__}); it may capture numbers, texts, tuples, "
             "arrays and functions"
         )
+
+
+def _used(namespace: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[Any]:
+    """What a function that uses these names may take from its namespace, directly or out of modules there."""
+    waiting, modules = [namespace], set()
+    while waiting:
+        namespace = waiting.pop()
+        for value in [namespace[name] for name in names if name in namespace]:
+            yield value
+            is_own = isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in _LIBRARIES
+            if is_own and id(value) not in modules:
+                modules.add(id(value))
+                waiting.append(vars(value))
 
 
 def _facts_of_code(code: CodeType) -> Iterator[str]:

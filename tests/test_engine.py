@@ -31,7 +31,7 @@ from graphtide.compute.program import (
     Refresh,
     Violation,
 )
-from graphtide.gpma.edges import NO_VERTEX, Op, Vertices, destinations, sources
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, sources
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -361,6 +361,23 @@ def test_a_restored_program_goes_on(graph: Graph) -> None:
 
 
 # -- the registry ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "name"), [("bfs", "source"), ("sspaths", "source"), ("ppr", "sources")])
+def test_a_restored_program_knows_its_source(graph: Graph, kind: str, name: str) -> None:
+    """Before any refresh, where it is audited; and in the first one, where the source is deleted."""
+    add(graph, (0, 1), (1, 2))
+    before = registry.make_program(kind, None, {name: 0})
+    engine_on(graph, before).start()
+    restored = registry.make_program(kind, None, {name: 0})
+    restored.restore({column: array.copy() for column, array in before.state().items()}, graph)
+    assert restored.audit_slice(graph, 0, 3)[0] == []
+    gone = VertexOps(np.array([0], np.uint32), np.array([Op.DELETE_VERTEX], np.uint8), np.zeros(1, np.int64))
+    engine = engine_on(graph, restored)
+    engine.refresh(graph.apply(EdgeBatch.of([], []), 3, gone))
+    published = Published(restored.columns(), restored.scalars(), 3)
+    assert type(restored).read(published, np.arange(3, dtype=np.uint32)).null.all()
+    assert not any(engine.audit().values())
 
 
 def test_programs_are_made_by_name() -> None:

@@ -333,6 +333,20 @@ def test_slices_together_are_the_audit(graphs: list[Graph]) -> None:
     assert "pagerank-residual" in {violation.rule for violation in program.audit(graph)}
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_graph_that_dwindles_leaves_no_rounding_behind(graphs: list[Graph], seed: int) -> None:
+    """The sums of nothing are nothing, however large they were."""
+    rng = np.random.default_rng(seed)
+    graph = new_graph(edges=random_edges(rng, 400, 3000), n=400)
+    graphs.append(graph)
+    program = PageRank("pagerank", tolerance=1e-8)
+    program.start(graph)
+    for gone in np.array_split(rng.permutation(400), 40):
+        program.refresh(graph, apply(graph, [(int(v), int(v), int(Op.DELETE_VERTEX)) for v in gone], 400))
+        assert program.audit(graph) == []
+    assert program.scalars()["norm"] == 0
+
+
 def test_deleted_vertices_leave_and_revived_ones_return(graphs: list[Graph]) -> None:
     program, graph = started(graphs)
     hub = int(graph.in_rows().degrees[:400].argmax())

@@ -256,6 +256,19 @@ def test_distances_are_networkx() -> None:
         assert run.values() == [expected.get(v) for v in range(n)]
 
 
+def test_an_epoch_may_improve_a_vertex_many_times() -> None:
+    """More edges that improve their heads than there are vertices; no memory past the heap is written."""
+    near, far, guard = range(1, 33), range(33, 64), np.uint64(0xABCD)
+    run = Run("sssp", directed=True)
+    run.step(weighted([(0, v, 1.0 if v in near else 1e6) for v in range(1, 64)], 64))
+    held = np.full(4096, guard)
+    run.program._waiting = held[: run.program._waiting.size]
+    free = held[run.program._waiting.size :]
+    run.step(weighted([(u, v, 1000.0 - u) for u in near for v in far], 64))
+    run.check()
+    assert (free == guard).all()
+
+
 # -- weights --------------------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -236,6 +237,29 @@ def test_a_digest_follows_what_a_function_uses(monkeypatch: pytest.MonkeyPatch) 
     before = digest(calls)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
     assert digest(calls) != before
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["global", "captured"])
+def test_a_digest_follows_what_is_taken_out_of_modules(monkeypatch: pytest.MonkeyPatch, captured: bool) -> None:
+    outer, inner = ModuleType("outer"), ModuleType("inner")
+    vars(outer).update(inner=inner, scale=lambda weight: weight * 2)
+    vars(inner).update(outer=outer, LIMIT=5.0)
+    monkeypatch.setattr(sys.modules[__name__], "global_module", outer, raising=False)
+    local = outer
+
+    def from_global(distance, weight):  # type: ignore[no-untyped-def]
+        return min(distance + global_module.scale(weight), global_module.inner.LIMIT)  # noqa: F821
+
+    def from_captured(distance, weight):  # type: ignore[no-untyped-def]
+        return min(distance + local.scale(weight), local.inner.LIMIT)
+
+    function = from_captured if captured else from_global
+    digests = {digest(function)}
+    vars(outer)["scale"] = lambda weight: weight * 3
+    digests.add(digest(function))
+    vars(inner)["LIMIT"] = 6.0
+    digests.add(digest(function))
+    assert len(digests) == 3
 
 
 def test_what_cannot_be_told_apart_is_not_captured() -> None:
