@@ -277,12 +277,11 @@ class PathProgram(Program):
 
     def _living_sources(self, graph: Graph) -> Vertices:
         sources = self._bound[self._bound < self._n]
-        alive: npt.NDArray[np.bool_] | None = getattr(graph, "alive", None)
-        return sources if alive is None else sources[alive[sources]]
+        return sources[graph.alive[sources]]
 
     def _source_died(self, change: GraphChange) -> bool:
-        dead: Vertices | None = getattr(change, "deleted_vertices", None)
-        return dead is not None and dead.size > 0 and bool(np.isin(self._bound, dead).any())
+        dead = change.deleted_vertices
+        return dead.size > 0 and bool(np.isin(self._bound, dead).any())
 
     # -- state ------------------------------------------------------------------------------------------
 

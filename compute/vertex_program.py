@@ -86,6 +86,9 @@ def _facts(value: Any, seen: set[int]) -> Iterator[str]:
     elif isinstance(value, FunctionType):
         if id(value) not in seen:
             seen.add(id(value))
+            # Compiled code is loaded together with the modules of all that went into it: equal functions of other
+            # modules are others.
+            yield f"of {value.__module__}"
             yield from _facts_of_code(value.__code__)
             captured = value.__code__.co_freevars
             cells = (cell.cell_contents for cell in value.__closure__ or ())

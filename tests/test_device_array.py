@@ -57,7 +57,9 @@ class HostSide:
     def weights_of(self, array: Any, keys: Any) -> Any:
         return array.weights_of(keys)
 
-    def leaves(self, array: Any) -> Leaves:
+    def leaves(self, array: Any) -> Leaves | None:
+        if array.migrating:
+            return None
         slots, layout = array._slots, array._layout
         return leaves_of(slots.heads.copy(), slots.counts.copy(), LEAF_SLOTS, layout)
 

@@ -35,8 +35,9 @@ from graphtide.compute.path_program import PathProgram
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.sssp import SSSP
 from graphtide.compute.sswp import SSWP
-from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
-from graphtide.partition.graph import Graph, GraphChange
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices
+from graphtide.partition.existence import VertexOps
+from graphtide.partition.graph import Graph
 
 INFINITY = np.float32(np.inf)
 
@@ -619,28 +620,18 @@ def test_reading() -> None:
 # -- vertices that go and come back ---------------------------------------------------------------------------
 
 
-class Changed:
-    """A change that also says which vertices are gone."""
-
-    def __init__(self, change: GraphChange, deleted: list[int]) -> None:
-        self.arcs = change.arcs
-        self.deleted_vertices = np.array(deleted, np.uint32)
-
-
 @every_case
 def test_a_source_that_is_deleted_and_comes_back(name: str) -> None:
     run = Run(name, directed=True, sources=(0, 5))
     edges = [(0, 1, 2.0), (1, 2, 3.0), (5, 6, 1.0)]
     run.step(weighted(edges, 7))
     before = run.values()
-    alive = np.ones(7, bool)
-    alive[0] = False
-    run.graph.alive = alive  # type: ignore[attr-defined]
-    change: Any = Changed(run.graph.apply(deletes([(0, 1)], 7).batch(weighted=True), 7), [0])
+    gone = VertexOps(np.array([0], np.uint32), np.array([Op.DELETE_VERTEX], np.uint8), np.zeros(1, np.int64))
+    change = run.graph.apply(EdgeBatch.of([], []), 7, gone)
+    run.edges.apply(deletes([(0, 1)], 7))
     run.program.refresh(run.graph, change)
     assert run.values() == [None] * 5 + before[5:]
     assert run.program.audit(run.graph) == []
-    alive[0] = True
     run.step(weighted(edges[:1], 7))
     assert run.values() == before
     run.check()
