@@ -24,11 +24,21 @@ template <class T> __device__ __forceinline__ void store_wide(T* to, const T& va
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&value);
 }
 
-// Starts to copy 16 bytes into shared memory, both addresses being multiples of 16.
-__device__ __forceinline__ void copy_async(void* shared, const void* from)
+// An address in shared memory, to which offsets in bytes are added.
+typedef u32 SharedAddress;
+
+// Where this is, in a register that the compiler does not fill again whenever the address is used.
+__device__ __forceinline__ SharedAddress shared_address(void* shared)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-                 : : "r"(u32(__cvta_generic_to_shared(shared))), "l"(from) : "memory");
+    SharedAddress address;
+    asm volatile("mov.u32 %0, %1;" : "=r"(address) : "r"(u32(__cvta_generic_to_shared(shared))));
+    return address;
+}
+
+// Starts to copy 16 bytes into shared memory, both addresses being multiples of 16.
+__device__ __forceinline__ void copy_async(SharedAddress shared, const void* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(shared), "l"(from) : "memory");
 }
 
 // Makes one group of all copies that this thread has started since the last one.

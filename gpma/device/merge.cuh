@@ -38,32 +38,54 @@ struct __align__(16) TileSpace {
 #endif
 };
 
-// Starts to read a leaf and its updates.
-__device__ __forceinline__ void fetch(const State& state, const Item& item, TileInput& input)
+// Where a lane finds its part of the first leaf and of the first record, and where in the tile's shared memory what
+// it fetches goes: worked out once, as the loop over leaves is bound by the instructions that it takes.
+struct Lane {
+    u64* keys;
+    float* weights;
+    const Record* records;
+    SharedAddress input;
+};
+
+__device__ __forceinline__ Lane lane_of(const State& state, TileSpace& space)
 {
     const u32 position = lane_number() % TILE;
+    Lane lane;
+    lane.keys = state.keys + 2 * position;
+    lane.weights = state.weights + 4 * position;
+    lane.records = state.records + position;
+    lane.input = shared_address(space.inputs) + 16 * position;
+    return lane;
+}
+
+// Starts to read a leaf and its updates into the tile's input ``parity``.
+__device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 parity)
+{
+    constexpr u32 RECORDS_AT = sizeof(u64) * LEAF_SLOTS;
+    const u32 position = lane_number() % TILE, count = item.n_updates ? item.count : 0;
     const u64 slot = u64(item.leaf) << LEAF_SHIFT;
-    if (item.n_updates) {
-        const u32 low = 2 * position, high = low + 2 * TILE;
-        if (low < item.count) copy_async(input.keys + low, state.keys + slot + low);
-        if (high < item.count) copy_async(input.keys + high, state.keys + slot + high);
-        if (position < item.n_updates) copy_async(input.records + position, state.records + item.begin + position);
+    const SharedAddress input = lane.input + parity * u32(sizeof(TileInput));
+    const u64* keys = lane.keys + slot;
+    if (2 * position < count) copy_async(input, keys);
+    if (2 * (position + TILE) < count) copy_async(input + 2 * TILE * sizeof(u64), keys + 2 * TILE);
+    if (position < item.n_updates) copy_async(input + RECORDS_AT, lane.records + item.begin);
 #if WEIGHTED
-        const u32 quad = 4 * position;
-        if (quad < item.count) copy_async(input.weights + quad, state.weights + slot + quad);
+    constexpr u32 WEIGHTS_AT = RECORDS_AT + sizeof(Record) * BUCKET;
+    if (4 * position < count) copy_async(input + WEIGHTS_AT, lane.weights + slot);
 #endif
-    }
     copy_async_commit();
 }
 
-// How many of the leaf's ``count`` keys are smaller than ``key``.
+// How many of the leaf's ``count`` keys are smaller than ``key``. The last key stands for all slots behind it.
 __device__ __forceinline__ u32 keys_below(const u64* keys, u32 count, u64 key)
 {
+    const u32 last = max(count, 1u) - 1;
     u32 place = 0;
 #pragma unroll
     for (u32 step = LEAF_SLOTS / 2; step; step /= 2)
-        if (place + step <= count && keys[place + step - 1] < key) place += step;
-    return place + (place < count && keys[place] < key);
+        if (keys[min(place + step - 1, last)] < key) place += step;
+    if (keys[min(place, last)] < key) place++;
+    return min(place, count);
 }
 
 // Adds what the tile's updates did to the lengths of their rows, at once where they are all of one row.
@@ -99,15 +121,20 @@ __device__ __forceinline__ Changes look_up(
     changes.place = keys_below(input.keys, item.count, record.key);
     changes.found = mine && changes.place < item.count && input.keys[changes.place] == record.key;
     changes.deletes = record.update & DELETES;
-    changes.below = 0;
-    bool superseded = false;
-    for (u32 j = 0; n_updates_max > 1 && j < n_updates_max; j++) {
-        if (j >= item.n_updates) continue;
-        const Record other = input.records[j];
-        changes.below |= other.key < record.key ? 1u << j : 0u;
-        superseded |= other.key == record.key && (other.update & ~DELETES) > number;
+    // What is beyond the tile's own updates is compared too, and then forgotten.
+    const u32 updates = (1u << item.n_updates) - 1;
+    u32 below = 0, later = 0;
+    if (n_updates_max > 1) {
+#pragma unroll 1
+        for (u32 j = 0; j < n_updates_max; j++) {
+            const u64 key = input.records[j].key;
+            const u32 update = input.records[j].update & ~DELETES;
+            if (key < record.key) below |= 1u << j;
+            if (key == record.key && update > number) later |= 1u << j;
+        }
     }
-    changes.acts = mine && !superseded;
+    changes.below = below & updates;
+    changes.acts = mine && (later & updates) == 0;
     const bool adds = changes.acts && !changes.deletes && !changes.found;
     const bool removes = changes.acts && changes.deletes && changes.found;
     changes.added = __ballot_sync(ALL_LANES, adds) >> first_lane & 0xffff;
@@ -162,7 +189,7 @@ __device__ __forceinline__ void merge_keys(
 
 // Writes the merged leaf of ``count`` keys from the first slot that changes on.
 __device__ __forceinline__ void write_leaf(
-    const State& state, const Item& item, const TileSpace& space, const Changes& changes, u32 count)
+    const State& state, const Lane& lane, const Item& item, const TileSpace& space, const Changes& changes, u32 count)
 {
     const u32 position = lane_number() % TILE;
     const bool left = lane_number() < TILE;
@@ -177,7 +204,7 @@ __device__ __forceinline__ void write_leaf(
             const u32 at = 2 * (h * TILE + position);
             if (at + 1 >= first && at < end)
                 store_wide(
-                    reinterpret_cast<KeyPair*>(state.keys + slot + at),
+                    reinterpret_cast<KeyPair*>(lane.keys + slot + h * 2 * TILE),
                     *reinterpret_cast<const KeyPair*>(space.keys + at));
         }
     }
@@ -185,7 +212,7 @@ __device__ __forceinline__ void write_leaf(
     const u32 at = position * LANE_SLOTS;
     if (at + 3 >= first && at < end)
         store_wide(
-            reinterpret_cast<WeightQuad*>(state.weights + slot + at),
+            reinterpret_cast<WeightQuad*>(lane.weights + slot),
             *reinterpret_cast<const WeightQuad*>(space.weights + at));
 #endif
     const u32 beyond = LEAF_SLOTS + position;
@@ -203,7 +230,7 @@ __device__ __forceinline__ void write_leaf(
 
 // Merges one leaf in each half of a warp, all lanes taking part; a tile without one has an item of zeros.
 __device__ __forceinline__ void merge_leaf(
-    const State& state, const Item& item, TileInput& input, TileSpace& space, u64& outcomes)
+    const State& state, const Lane& lane, const Item& item, TileInput& input, TileSpace& space, u64& outcomes)
 {
     const u32 position = lane_number() % TILE;
     const bool mine = position < item.n_updates;
@@ -219,7 +246,7 @@ __device__ __forceinline__ void merge_leaf(
 #endif
     merge_keys(input, space, item, record, changes, n_updates_max);
     const u32 count = item.count + __popc(changes.added) - __popc(changes.removed);
-    write_leaf(state, item, space, changes, count);
+    write_leaf(state, lane, item, space, changes, count);
     count_degrees(state, mine, record.key, changes.added, changes.removed);
     if (mine) {
         const u32 number = record.update & ~DELETES;
@@ -258,7 +285,7 @@ __device__ __forceinline__ void add_outcomes(const State& state, u64 outcomes, u
 }
 
 // Item i, if it exists, else zeros. Nothing here may depend on what is loaded: it is needed two leaves later.
-__device__ __forceinline__ Item load_item(const State& state, u64 i, bool exists)
+__device__ __forceinline__ Item load_item(const State& state, u32 i, bool exists)
 {
     Item item = {0, 0, 0, 0};
     if (exists) item = load_wide(state.items + i);
@@ -271,22 +298,24 @@ template <u32 AT_ONCE>
 __device__ __forceinline__ void merge_items(const State& state, u32 n_items, TileSpace* spaces, u32* block_totals)
 {
     const u32 tile = lane_number() / TILE, warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
-    const u64 step = u64(gridDim.x) * (blockDim.x >> 5) * AT_ONCE;
+    const u32 step = gridDim.x * (blockDim.x >> 5) * AT_ONCE;
+    const bool has_items = AT_ONCE == 32 / TILE || tile < AT_ONCE;
     TileSpace& space = spaces[threadIdx.x / TILE];
-    u64 outcomes = 0, own = u64(warp) * AT_ONCE + tile;
-    u32 parity = 0;
-    Item item = load_item(state, own, tile < AT_ONCE && own < n_items);
-    Item next = load_item(state, own + step, tile < AT_ONCE && own + step < n_items);
-    fetch(state, item, space.inputs[0]);
-    for (u64 first = u64(warp) * AT_ONCE; first < n_items; first += step, own += step, parity ^= 1) {
-        const u64 later = own + 2 * step;
-        const Item after = load_item(state, later, tile < AT_ONCE && later < n_items);
-        fetch(state, next, space.inputs[parity ^ 1]);
+    const Lane lane = lane_of(state, space);
+    u64 outcomes = 0;
+    u32 own = warp * AT_ONCE + tile, parity = 0;
+    Item item = load_item(state, own, has_items && own < n_items);
+    Item next = load_item(state, own + step, has_items && own + step < n_items);
+    fetch(lane, item, 0);
+    for (u32 first = warp * AT_ONCE; first < n_items; first += step, own += step, parity ^= 1) {
+        const u32 later = own + 2 * step;
+        const Item after = load_item(state, later, has_items && later < n_items);
+        fetch(lane, next, parity ^ 1);
         copy_async_wait<1>();
         __syncwarp();
         if (__any_sync(ALL_LANES, item.n_updates > 0)) {
             if (item.n_updates == 0) item.count = 0;
-            merge_leaf(state, item, space.inputs[parity], space, outcomes);
+            merge_leaf(state, lane, item, space.inputs[parity], space, outcomes);
             if (item.n_updates && lane_number() % TILE == 0) state.items[own].n_updates = 0;
         }
         item = next;

@@ -33,6 +33,10 @@ template <class T> void store_wide(T* to, const T& value)
     *to = value;
 }
 
+typedef unsigned char* SharedAddress;
+
+inline SharedAddress shared_address(void* shared) { return static_cast<SharedAddress>(shared); }
+
 // What is copied arrives at once: a missing wait goes unnoticed.
 inline void copy_async(void* shared, const void* from)
 {
