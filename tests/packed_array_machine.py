@@ -60,6 +60,7 @@ def assert_same_report(report: ChangeReport, expected: NaiveReport, weighted: bo
     for part in (report.inserted, report.overwritten, report.deleted):
         assert (part.keys[1:] > part.keys[:-1]).all()
         assert (part.weights is not None) == weighted
+    assert (report.overwritten_old is not None) == weighted
     assert (report.absent[1:] > report.absent[:-1]).all()
     assert as_dict(report.inserted.keys, report.inserted.weights) == expected.inserted
     new = as_dict(report.overwritten.keys, report.overwritten.weights)

@@ -14,17 +14,17 @@ from typing import Any
 
 import numba as nb
 import numpy as np
+import packed_array_machine
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from naive import NaiveGraph, NaiveReport
+from naive import NaiveGraph
 from numba.core.dispatcher import Dispatcher
 
 from graphtide.gpma import columns, merge, migration, search, sorting, spread, windows
 from graphtide.gpma import pma as module
 from graphtide.gpma.edges import (
-    ChangeReport,
     EdgeBatch,
     EdgeList,
     Keys,
@@ -65,23 +65,7 @@ def thresholds(*, migrated: int = 20, reserved: bool = True, divided: int = 1) -
 
 
 def as_dict(edges: EdgeList) -> dict[tuple[int, int], float]:
-    weights = np.ones(len(edges), np.float32) if edges.weights is None else edges.weights
-    pairs = zip(sources(edges.keys).tolist(), destinations(edges.keys).tolist(), strict=True)
-    return dict(zip(pairs, weights.tolist(), strict=True))
-
-
-def assert_same_report(report: ChangeReport, expected: NaiveReport, weighted: bool) -> None:
-    for part in (report.inserted, report.overwritten, report.deleted):
-        assert (part.weights is not None) == weighted
-        assert (part.keys[1:] > part.keys[:-1]).all()
-    assert (report.absent[1:] > report.absent[:-1]).all()
-    assert (report.overwritten_old is not None) == weighted
-    new = as_dict(report.overwritten)
-    old = as_dict(EdgeList(report.overwritten.keys, report.overwritten_old))
-    assert as_dict(report.inserted) == expected.inserted
-    assert {edge: (old[edge], new[edge]) for edge in new} == expected.overwritten
-    assert as_dict(report.deleted) == expected.deleted
-    assert set(as_dict(EdgeList(report.absent))) == expected.absent
+    return packed_array_machine.as_dict(edges.keys, edges.weights)
 
 
 class ArrayMachine(RuleBasedStateMachine):
@@ -109,7 +93,7 @@ class ArrayMachine(RuleBasedStateMachine):
         before = batch.keys.copy()
         report = self.array.apply(batch)
         assert np.array_equal(batch.keys, before)
-        assert_same_report(report, self.model.apply(src, dst, ops, weights), self.weighted)
+        packed_array_machine.assert_same_report(report, self.model.apply(src, dst, ops, weights), self.weighted)
 
     @rule(
         updates=st.lists(
