@@ -223,8 +223,12 @@ class Service:
         restored = set()
         for program in programs:
             if snapshot.programs.get(program.id) == self.specs[program.id]:
-                program.restore(snapshot.part(f"program/{program.id}"), self.graph)
-                restored.add(program.id)
+                try:
+                    program.restore(snapshot.part(f"program/{program.id}"), self.graph)
+                except (KeyError, ValueError) as error:
+                    log.warning("program %s is computed from scratch: %s", program.id, error)
+                else:
+                    restored.add(program.id)
         self._restored = frozenset(restored)
         self.position.number = snapshot.epoch[1]
         self.position.updates = snapshot.facts["updates"]
