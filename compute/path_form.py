@@ -128,17 +128,8 @@ def kernels_of(form: Form) -> Kernels:
         "encode": inlined(path_kernels.encode_float if single else path_kernels.encode_int),
         "decode": inlined(path_kernels.decode_float if single else path_kernels.decode_int),
     }
-    for template in (
-        "offer",
-        "precedes",
-        "improves",
-        "heap_push",
-        "heap_sink",
-        "ask_for_place",
-        "ask_for_row",
-        "ask_for_rows",
-    ):
-        names[template] = inlined(getattr(path_kernels, template), names)
+    for helper in _HELPERS:
+        names[helper.__name__] = inlined(helper, names)
     names["adopt"] = specialise(path_kernels.adopt, names)
     return Kernels(
         specialise(path_kernels.classify, names),

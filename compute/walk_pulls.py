@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.rows import LOW, RowView
-from .atomic import take
+from .atomics import fetch_add
 from .walk_kernels import row_start
 
 F64 = npt.NDArray[np.float64]
@@ -129,7 +129,7 @@ def _pull(  # type: ignore[no-untyped-def]
     below = -limits.below
     above = limits.above
     while True:
-        chunk = take(counter, 1)
+        chunk = fetch_add(counter, 0, np.int64(1))
         if chunk >= cuts.size - 1:
             return
         begin = cuts[chunk]
