@@ -24,8 +24,6 @@ RULES = ("counts", "density", "order", "range", "look-up", "row", "mirror", "tot
 # How many vertices a violation names.
 _EVIDENCE = 5
 
-Flags = npt.NDArray[np.bool_]
-
 
 def audit_leaves(
     graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None, begin: int, end: int

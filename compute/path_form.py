@@ -60,6 +60,7 @@ def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool)
     given = [weight for weight in _CHECKED_WEIGHTS if negative or weight >= 0]
     weights = [np.float32(weight) for weight in (given if weighted else [1.0])]
     better, values = functors.better, [at_source]
+    descending = bool(better(type(at_source)(1), type(at_source)(0)))
     with np.errstate(all="ignore"):
         for value, weight in ((value, weight) for value in values for weight in weights):
             new = _offered(functors, value, weight)
@@ -70,6 +71,8 @@ def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool)
         for one, other in itertools.permutations(values, 2):
             if better(one, other) == better(other, one):
                 raise ProgramError(f"of {one} and {other} exactly one must be better than the other")
+            if not weighted and better(one, other) != ((one > other) == descending):
+                raise ProgramError(f"{one} and {other}: without weights better must be the order of numbers")
             for weight in weights if better(one, other) else ():
                 first, second = _offered(functors, one, weight), _offered(functors, other, weight)
                 if second is not None and (first is None or better(second, first)):

@@ -19,6 +19,7 @@ form a forest, and after any history the values are those of a fresh start, bit 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -98,6 +99,9 @@ class PathProgram(Program):
         )
         self.form = Form.of(functors, self.value, weighted=self.needs_weights)
         self._kernels = kernels_of(self.form)
+        # Whoever made the words: functions may be edited between a checkpoint and its restart.
+        whole = f"{self.form.digest} {self.value.__name__} {self.value(self.at_source)!r}"
+        self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
         self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
         self._descending = bool(functors.better(self.value(1), self.value(0)))
         self._large = _LARGE
@@ -289,10 +293,12 @@ class PathProgram(Program):
         return {"word": self._word}
 
     def state(self) -> dict[str, Column]:
-        return {"word": self._word[: self._n]}
+        return {"word": self._word[: self._n], "made_by": self._made_by}
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        word = state["word"]
+        word, made_by = state["word"], state["made_by"]
+        if not np.array_equal(made_by, self._made_by):
+            raise ValueError("saved words: other functions made them than the program has now")
         if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
             raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
         self._n = 0

@@ -130,7 +130,7 @@ def _pull(  # type: ignore[no-untyped-def]
     below = -limits.below
     above = limits.above
     while True:
-        chunk = fetch_add(counter, 0, 1)
+        chunk = fetch_add(counter, 0, np.int64(1))
         if chunk >= cuts.size - 1:
             return
         begin = cuts[chunk]

@@ -606,6 +606,16 @@ def test_a_saved_state_goes_on(name: str) -> None:
         run.check()
 
 
+def test_a_state_of_other_functions_is_refused() -> None:
+    graph = Graph()
+    state = Within("made", (0,), limit=3).state()
+    Within("same", (0,), limit=3).restore(state, graph)
+    for other in (Within("other", (0,), limit=4), BFS("other", (0,))):
+        with pytest.raises(ValueError, match="other functions made them"):
+            other.restore(state, graph)
+    graph.close()
+
+
 def test_reading() -> None:
     run = Run("sssp", directed=True)
     run.step(weighted([(0, 1, 1.5), (1, 2, 2.0)], 4))

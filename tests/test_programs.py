@@ -108,6 +108,15 @@ def test_the_daemon_keeps_and_serves_them(own_module: Path) -> None:
             client.wait(offsets, timeout_ms=60_000)
             assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, None, 20, 1]
         assert daemon.stop() == 0
+        # Words that another function made are not taken over: an edited program starts from scratch.
+        written = own_module / "my_programs.py"
+        written.write_text(written.read_text().replace("* share", "* share * share"))
+        daemon.start()
+        with daemon.client() as client:
+            client.wait(offsets, timeout_ms=60_000)
+            assert client.get("fading", [1, 2, 4]).values.tolist() == [np.inf, 0.5, 5.0]
+            assert client.get("sssp", [1, 2, 3, 4, 5]).values.tolist() == [0, 2, None, 20, 1]
+        assert daemon.stop() == 0
 
 
 # -- refusals -------------------------------------------------------------------------------------------------
@@ -188,6 +197,18 @@ def test_no_offer_is_the_worst_there_is() -> None:
             weighted=True,
             negative=False,
         )
+
+
+def test_without_weights_values_come_in_the_order_of_numbers() -> None:
+    def even_first(new, old):  # type: ignore[no-untyped-def]
+        return (new % 2, new) < (old % 2, old)
+
+    functors = Functors(lambda value, weight: value + 2 if value != 6 else 1, even_first)
+    check(functors, np.uint32(0), weighted=True, negative=False)
+    with pytest.raises(ProgramError, match="must be the order of numbers"):
+        check(functors, np.uint32(0), weighted=False, negative=False)
+    for better in (lambda new, old: new < old, lambda new, old: new > old):
+        check(Functors(lambda value, weight: value, better), np.uint32(0), weighted=False, negative=False)
 
 
 # -- digests and the cache ------------------------------------------------------------------------------------
