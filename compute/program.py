@@ -101,8 +101,8 @@ class Program(ABC):
     Subclasses set the class attributes, take their parsed parameters as keyword arguments after ``id``, and
     keep all state in instance arrays. ``weight_domains`` are the settings ``graph.weights`` with which the
     program is right. ``sources`` are the external ids that the program starts from;
-    the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before ``start`` and before
-    each ``refresh``.
+    the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before the first ``start`` or
+    ``refresh``, before each later one until all are known, and again when vertices were deleted.
     """
 
     kind: ClassVar[str]
@@ -142,7 +142,14 @@ class Program(ABC):
 
     @abstractmethod
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        """Take over a saved state that belongs to the graph as it is."""
+        """Take over a saved state that belongs to the graph as it is.
+
+        The state itself tells which sources it has: audits, and a first change that deletes one, may come before
+        or with the next ``bind``.
+
+        Raises:
+            KeyError, ValueError: it is no state of this program; ``start`` puts right what was taken over of it.
+        """
 
     @abstractmethod
     def audit(self, graph: Graph) -> list[Violation]:
