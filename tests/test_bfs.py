@@ -332,7 +332,7 @@ def test_a_saved_state_goes_on() -> None:
         run.step(epoch)
         run.check()
     with pytest.raises(ValueError, match="saved words"):
-        run.program.restore({"word": saved["word"][:-1]}, run.graph)
+        run.program.restore({**saved, "word": saved["word"][:-1]}, run.graph)
 
 
 def word(hops: int, parent: int) -> np.uint64:
