@@ -150,6 +150,7 @@ __device__ __forceinline__ void merge_keys(
     constexpr u32 EACH = 0x01010101u, BIAS = 16;
     const u32 position = lane_number() % TILE, first = position * LANE_SLOTS;
     const int adds = changes.added >> position & 1, removes = changes.removed >> position & 1;
+    __syncwarp();  // every lane has looked its key up
     if (removes) input.keys[changes.place] = EMPTY_KEY;
     // Every update shifts the slots from some one on: by how much the lane's own, a byte for each, plus BIAS.
     const u32 own = (changes.place + removes) * 8 | u32(1 + adds - removes) << 16;
