@@ -75,6 +75,7 @@ def measure(kind: str, stream: Stream, batch: int, seconds: float, copy_gbs: flo
     traffic = 0
     for _ in range(ROUNDS_MAX):
         with loaded_graph(kind, stream) as graph:
+            i = -1  # there may be no batch of this size at all
             for i, updates in enumerate(stream.batches()):
                 if i == 0 and not times:
                     traffic = bytes_touched(graph, updates)
