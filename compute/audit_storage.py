@@ -54,7 +54,7 @@ def audit_leaves(
     if keys.size and last is not None:
         ascending[0] = keys[0] > last
     _report(found, "order", "keys do not ascend", keys[~ascending])
-    known = (sources(keys) < graph.n_vertices) & (destinations(keys) < graph.n_vertices)
+    known = _exist(graph, sources(keys)) & _exist(graph, destinations(keys))
     _report(found, "range", "keys name vertices that do not exist", keys[~known])
     if found:
         return found, keys.size  # what follows relies on order and on rows that exist
@@ -70,6 +70,14 @@ def audit_leaves(
         alike = mirror.has_edge(image) if weights is None else mirror.weights_of(image) == weights
         _report(found, "mirror", "arcs that the rows of the other direction lack, or hold otherwise", keys[~alike])
     return found, keys.size
+
+
+def _exist(graph: Graph, vertices: Vertices) -> npt.NDArray[np.bool_]:
+    """Which of these are vertices of the graph, and not deleted."""
+    exist = vertices < graph.n_vertices
+    if graph.n_alive < graph.n_vertices:
+        exist[exist] = graph.alive[vertices[exist]]
+    return exist
 
 
 def audit_totals(graph: Graph) -> tuple[list[Violation], int]:

@@ -414,6 +414,10 @@ def test_broken_counts_keys_rows_and_weights_are_found() -> None:
         at = (6 << view.leaf_shift) + int(view.counts[6]) - 1
         view.keys[at] = view.keys[at] | np.uint64(0xFFFF)
 
+    def dead_vertex_with_edges(graph: Graph) -> None:
+        graph.existence.alive(graph.n_vertices)[int(_first_key(graph, 9) >> np.uint64(32))] = False
+        graph.existence.n_dead += 1
+
     def row_elsewhere(graph: Graph) -> None:
         graph.out_rows().row_leaf[int(_first_key(graph, 9) >> np.uint64(32))] += 1
 
@@ -433,6 +437,7 @@ def test_broken_counts_keys_rows_and_weights_are_found() -> None:
     assert damaged(disorder_between_leaves) >= {"order"}
     assert damaged(head_too_high) == {"look-up"}
     assert damaged(unknown_vertex) & {"range", "order", "mirror"}
+    assert damaged(dead_vertex_with_edges) == {"range"}
     assert damaged(row_elsewhere) == {"row"}
     assert damaged(degree_off) == {"row", "totals"}
     assert damaged(degree_of_nothing) == {"totals"}
