@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import Op, Ops, Weights
+from ..gpma.edges import Keys, Op, Ops, Weights
 from ..gpma.ids import IntColumn
 
 QUADRANTS = (0.57, 0.19, 0.19)
@@ -50,10 +50,17 @@ def distinct_rmat(scale: int, count: int, rng: np.random.Generator) -> tuple[Int
     while found.size < count:
         more = rmat_pairs(scale, int((count - found.size) * 1.25) + 1024, rng)
         more = more[(more >> np.uint64(32)) != (more & np.uint64(0xFFFF_FFFF))]
-        found = np.unique(np.concatenate([found, more]))
+        found = distinct(np.concatenate([found, more]))
     keys = rng.permutation(found)[:count]
     names = rng.permutation(2**scale).astype(np.int64)
     return names[(keys >> np.uint64(32)).astype(np.int64)], names[keys.astype(np.uint32)]
+
+
+def distinct(keys: Keys) -> Keys:
+    """Each key once, ascending; of many millions, np.unique takes twenty times as long."""
+    ordered = np.sort(keys)
+    first: npt.NDArray[np.bool_] = np.append(True, ordered[1:] != ordered[:-1])
+    return np.compress(first, ordered)
 
 
 @dataclass(frozen=True, slots=True)
