@@ -131,7 +131,7 @@ class PageRank(RandomWalk):
             if changes < EDIT_ALONE:
                 edits = self._edit(graph, change, first), self._edit(graph, change, second)
             else:
-                edits = self._pulls.crew.both(
+                edits = self._pulls.pair.run(
                     lambda: self._edit(graph, change, first), lambda: self._edit(graph, change, second)
                 )
             for system, edit in zip((self._first, self._second), edits, strict=True):

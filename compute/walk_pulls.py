@@ -22,19 +22,18 @@ Sums are added up by chunk: results do not depend on the threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.rows import LOW, RowView
+from ..gpma.threads import Pair
 from .atomics import fetch_add
 from .walk_kernels import row_start
 
-T = TypeVar("T")
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
@@ -193,42 +192,11 @@ def _pull(  # type: ignore[no-untyped-def]
         sums[chunk, _OVER_EDGES] = over_edges
 
 
-class Crew:
-    """The calling thread and one helper, which sleeps between runs.
-
-    A run never waits for a helper that has not begun: the caller does the work.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._helper = ThreadPoolExecutor(1, thread_name_prefix=name)
-
-    def run(self, kernel: Callable[..., Any], *arguments: Any) -> None:
-        """Call a kernel that shares a counter of work on both threads; return when both are done."""
-        helping = self._helper.submit(kernel, *arguments)
-        try:
-            kernel(*arguments)
-        finally:
-            if not helping.cancel():
-                wait([helping])
-        if not helping.cancelled():
-            helping.result()
-
-    def both(self, here: Callable[[], T], there: Callable[[], T]) -> tuple[T, T]:
-        """Call two functions that share nothing; return, or raise, when both are done."""
-        helping = self._helper.submit(there)
-        try:
-            mine = here()
-        finally:
-            if not helping.cancel():
-                wait([helping])
-        return mine, there() if helping.cancelled() else helping.result()
-
-
 class Pulls:
     """Passes for one program: a helper thread, and the arrays of shares (16 bytes a vertex, made when needed)."""
 
     def __init__(self, name: str, damping: float) -> None:
-        self.crew = Crew(name)
+        self.pair = Pair(2, name)
         self._damping = damping
         self._shares = np.empty(0)
         self._next = np.empty(0)
@@ -287,5 +255,5 @@ class Pulls:
         if self._alone:
             _pull(*arguments)
         else:
-            self.crew.run(_pull, *arguments)
+            self.pair.share(partial(_pull, *arguments))
         self._shares, self._next = self._next, self._shares

@@ -24,15 +24,30 @@ class Pair:
         self._other = ThreadPoolExecutor(1, thread_name_prefix=name) if threads > 1 else None
 
     def run(self, here: Callable[[], T], there: Callable[[], U]) -> tuple[T, U]:
-        """The results of both, when both have ended; raises what either raised."""
+        """The results of both, when both have ended; raises what either raised.
+
+        Never waits for a second thread that has not begun: the caller's does that work, too.
+        """
         second = self._begin(there)
         if second is None:
             return here(), there()
         try:
             first = here()
-        finally:
+        except BaseException:
             second.exception()  # waits
-        return first, second.result()
+            raise
+        return first, there() if second.cancel() else second.result()
+
+    def share(self, work: Callable[[], object]) -> None:
+        """Do work that draws its pieces from a counter on both threads; the second helps if it begins in time."""
+        second = self._begin(work)
+        try:
+            work()
+        finally:
+            if second is not None and not second.cancel():
+                second.exception()  # waits
+        if second is not None and not second.cancelled():
+            second.result()
 
     def close(self) -> None:
         """Let the second thread end; later work is done by the caller's."""

@@ -12,7 +12,8 @@ from walks import matrix, new_graph, random_edges
 
 from graphtide.compute import walk_pulls
 from graphtide.compute.atomics import fetch_add
-from graphtide.compute.walk_pulls import BLOCK, Crew, Estimate, Limits, Pulls
+from graphtide.compute.walk_pulls import BLOCK, Estimate, Limits, Pulls
+from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 
 N = 5000
@@ -90,22 +91,23 @@ def test_passes_shrink_residuals_by_the_damping_at_least() -> None:
     ring.close()
 
 
-def test_a_crew_shares_a_counter_and_waits_for_no_helper_that_has_not_begun() -> None:
-    crew = Crew("test")
+def test_a_pair_shares_a_counter_and_waits_for_no_thread_that_has_not_begun() -> None:
+    pair = Pair(2, "test")
     busy = threading.Event()
-    crew._helper.submit(busy.wait)
-    ran = []
-    crew.run(ran.append, 1)  # returns although the helper is busy
+    assert pair._other is not None
+    pair._other.submit(busy.wait)
+    ran: list[int] = []
+    pair.share(lambda: ran.append(1))  # returns although the other thread is busy
     assert ran == [1]
-    assert crew.both(lambda: 2, lambda: 3) == (2, 3)
+    assert pair.run(lambda: 2, lambda: 3) == (2, 3)
     busy.set()
-    assert crew.both(lambda: 4, lambda: 5) == (4, 5)
+    assert pair.run(lambda: 4, lambda: 5) == (4, 5)
 
-    def fail(_: object) -> None:
+    def fail() -> None:
         raise RuntimeError("both fail")
 
     with pytest.raises(RuntimeError, match="both fail"):
-        crew.run(fail, 1)
+        pair.share(fail)
 
 
 def test_no_two_takers_get_the_same_number() -> None:
