@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -459,32 +460,23 @@ def least_parameters(cls: type[Program]) -> dict[str, Any]:
 
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
-    from graphtide.compute import (
-        audit_storage,
-        forest,
-        forest_audit,
-        forest_cut,
-        forest_span,
-        pagerank_kernels,
-        ppr_kernels,
-        sspaths_kernels,
-        walk_kernels,
-        walk_pulls,
+    names = (
+        "audit_storage",
+        "forest",
+        "forest_audit",
+        "forest_cut",
+        "forest_span",
+        "pagerank_kernels",
+        "ppr_kernels",
+        "sspaths_kernels",
+        "walk_kernels",
+        "walk_pulls",
     )
-
-    modules = (
-        audit_storage,
-        forest,
-        forest_audit,
-        forest_cut,
-        forest_span,
-        pagerank_kernels,
-        ppr_kernels,
-        sspaths_kernels,
-        walk_kernels,
-        walk_pulls,
-    )
-    kernels = {f"{module.__name__}.{name}": kernel for module in modules for name, kernel in vars(module).items()}
+    kernels = {
+        f"{name}.{kernel}": found
+        for name in names
+        for kernel, found in vars(importlib.import_module(f"graphtide.compute.{name}")).items()
+    }
     for kind, cls in registry.KINDS.items():
         if issubclass(cls, PathProgram):
             program = cls("any", (0,))
