@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -82,7 +83,9 @@ class Components(Program):
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
         held = np.empty((n + 63) // 64, np.uint64)
-        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, self._search.members, held)
+        queue, found = self._search.members, self._search.queue_next
+        threads = nb.get_num_threads()
+        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, queue, held, found, threads)
         self._name_all()
         everything = dict.fromkeys(("handle", "representative", "size"))
         return Refresh(everything, iterations=1, edges_read=edges, active=n)

@@ -1,8 +1,8 @@
 """Spanning a whole graph: the forest of ``components`` from scratch.
 
 Breadth first by levels, pushing small frontiers and pulling to large ones (Beamer, Asanovic, Patterson,
-"Direction-Optimizing Breadth-First Search", SC 2012). Levels keep the trees shallow, on which the climbs of
-later deletions depend.
+"Direction-Optimizing Breadth-First Search", SC 2012), pulls on all threads. Levels keep the trees shallow, on
+which the climbs of later deletions depend. The forest does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numba as nb
 import numpy as np
 
 from ..gpma.rows import first_slot
+from .atomics import fetch_add
 from .forest import N_FREE, N_USED, NONE
 
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -19,6 +20,10 @@ _ONE = np.uint64(1)
 # Pull when the frontier's edges exceed a share of all, push again when few vertices are found.
 _PULL_SHARE = 15
 _PUSH_SHARE = 18
+
+# How many vertices of a sweep a thread takes at a time, and from how many on it is worth more than one.
+_SWEEP_PIECE = 4096
+_PARALLEL_MIN = 1 << 15
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
@@ -76,27 +81,57 @@ def _hold(held, queue, begin, end):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _pull_sweep(forest, n, out, in_, both, h, held, queue, tail):  # type: ignore[no-untyped-def]
-    """Every vertex in no tree looks for a neighbour in the bitmap, which is of tree h: (new tail, edges read)."""
+def _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor):  # type: ignore[no-untyped-def]
+    """Vertices in no tree, in pieces drawn from ``cursor``, look for a neighbour in the bitmap: the edges read.
+
+    Those that find one go to the begin of their piece's part of ``found``; how many they are, to ``counts``.
+    """
     edges = np.int64(0)
-    for v in range(n):
-        if forest.handle[v] != NONE:
-            continue
-        u, read = _find_held(out, v, held)
-        edges += read
-        if u < 0 and both:
-            u, read = _find_held(in_, v, held)
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            return edges
+        end = begin
+        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+            if forest.handle[v] != NONE:
+                continue
+            u, read = _find_held(out, v, held)
             edges += read
-        if u >= 0:
-            forest.handle[v] = h
-            forest.parent[v] = u
-            queue[tail] = v
+            if u < 0 and both:
+                u, read = _find_held(in_, v, held)
+                edges += read
+            if u >= 0:
+                forest.handle[v] = h
+                forest.parent[v] = u
+                found[end] = v
+                end += 1
+        counts[begin // _SWEEP_PIECE] = end - begin
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", parallel=True)
+def _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads):  # type: ignore[no-untyped-def]
+    """Every vertex in no tree looks for a neighbour in the bitmap, which is of tree h: (new tail, edges read).
+
+    ``found``: uint32[n] scratch.
+    """
+    counts = np.empty((n + _SWEEP_PIECE - 1) // _SWEEP_PIECE, np.int64)
+    cursor = np.zeros(1, np.int64)
+    edges = np.int64(0)
+    if n < _PARALLEL_MIN:
+        edges = _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor)
+    else:
+        for _ in nb.prange(threads):
+            edges += _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor)
+    for piece in range(counts.size):
+        begin = piece * _SWEEP_PIECE
+        for i in range(begin, begin + counts[piece]):
+            queue[tail] = found[i]
             tail += 1
     return tail, edges
 
 
 @_jit
-def _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held):  # type: ignore[no-untyped-def]
+def _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held, found, threads):  # type: ignore[no-untyped-def]
     """Span the component of ``root`` by levels, pushing small frontiers and pulling to large ones.
 
     The vertices go to ``queue[begin:]``: (end, edges read).
@@ -116,7 +151,7 @@ def _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held): 
                 held[:] = np.uint64(0)
                 _hold(held, queue, begin, head)
             _hold(held, queue, head, tail)
-            tail, read = _pull_sweep(forest, n, out, in_, both, h, held, queue, tail)
+            tail, read = _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads)
             edges += read
             pulling = (tail - level_end) * _PUSH_SHARE > n
             ahead = np.int64(0)
@@ -137,11 +172,11 @@ def _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held): 
 
 
 @_jit
-def span(forest, n, n_arcs, first_root, out, in_, both, queue, held):  # type: ignore[no-untyped-def]
+def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, threads):  # type: ignore[no-untyped-def]
     """Span the whole graph, the component of ``first_root`` first; the edges read.
 
-    Representatives of trees of two and more are not set. ``queue``: uint32[n] and ``held``:
-    uint64[(n + 63) // 64] are scratch.
+    Representatives of trees of two and more are not set. ``queue`` and ``found``: uint32[n], and ``held``:
+    uint64[(n + 63) // 64], are scratch.
     """
     for v in range(n):
         forest.handle[v] = NONE
@@ -163,7 +198,7 @@ def span(forest, n, n_arcs, first_root, out, in_, both, queue, held):  # type: i
             forest.representative[h] = root
             h += 1
             continue
-        end, read = _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held)
+        end, read = _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held, found, threads)
         edges += read
         for i in range(begin, end):
             v = queue[i]
