@@ -31,9 +31,11 @@ from .forest_cut import Pieces, Search
 from .forest_span import span
 from .program import Answer, Column, Program, Published, Refresh, Violation, grown
 
-# A search that reads more than this share of the graph gives way to a fresh start.
+# A search that reads more than this share of the graph gives way to a fresh start; up to so many edges never.
 _WORK_SHARE = 2
-_WORK_FLOOR = 4096
+_WORK_FLOOR = 1 << 14
+# Trees larger than this are named without sorting their members.
+_SORTED_MAX = 4096
 # From scratch, components larger than this share find their label by a scan of their own, without sorting.
 _GIANT_SHARE = 64
 _EVIDENCE = 5
@@ -171,7 +173,7 @@ class Components(Program):
         forest, n = self._forest, self._n
         sizes = forest.size[: forest.counts[kernels.N_USED]]
         handle = forest.handle[:n]
-        giant = sizes > max(_WORK_FLOOR, n // _GIANT_SHARE)
+        giant = sizes > max(_SORTED_MAX, n // _GIANT_SHARE)
         for h in np.flatnonzero(giant):
             forest.representative[h] = self._order.smallest(np.flatnonzero(handle == h).astype(np.uint32))
         if sizes.size:
@@ -182,7 +184,7 @@ class Components(Program):
         """Find the representative of tree h after ``leaver``, which was it; ``member`` is left."""
         forest = self._forest
         size = int(forest.size[h])
-        if size <= _WORK_FLOOR // 16 or size * size <= self._n:
+        if size <= _SORTED_MAX // 16 or size * size <= self._n:
             members = np.empty(size, np.uint32)
             kernels.list_members(forest, member, members)
             forest.representative[h] = self._order.smallest(members)
