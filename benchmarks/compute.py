@@ -17,8 +17,8 @@ sizes of batches one after the other. All on the cores that this process may use
 Other libraries run in processes of their own while nothing else does, and have so many seconds for each run
 (``--budget``): ``>40`` says that one was ended when it had taken 40 times as long as graphtide, ``fails`` that it
 raised or crashed, which is printed. A dynamic algorithm that has spent as much on batches of one size follows no
-more of them, nor larger ones. A graph that the libraries disagree about stops the run, and so does a state that the
-audit refutes at the end.
+more of them, nor larger ones. A graph that the libraries disagree about stops the run, and so does a state that
+the audit refutes at the end.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class Followers:
                     del self._algorithms[id]
 
     def ratio(self, id: str, ours: float) -> Any:
-        """How many times as long as ours it took for the batches since ``begin``, the first left out if it can be."""
+        """How many times as long as ours it took for the batches since ``begin``, without the first of several."""
         if id in self._stopped:
             return self._stopped[id].over(ours)
         times = self._times.get(id, [])

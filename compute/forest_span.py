@@ -17,9 +17,12 @@ from .forest import N_FREE, N_USED, NONE
 _LOW = np.uint64(0xFFFF_FFFF)
 _ONE = np.uint64(1)
 
-# Pull when the frontier's edges exceed a share of all, push again when few vertices are found.
-_PULL_SHARE = 15
-_PUSH_SHARE = 18
+# Pull where the frontier has more than one in so many of the edges that the vertices in no tree have: pulling
+# reads few of those when most of them have a neighbour on the frontier, and all when none has. So at most three
+# times all edges are read, whatever the shape.
+_PULL_SHARE = 2
+# Passing a vertex in a sweep costs this share of pushing an edge.
+_SWEEP_SHARE = 16
 
 # How many vertices of a sweep a thread takes at a time, and from how many on it is worth more than one.
 _SWEEP_PIECE = 4096
@@ -32,8 +35,7 @@ _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 @_inline
 def _push_row(forest, rows, u, h, queue, tail):  # type: ignore[no-untyped-def]
-    """Take the neighbours of u in this row that no tree holds yet into tree h: (new tail, their edges)."""
-    ahead = np.int64(0)
+    """Take the neighbours of u in this row that no tree holds yet into tree h: the new tail."""
     remaining = np.int64(rows.degrees[u])
     if remaining:
         leaf, slot = first_slot(rows, u)
@@ -46,11 +48,10 @@ def _push_row(forest, rows, u, h, queue, tail):  # type: ignore[no-untyped-def]
                     forest.parent[v] = u
                     queue[tail] = v
                     tail += 1
-                    ahead += np.int64(rows.degrees[v])
             remaining -= end - slot
             leaf += np.int64(1)
             slot = leaf << rows.leaf_shift
-    return tail, ahead
+    return tail
 
 
 @_inline
@@ -130,11 +131,17 @@ def _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads)
     return tail, edges
 
 
+@_inline
+def _edges_of(out, in_, both, v):  # type: ignore[no-untyped-def]
+    return np.int64(out.degrees[v]) + (np.int64(in_.degrees[v]) if both else 0)
+
+
 @_jit
-def _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held, found, threads):  # type: ignore[no-untyped-def]
+def _span_tree(forest, n, unheld, root, h, out, in_, both, queue, begin, held, found, threads):  # type: ignore[no-untyped-def]
     """Span the component of ``root`` by levels, pushing small frontiers and pulling to large ones.
 
-    The vertices go to ``queue[begin:]``: (end, edges read).
+    ``unheld``: the edges of all vertices in no tree, both ways. The vertices of this one go to ``queue[begin:]``:
+    (end, edges read, ``unheld`` without them).
     """
     forest.handle[root] = h
     forest.parent[root] = NONE
@@ -142,33 +149,32 @@ def _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held, f
     head = begin
     tail = begin + np.int64(1)
     edges = np.int64(0)
-    ahead = np.int64(0)
-    pulling = False
+    held_end = np.int64(-1)  # up to here the queue is in the bitmap
     while head < tail:
         level_end = tail
-        if pulling or (ahead * _PULL_SHARE > n_arcs and ahead * _PUSH_SHARE > n):
-            if not pulling:
-                held[:] = np.uint64(0)
-                _hold(held, queue, begin, head)
-            _hold(held, queue, head, tail)
-            tail, read = _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads)
-            edges += read
-            pulling = (tail - level_end) * _PUSH_SHARE > n
-            ahead = np.int64(0)
-            head = level_end
-            continue
         ahead = np.int64(0)
         for i in range(head, level_end):
-            u = np.int64(queue[i])
-            edges += np.int64(out.degrees[u])
-            tail, more = _push_row(forest, out, u, h, queue, tail)
-            ahead += more
-            if both:
-                edges += np.int64(in_.degrees[u])
-                tail, more = _push_row(forest, in_, u, h, queue, tail)
-                ahead += more
+            ahead += _edges_of(out, in_, both, queue[i])
+        unheld -= ahead
+        if unheld == 0:
+            break
+        if ahead * _PULL_SHARE > unheld and ahead * _SWEEP_SHARE > n:
+            if held_end < 0:
+                held[:] = np.uint64(0)
+                held_end = begin
+            _hold(held, queue, held_end, level_end)
+            held_end = level_end
+            tail, read = _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads)
+            edges += read
+        else:
+            edges += ahead
+            for i in range(head, level_end):
+                u = np.int64(queue[i])
+                tail = _push_row(forest, out, u, h, queue, tail)
+                if both:
+                    tail = _push_row(forest, in_, u, h, queue, tail)
         head = level_end
-    return tail, edges
+    return tail, edges, unheld
 
 
 @_jit
@@ -185,11 +191,12 @@ def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, thre
     h = np.int64(0)
     edges = np.int64(0)
     begin = np.int64(0)
+    unheld = 2 * n_arcs if both else n_arcs
     for k in range(-1, n):
         root = first_root if k < 0 else k
         if root >= n or forest.handle[root] != NONE:
             continue
-        if out.degrees[root] == 0 and (not both or in_.degrees[root] == 0):
+        if _edges_of(out, in_, both, root) == 0:
             forest.handle[root] = h
             forest.parent[root] = NONE
             forest.next[root] = root
@@ -198,7 +205,9 @@ def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, thre
             forest.representative[h] = root
             h += 1
             continue
-        end, read = _span_tree(forest, n, n_arcs, root, h, out, in_, both, queue, begin, held, found, threads)
+        end, read, unheld = _span_tree(
+            forest, n, unheld, root, h, out, in_, both, queue, begin, held, found, threads
+        )
         edges += read
         for i in range(begin, end):
             v = queue[i]

@@ -98,7 +98,8 @@ class Run:
     def check(self) -> None:
         """Against a fresh run, and both audits."""
         assert self.program.audit(self.graph) == []
-        self.fresh.start(self.graph)
+        read = self.fresh.start(self.graph).edges_read
+        assert read <= 3 * self.graph.n_arcs * (2 if self.graph.directed else 1)
         assert self.fresh.audit(self.graph) == []
         mine, other = self.labels, self.fresh
         published = Published(other.columns(), other.scalars(), self.graph.n_vertices)

@@ -155,7 +155,7 @@ def band(n: int) -> list[npt.NDArray[np.int64]]:
 
 
 def band_below_a_hub(n: int) -> list[npt.NDArray[np.int64]]:
-    """The same, and one vertex joined to every tenth of the others: to both ends of some edges, to one of others."""
+    """The same, and one vertex joined to every tenth of the others."""
     spokes = np.arange(5, n - 1, 10)
     return [*band(n - 1), np.stack([np.full(spokes.size, n - 1), spokes])]
 
