@@ -36,6 +36,10 @@ FILL = 0.71
 # falls from GROW_AT to about 0.71, and each edge moves once per 17% of new edges.
 GROW_AT = 0.80
 GROWTH = 1.2
+# An array from which so much was deleted begins to shrink, and its edges move together while 5% more go: before
+# ROOT_LOWER. Where edges come again meanwhile, and it is denser than REGROW_AT, they spread out again instead.
+SHRINK_AT = 0.45
+REGROW_AT = 0.50
 LEAVES_MAX = 2**32 - 1
 
 Densities = npt.NDArray[np.float64]
@@ -88,6 +92,16 @@ class Layout:
         return int(GROW_AT * self.n_slots)
 
     @property
+    def edges_few(self) -> int:
+        """With fewer edges than this, after a deletion, the array should begin to shrink."""
+        return int(SHRINK_AT * self.n_slots)
+
+    @property
+    def edges_enough(self) -> int:
+        """With more edges than this the array should not go on shrinking."""
+        return int(REGROW_AT * self.n_slots)
+
+    @property
     def edges_min(self) -> int:
         """With fewer edges than this the array must shrink; a single leaf never does."""
         # The second term matters for two leaves only, which one leaf cannot always replace.
@@ -110,6 +124,10 @@ class Layout:
             MemoryError: as in ``holding``.
         """
         return self._checked(math.ceil(self.n_leaves * GROWTH), self.leaf_shift)
+
+    def cut(self, used: int, n_edges: int) -> Layout:
+        """This layout without leaves behind those that are used, as far as these edges may do without them."""
+        return Layout(max(used, math.ceil(n_edges / (GROW_AT * self.leaf_slots)), 1), self.leaf_shift)
 
     def resized(self, n_edges: int) -> Layout:
         """The layout that a batch which leaves this many edges needs: itself, a larger or a smaller one.

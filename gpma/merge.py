@@ -376,12 +376,13 @@ def redistribute(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def resize(
-    slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, n_before: Int, n_after: Int
+    slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, begin: Int, end: Int, new_end: Int
 ) -> None:
-    """Spread everything, in ``n_before`` leaves, and what waits over ``n_after`` leaves."""
-    _redistribute(
-        slots, row_leaf, np.int64(0), np.int64(n_before), np.int64(n_after), pending, np.int64(0), n_waiting
-    )
+    """Spread what is in leaves begin..end, and all that waits, over leaves begin..new_end; the rest are empty."""
+    first = np.int64(begin)
+    _redistribute(slots, row_leaf, first, np.int64(end), np.int64(new_end), pending, np.int64(0), n_waiting)
+    for leaf in range(new_end, end):
+        slots.counts[np.uintp(leaf)] = np.int32(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
