@@ -29,8 +29,9 @@ LEAF_LEAST = int(LEAF_LOWER * LEAF_SLOTS)
 # A window is local when it is this many levels below the root: less than a hundredth of the array.
 LOCAL_DEPTH = 7
 
-# Density after a load, a shrink, or the growth for a batch that more than fills the array.
+# Density after a load, a shrink, or the growth for a batch that more than fills the array; and in keys of a leaf.
 FILL = 0.71
+SHARE_FULL = FILL * LEAF_SLOTS
 # A slowly filling array grows by a fifth once it is denser than GROW_AT: its edges then need the old slots no
 # longer, and move into their new places while 6% more edges arrive, which ROOT_UPPER leaves room for. The density
 # falls from GROW_AT to about 0.71, and each edge moves once per 17% of new edges.

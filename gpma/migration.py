@@ -25,14 +25,12 @@ import numpy as np
 from .arrays import DELETED, INSERTED, Int, Slots, Updates
 from .edges import EMPTY_KEY, Vertices
 from .intrinsics import copy
-from .layout import FILL, LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
+from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
 
 _HALF = np.uint64(32)
 # With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
 # emptiness: such an array is spread at once.
 SHARE_MIN = 2 * LEAF_LEAST
-# Keys of each leaf behind a stretch that moves right.
-SHARE_FULL = FILL * LEAF_SLOTS
 # A stretch that moves right begins with the room in the first block of so many leaves no denser than this.
 BLOCK_LEAVES = 64
 BLOCK_DENSITY = 0.55

@@ -38,7 +38,7 @@ from .invariants import (
     wrong_stretch,
     wrong_windows,
 )
-from .layout import FILL, LEAF_SHIFT, Layout
+from .layout import FILL, LEAF_SHIFT, SHARE_FULL, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
@@ -288,7 +288,8 @@ class PackedMemoryArray:
         if problems:
             return problems
         found = self._work.windows
-        spans = zip(found.begin[: self._n_windows].tolist(), found.end[: self._n_windows].tolist(), strict=True)
+        n = self._n_windows
+        spans = zip(found.new_begin[:n].tolist(), found.new_end[:n].tolist(), strict=True)
         keys = self.export().keys
         return (
             wrong_keys(state, keys)
@@ -373,7 +374,7 @@ class PackedMemoryArray:
         layout, slots, work = self._layout, self._slots, self._work
         found = work.windows
         n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
-        moved, half, closes_stretch = windows.divide_windows(slots, found, n)
+        moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
             merge.redistribute(slots, self._rows.leaf, work.pending, found, first, last)
@@ -382,8 +383,9 @@ class PackedMemoryArray:
             self._pair.run(lambda: redistribute(0, half), lambda: redistribute(half, n))
         else:
             redistribute(0, n)
-        if closes_stretch:
-            self._slots = self._columns.slots(layout.n_leaves)
+        if self.migrating:
+            stretch = (stretch_begin, stretch_end) if stretch_begin < stretch_end else None
+            self._slots = self._columns.slots(layout.n_leaves, stretch)
         self._n_windows = n
         return int(moved)
 
@@ -420,7 +422,7 @@ class PackedMemoryArray:
         slots = self._slots
         begin, end, before = migration.sparse_block(slots)
         edges = int(slots.counts[begin:end].sum(dtype=np.int64))
-        stretch_begin = begin + max(1, math.ceil(edges / migration.SHARE_FULL))
+        stretch_begin = begin + max(1, math.ceil(edges / SHARE_FULL))
         if stretch_begin >= end:
             return 0
         merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, stretch_begin)
