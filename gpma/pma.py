@@ -29,6 +29,7 @@ from .edges import (
     Vertices,
     Weights,
 )
+from .gather import gather
 from .invariants import (
     State,
     wrong_keys,
@@ -255,12 +256,7 @@ class PackedMemoryArray:
         vertices = column(vertices, np.uint32)
         if vertices.size and int(vertices.max()) >= self._n_vertices:
             raise IndexError(f"vertex {int(vertices.max())} of {self._n_vertices}")
-        offsets = np.zeros(vertices.size + 1, np.int64)
-        np.cumsum(self._rows.degrees[vertices], out=offsets[1:])
-        neighbors = np.empty(offsets[-1], np.uint32)
-        weights = np.empty(offsets[-1] if self.weighted else 0, np.float32)
-        search.gather_rows(self.view(), vertices, offsets, neighbors, weights)
-        return SubCSR(vertices, offsets, neighbors, weights if self.weighted else None)
+        return gather(self.view(), vertices, weighted=self.weighted, pair=self._pair)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held, by structure: slots, leaves, rows, scratch.
