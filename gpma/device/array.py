@@ -24,11 +24,11 @@ from .report import DeviceReport
 from .sorted import Run, SortedUpdates
 from .staging import Columns, Staging
 from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots
-from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, Pipeline
+from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, Pipeline
 
 # A batch of more than this share of the edges is merged with the array into a new one.
 REBUILD_SHARE = 0.25
-# Where a batch turned out to have too many updates of one leaf for one kernel, so many more are not tried: streams
+# Where a batch turned out to have too many updates of one leaf for shelves, so many more are not tried: streams
 # that grow at one end have that in every batch, and to try costs as much as half of the other way.
 UNTRIED = 8
 # Rows grow by this factor, so that a new vertex costs constant time.
@@ -120,12 +120,12 @@ class DevicePackedArray:
         columns = self._staging.bring(batch, weighted=self.weighted)
         pipeline = self._pipeline
         pipeline.begin(columns)
-        if self._n_edges + n > self._edges_max or n > REBUILD_SHARE * self._n_edges:
+        if self._may_grow(columns) or n > REBUILD_SHARE * self._n_edges:
             report = self._apply_rebuilding(columns, n)
             if report is not None:
                 return report
             pipeline.begin(columns)
-        flags = self._try_small() if n <= SMALL_MAX else HEAVY
+        flags = self._try_shelves()
         if flags == HEAVY:
             flags = pipeline.large()
         if flags == BAD_ROW:
@@ -248,12 +248,23 @@ class DevicePackedArray:
         pipeline.end()
         return report
 
-    def _try_small(self) -> int:
-        """Apply the batch by one kernel, unless batches of late had too many updates of one leaf for that."""
+    def _may_grow(self, columns: Columns) -> bool:
+        """Whether the batch may add more edges than the array has room for: no more than it inserts."""
+        room = self._edges_max - self._n_edges
+        n = int(columns.keys.size)
+        if n <= room:
+            return False
+        with self.stream:
+            return int(import_cupy().count_nonzero(columns.ops)) > room
+
+    def _try_shelves(self) -> int:
+        """Apply the batch by way of shelves, unless it, or one of late, has too many updates of some leaves."""
         if self._untried:
             self._untried -= 1
             return HEAVY
-        flags = self._pipeline.small()
+        if not self._pipeline.few_for_leaf():
+            return HEAVY
+        flags = self._pipeline.shelved()
         if flags == HEAVY:
             self._untried = UNTRIED
         return flags
