@@ -33,11 +33,6 @@ struct __align__(16) Record {
 };
 constexpr u32 DELETES = 0x80000000u;
 
-// Every leaf has a shelf for its first updates of a batch; only where more of them come do records need a place of
-// their own.
-constexpr u32 SHELF = 8;
-constexpr u32 ON_SHELF = 0x80000000u;  // in the number of a record: the first one on the shelf of this leaf
-
 // Where a row begins, and its length: side by side, since who needs one mostly needs the other.
 struct __align__(8) Row {
     u32 leaf;
@@ -56,8 +51,7 @@ struct __align__(16) Item {
 // Counters of one batch in device memory; zero between batches, all but the barrier.
 struct Counters {
     u64 light;        // leaves with updates that a tile merges, and their records: leaves << 32 | records
-    u64 heavy;        // leaves with more updates than that, likewise, their records counted from the right; of
-                      // updates on shelves: than a shelf holds, their records counted from the left
+    u64 heavy;        // leaves with more updates than that, likewise, their records counted from the right
     u64 slots_moved;  // keys that redistribution wrote
     u32 totals[4];    // updates by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT
     u32 n_unfit;      // leaves out of bounds after the merge
@@ -66,8 +60,8 @@ struct Counters {
     u32 n_large;      // wider windows, likewise
     u32 bad_row;      // 1 + a row that does not exist, which an update names
     u32 barrier;      // of the grid; never reset
-    u32 n_huge;       // leaves with more updates than a block can sort
-    u32 n_late;       // updates that found their leaf's shelf full
+    u32 n_huge;       // leaves with more updates than a block can sort; small batches: than a tile can merge
+    u32 unused;
 };
 
 // What the host reads after a batch, in pinned memory: each word holds the batch's sequence number in its upper half
@@ -83,13 +77,13 @@ enum StatusWord : u32 {
     FIRST_BAD_ROW,
     STATUS_WORDS
 };
-// HEAVY: leaves have more updates than a block can sort, or too many leaves more than a shelf holds.
+// HEAVY: leaves have more updates than a block can sort (small batches: than a tile can merge).
 enum Flag : u32 { DONE = 0, HEAVY = 1, BAD_ROW = 2 };
 
 // Where a leaf's keys beyond its slots wait for redistribution, in a window that is redistributed in place.
 struct __align__(16) Spill {
     u64 rank;    // of the first of them among the keys of the window
-    u32 from;    // its record, or ON_SHELF
+    u32 from;    // its record
     u32 before;  // such keys in leaves further left
 };
 
@@ -103,17 +97,17 @@ struct State {
     const double* lower;  // [height + 1] density bounds of redistributed windows, by height
     const double* upper;
     // By leaf, zero between batches.
-    u32* pending;  // updates that fall into the leaf; then its first record
-    Record* shelves;  // [n_leaves * SHELF]
+    u32* pending;  // updates that fall into the leaf, or their owner; then its first record
     u32* marks;    // 1 + the height of the largest window found that begins here
     u64* chunks;   // [n_leaves >> CHUNK_SHIFT + 1] counts summed over aligned runs of leaves
     // By update, each with room for ``room`` of them.
-    Record* records;
+    Record* records;   // small batches: BUCKET for each update
     u32* update_leaf;  // the leaf of each update, and how many of the leaf's arrived before it
     u32* update_rank;
-    Item* items;       // leaves with updates, light ones from the left, heavy ones from the right
+    Item* items;       // leaves with updates, light ones from the left, heavy ones from the right; n_updates is
+                       // zero between batches
     u32* unfit;        // leaves out of bounds
-    u32* tall;         // of these, those whose climb goes on; before that, updates that found their shelf full
+    u32* tall;         // of these, those whose climb goes on
     u32* window_begin;   // windows to redistribute: those for a warp from the left, the others from the right
     u32* window_height;
     Spill* spills;       // [room + 1]
@@ -139,5 +133,5 @@ struct Batch {
     u32 n;
     u32 sequence;      // published when all is done
     u32 heavy_merged;  // the heavy leaves have been merged already
-    u32 shelved;       // updates are on shelves, not in runs of records
+    u32 unused;
 };

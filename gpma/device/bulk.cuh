@@ -1,4 +1,4 @@
-// Merging leaves with more updates than a tile, or a shelf, can hold, but not more than a block can sort. Such
+// Merging leaves with more updates than a tile can hold, but not more than a block can sort in shared memory. Such
 // leaves are common: edges of new vertices, in the order in which these come, all belong at the end of the array.
 #pragma once
 
@@ -69,41 +69,6 @@ __device__ __forceinline__ void sum_changes(const Run& run, int* sums)
     __syncthreads();
 }
 
-// Heavy leaf i of the batch; ``word``: shared memory for one.
-template <bool SHELVED> __device__ __forceinline__ Item heavy_leaf(const State& state, u32 i, u32* word)
-{
-    Item item = load_wide(state.items + state.room - 1 - i);
-    if (!SHELVED) return item;
-    item.n_updates = load_cached(state.pending + item.leaf);
-    item.count = load_cached(state.counts + item.leaf);
-    if (threadIdx.x == 0) *word = u32(atomicAdd(&state.counters->heavy, u64(item.n_updates)));
-    __syncthreads();
-    item.begin = *word;
-    __syncthreads();
-    return item;
-}
-
-// Brings the leaf's updates into shared memory, in any order.
-template <bool SHELVED>
-__device__ __forceinline__ void gather_updates(
-    const State& state, const Batch& batch, const Item& item, u64* keys, long long* updates)
-{
-    const auto put = [&](u32 at, const Record& record) {
-        keys[at] = record.key;
-        updates[at] = record.update & ~DELETES;
-    };
-    const Record* records = SHELVED ? state.shelves + u64(item.leaf) * SHELF : state.records + item.begin;
-    for (u32 i = threadIdx.x; i < (SHELVED ? SHELF : item.n_updates); i += blockDim.x) put(i, load_wide(records + i));
-    if (!SHELVED) return;
-    const u32 n_late = load_cached(&state.counters->n_late);
-    for (u32 j = threadIdx.x; j < n_late; j += blockDim.x) {
-        const u32 i = load_cached(state.tall + j);
-        if (load_cached(state.update_leaf + i) == item.leaf)
-            put(load_cached(state.update_rank + i), record_of(batch, i, batch.keys[i]));
-    }
-}
-
-template <bool SHELVED>
 __device__ __forceinline__ void merge_bulk_leaf(
     const State& state, const Batch& batch, const Item& item, u64* shared_memory, int* sums, u64& outcomes)
 {
@@ -114,9 +79,12 @@ __device__ __forceinline__ void merge_bulk_leaf(
     for (u32 i = threadIdx.x; i < size; i += blockDim.x) {
         keys[i] = EMPTY_KEY;
         updates[i] = i;
+        if (i < item.n_updates) {
+            const Record record = load_wide(state.records + item.begin + i);
+            keys[i] = record.key;
+            updates[i] = record.update & ~DELETES;
+        }
     }
-    __syncthreads();
-    gather_updates<SHELVED>(state, batch, item, keys, updates);
     __syncthreads();
     sort_entries(keys, updates, size);
     for (u32 i = threadIdx.x; i < run.n; i += blockDim.x) probe(state, batch, run, i, item.leaf, outcomes);
@@ -129,16 +97,17 @@ __device__ __forceinline__ void merge_bulk_leaf(
     __syncthreads();
 }
 
-// Merges all heavy leaves, a block for each.
-template <bool SHELVED>
+// Merges all leaves with more updates than a tile can hold, a block for each.
 __device__ __forceinline__ void merge_bulk(
     const State& state, const Batch& batch, u64* shared_memory, u32* sums, u32* block_totals)
 {
     const u32 n_leaves = u32(load_cached(&state.counters->heavy) >> 32);
     u64 outcomes = 0;
     for (u32 i = blockIdx.x; i < n_leaves; i += gridDim.x) {
-        const Item item = heavy_leaf<SHELVED>(state, i, sums);
-        merge_bulk_leaf<SHELVED>(state, batch, item, shared_memory, reinterpret_cast<int*>(sums), outcomes);
+        Item& taken = state.items[state.room - 1 - i];
+        const Item item = load_wide(&taken);
+        merge_bulk_leaf(state, batch, item, shared_memory, reinterpret_cast<int*>(sums), outcomes);
+        if (threadIdx.x == 0) taken.n_updates = 0;
     }
     add_outcomes(state, outcomes, block_totals);
 }

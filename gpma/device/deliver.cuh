@@ -1,7 +1,7 @@
 // From updates in the order of the batch to the records of each leaf, side by side; nothing is sorted.
 //
-// Where a leaf gets few updates, each goes to the leaf's shelf as soon as it is located. Larger batches take three
-// passes: count the updates of each leaf, give each leaf a run of records, fill the runs.
+// Small batches: the first update that reaches a leaf becomes its owner and has a bucket for its records.
+// Large ones take three passes: count the updates of each leaf, give each leaf a run of records, fill the runs.
 #pragma once
 
 #include "locate.cuh"
@@ -13,12 +13,6 @@ constexpr u32 BUCKET = 16;
 #endif
 // The most that a block sorts and merges; leaves with still more are huge.
 constexpr u32 BULK = 2048;
-
-// The records from this number on.
-__device__ __forceinline__ Record* records_from(const State& state, u32 begin)
-{
-    return begin & ON_SHELF ? state.shelves + u64(begin & ~ON_SHELF) * SHELF : state.records + begin;
-}
 
 __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
 {
@@ -49,35 +43,27 @@ __device__ __forceinline__ bool row_exists(const State& state, u64 key)
     return false;
 }
 
-// Update i, the one of this rank among those of this leaf, to its shelf, or to those that found it full.
-__device__ __forceinline__ void shelve(const State& state, u32 i, u32 leaf, u32 rank, const Record& record)
+// Update i, of this leaf, into the bucket of the leaf's owner. ``record``: of the update, read long before.
+__device__ __forceinline__ void deliver_to_owner(const State& state, u32 i, u32 leaf, const Record& record)
 {
+    const u32 count = load_cached(state.counts + leaf);
     state.update_leaf[i] = leaf;
-    state.update_rank[i] = rank;
     expect(state, i, record);
-    if (rank < SHELF) {
-        store_wide(state.shelves + u64(leaf) * SHELF + rank, record);
-        return;
+    u32 owner = atomicCAS(state.pending + leaf, 0u, i + 1);
+    if (owner == 0) {
+        owner = i + 1;
+        Item& item = state.items[i];
+        item.leaf = leaf;
+        item.begin = i * BUCKET;
+        item.count = count;
     }
-    state.tall[atomicAdd(&state.counters->n_late, 1u)] = i;
-    if (rank == SHELF) {
-        const u32 item = u32(atomicAdd(&state.counters->heavy, u64(1) << 32) >> 32);
-        state.items[state.room - 1 - item].leaf = leaf;
-    }
-    if (rank == BULK) atomicAdd(&state.counters->n_huge, 1u);
+    const u32 rank = atomicAdd(&state.items[owner - 1].n_updates, 1u);
+    if (rank < BUCKET) store_wide(state.records + u64(owner - 1) * BUCKET + rank, record);
+    else if (rank == BUCKET) atomicAdd(&state.counters->n_huge, 1u);
 }
 
-// Ranks of updates in their leaf; the lanes of a warp that mean the same leaf count together. NO_LEAF: none.
-__device__ __forceinline__ u32 rank_in_leaf(const State& state, u32 leaf)
-{
-    const u32 peers = __match_any_sync(ALL_LANES, leaf), leader = __ffs(peers) - 1;
-    u32 rank = 0;
-    if (leaf != NO_LEAF && lane_number() == leader) rank = atomicAdd(state.pending + leaf, u32(__popc(peers)));
-    return __shfl_sync(ALL_LANES, rank, leader) + __popc(peers & lanes_before());
-}
-
-// Locates all updates and puts them on shelves, LANES lanes for each; the grid takes part.
-template <u32 LANES> __device__ __forceinline__ void locate_and_shelve(const State& state, const Batch& batch)
+// All updates of a small batch, LANES lanes for each; the grid takes part.
+template <u32 LANES> __device__ __forceinline__ void locate_small(const State& state, const Batch& batch)
 {
     const u32 per_warp = 32 / LANES;
     // Neighbouring warps of work go to different multiprocessors.
@@ -87,21 +73,23 @@ template <u32 LANES> __device__ __forceinline__ void locate_and_shelve(const Sta
         const u64 key = batch.keys[known];
         const Record record = record_of(batch, known, key);
         const bool exists = row_exists(state, key);
-        const u32 found = locate<LANES, LOOKS_FEW>(state, exists ? key : 0);
-        const bool acts = i < batch.n && lane_number() % LANES == 0;
-        const u32 leaf = acts && exists ? found : NO_LEAF, rank = rank_in_leaf(state, leaf);
-        if (leaf != NO_LEAF) shelve(state, i, leaf, rank, record);
-        else if (acts) state.update_leaf[i] = NO_LEAF;
+        if (i < batch.n && lane_number() % LANES == 0 && !exists) state.update_leaf[i] = NO_LEAF;
+        const u32 leaf = locate<LANES, LOOKS_FEW>(state, exists ? key : 0);
+        if (i < batch.n && lane_number() % LANES == 0 && exists) deliver_to_owner(state, i, leaf, record);
     }
 }
 
-// Locates update i and counts it in its leaf.
+// Locates update i and counts it in its leaf; the lanes of a warp that mean the same leaf count together.
 template <u32 LOOKS> __device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
 {
     const u64 key = batch.keys[min(i, batch.n - 1)];
     const bool counts = row_exists(state, key) && i < batch.n;
     const u32 leaf = counts ? locate<1, LOOKS>(state, key) : NO_LEAF;
-    const u32 rank = rank_in_leaf(state, leaf);
+    const u32 peers = __match_any_sync(ALL_LANES, leaf);
+    const u32 leader = __ffs(peers) - 1;
+    u32 rank = 0;
+    if (counts && lane_number() == leader) rank = atomicAdd(state.pending + leaf, u32(__popc(peers)));
+    rank = __shfl_sync(ALL_LANES, rank, leader) + __popc(peers & lanes_before());
     if (i < batch.n) {
         state.update_leaf[i] = leaf;
         state.update_rank[i] = rank;
@@ -147,5 +135,6 @@ __device__ __forceinline__ void forget_updates(const State& state, const Batch& 
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < batch.n; i += gridDim.x * blockDim.x) {
         const u32 leaf = load_cached(state.update_leaf + i);
         if (leaf != NO_LEAF) state.pending[leaf] = 0;
+        state.items[i].n_updates = state.items[state.room - 1 - i].n_updates = 0;
     }
 }

@@ -43,6 +43,7 @@ struct __align__(16) TileSpace {
 struct Lane {
     u64* keys;
     float* weights;
+    const Record* records;
     SharedAddress input;
 };
 
@@ -52,12 +53,13 @@ __device__ __forceinline__ Lane lane_of(const State& state, TileSpace& space)
     Lane lane;
     lane.keys = state.keys + 2 * position;
     lane.weights = state.weights + 4 * position;
+    lane.records = state.records + position;
     lane.input = shared_address(space.inputs) + 16 * position;
     return lane;
 }
 
 // Starts to read a leaf and its updates into the tile's input ``parity``.
-__device__ __forceinline__ void fetch(const State& state, const Lane& lane, const Item& item, u32 parity)
+__device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 parity)
 {
     constexpr u32 RECORDS_AT = sizeof(u64) * LEAF_SLOTS;
     const u32 position = lane_number() % TILE, count = item.n_updates ? item.count : 0;
@@ -66,7 +68,7 @@ __device__ __forceinline__ void fetch(const State& state, const Lane& lane, cons
     const u64* keys = lane.keys + slot;
     if (2 * position < count) copy_async(input, keys);
     if (2 * (position + TILE) < count) copy_async(input + 2 * TILE * sizeof(u64), keys + 2 * TILE);
-    if (position < item.n_updates) copy_async(input + RECORDS_AT, records_from(state, item.begin) + position);
+    if (position < item.n_updates) copy_async(input + RECORDS_AT, lane.records + item.begin);
 #if WEIGHTED
     constexpr u32 WEIGHTS_AT = RECORDS_AT + sizeof(Record) * BUCKET;
     if (4 * position < count) copy_async(input + WEIGHTS_AT, lane.weights + slot);
@@ -223,7 +225,7 @@ __device__ __forceinline__ void write_leaf(
 #if WEIGHTED
         record.weight = space.weights[beyond];
 #endif
-        store_wide(records_from(state, item.begin) + position, record);
+        store_wide(state.records + item.begin + position, record);
     }
 }
 
@@ -283,53 +285,19 @@ __device__ __forceinline__ void add_outcomes(const State& state, u64 outcomes, u
     __syncthreads();
 }
 
-// Leaves with updates, by number: those with runs of records, or those of updates on shelves, each by the first one.
-template <bool SHELVED> struct Leaves;
-
-// Nothing that ``item`` does may depend on what is loaded there: it is needed two leaves later.
-template <> struct Leaves<false> {
-    struct Entry {
-        u32 i;
-        bool exists;
-    };
-
-    __device__ static Entry entry(const State&, u32 i, bool exists) { return {i, exists}; }
-
-    __device__ static Item item(const State& state, const Entry& entry)
-    {
-        Item item = {0, 0, 0, 0};
-        if (entry.exists) item = load_wide(state.items + entry.i);
-        return item;
-    }
-};
-
-template <> struct Leaves<true> {
-    struct Entry {
-        u32 leaf, rank;
-    };
-
-    __device__ static Entry entry(const State& state, u32 i, bool exists)
-    {
-        Entry entry = {NO_LEAF, 0};
-        if (exists) entry = {load_cached(state.update_leaf + i), load_cached(state.update_rank + i)};
-        return entry;
-    }
-
-    __device__ static Item item(const State& state, const Entry& entry)
-    {
-        Item item = {0, 0, 0, 0};
-        if (entry.leaf != NO_LEAF && entry.rank == 0)
-            item = {entry.leaf, entry.leaf | ON_SHELF, load_cached(state.pending + entry.leaf), load_cached(state.counts + entry.leaf)};
-        return item;
-    }
-};
-
-// Merges the leaves of ``n`` entries, AT_ONCE (1 or 2) in a warp; those with more updates than a shelf holds wait.
-// ``spaces``: shared memory for each tile of the block; ``block_totals``: for four words.
-template <u32 AT_ONCE, bool SHELVED>
-__device__ __forceinline__ void merge_items(const State& state, u32 n, TileSpace* spaces, u32* block_totals)
+// Item i, if it exists, else zeros. Nothing here may depend on what is loaded: it is needed two leaves later.
+__device__ __forceinline__ Item load_item(const State& state, u32 i, bool exists)
 {
-    typedef Leaves<SHELVED> Of;
+    Item item = {0, 0, 0, 0};
+    if (exists) item = load_wide(state.items + i);
+    return item;
+}
+
+// Merges ``n_items`` leaves, AT_ONCE (1 or 2) in a warp.
+// ``spaces``: shared memory for each tile of the block; ``block_totals``: for four words.
+template <u32 AT_ONCE>
+__device__ __forceinline__ void merge_items(const State& state, u32 n_items, TileSpace* spaces, u32* block_totals)
+{
     const u32 tile = lane_number() / TILE, warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
     const u32 step = gridDim.x * (blockDim.x >> 5) * AT_ONCE;
     const bool has_items = AT_ONCE == 32 / TILE || tile < AT_ONCE;
@@ -337,25 +305,19 @@ __device__ __forceinline__ void merge_items(const State& state, u32 n, TileSpace
     const Lane lane = lane_of(state, space);
     u64 outcomes = 0;
     u32 own = warp * AT_ONCE + tile, parity = 0;
-    const auto entry_at = [&](u32 i) { return Of::entry(state, i, has_items && i < n); };
-    const auto usable = [](Item item) {
-        if (SHELVED && item.n_updates > SHELF) item.n_updates = 0;
-        return item;
-    };
-    Item item = usable(Of::item(state, entry_at(own)));
-    Item next = Of::item(state, entry_at(own + step));
-    auto later = entry_at(own + 2 * step);
-    fetch(state, lane, item, 0);
-    for (u32 first = warp * AT_ONCE; first < n; first += step, own += step, parity ^= 1) {
-        const Item after = Of::item(state, later);
-        later = entry_at(own + 3 * step);
-        next = usable(next);
-        fetch(state, lane, next, parity ^ 1);
+    Item item = load_item(state, own, has_items && own < n_items);
+    Item next = load_item(state, own + step, has_items && own + step < n_items);
+    fetch(lane, item, 0);
+    for (u32 first = warp * AT_ONCE; first < n_items; first += step, own += step, parity ^= 1) {
+        const u32 later = own + 2 * step;
+        const Item after = load_item(state, later, has_items && later < n_items);
+        fetch(lane, next, parity ^ 1);
         copy_async_wait<1>();
         __syncwarp();
         if (__any_sync(ALL_LANES, item.n_updates > 0)) {
             if (item.n_updates == 0) item.count = 0;
             merge_leaf(state, lane, item, space.inputs[parity], space, outcomes);
+            if (item.n_updates && lane_number() % TILE == 0) state.items[own].n_updates = 0;
         }
         item = next;
         next = after;

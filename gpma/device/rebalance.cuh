@@ -271,10 +271,9 @@ __device__ __forceinline__ void stage_slot(const State& state, const Stage& stag
 #endif
 }
 
-// The record that is ``into`` places behind the one of number ``from``.
-__device__ __forceinline__ void stage_record(const State& state, const Stage& stage, u32 to, u32 from, u64 into)
+__device__ __forceinline__ void stage_record(const State& state, const Stage& stage, u32 to, u64 from)
 {
-    const Record record = load_wide(records_from(state, from) + into);
+    const Record record = load_wide(state.records + from);
     stage.keys[to] = record.key;
 #if WEIGHTED
     stage.weights[to] = record.weight;
@@ -296,7 +295,7 @@ __device__ __forceinline__ void redistribute_by_team(
         for (u32 i = lane_number(); i < held; i += 32) stage_slot(state, stage, to + i, (u64(leaf) << LEAF_SHIFT) + i);
         if (spilled) {
             const u32 from = load_cached(state.pending + leaf);
-            for (u32 i = lane_number(); i < spilled; i += 32) stage_record(state, stage, to + held + i, from, i);
+            for (u32 i = lane_number(); i < spilled; i += 32) stage_record(state, stage, to + held + i, u64(from) + i);
             __syncwarp();
             state.pending[leaf] = 0;
         }
@@ -406,7 +405,7 @@ __device__ __forceinline__ void stage_rank(
         spilled = load_cached(&state.spills[n_before].before);
         const u64 into = rank - spill.rank;
         if (into < spilled - spill.before) {
-            stage_record(state, stage, to, spill.from, into);
+            stage_record(state, stage, to, spill.from + into);
             return;
         }
     }

@@ -17,10 +17,9 @@ from .module import import_cupy
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
 
-# As in the .cuh files: most updates of one leaf that a tile merges, and that a shelf holds; leaves of a chunk, as
-# a shift; empty rows behind the last one.
+# As in the .cuh files: most updates of one leaf that a tile merges; leaves of a chunk, as a shift; empty rows
+# behind the last one.
 BUCKET = 16
-SHELF = 8
 CHUNK_SHIFT = 10
 ROWS_BEYOND = 4
 
@@ -33,7 +32,7 @@ def _structure(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype[
 STATE = _structure(
     (
         *("keys", "weights", "counts", "heads", "rows", "lower", "upper"),
-        *("pending", "shelves", "marks", "chunks"),
+        *("pending", "marks", "chunks"),
         *("records", "update_leaf", "update_rank", "items"),
         *("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
         *("outcome", "old_weights", "counters", "status"),
@@ -41,7 +40,7 @@ STATE = _structure(
     ("n_leaves", "height", "leaf_least", "room", "n_vertices", "unused"),
 )
 # struct Batch.
-BATCH = _structure(("keys", "ops", "weights"), ("n", "sequence", "heavy_merged", "shelved"))
+BATCH = _structure(("keys", "ops", "weights"), ("n", "sequence", "heavy_merged", "unused"))
 # struct Run.
 RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
 COUNTERS_BYTES = 72  # struct Counters
@@ -53,7 +52,7 @@ class Slots(NamedTuple):
 
     ``keys`` uint64[slots]; ``weights`` float32[slots], or None; ``counts`` uint32[leaves]; ``heads``
     uint64[leaves + 1]; ``lower`` and ``upper`` float64[height + 1]; ``pending`` and ``marks`` uint32[leaves],
-    zero between batches; ``shelves``: SHELF records for each leaf; ``chunks`` uint64, for sums over leaves.
+    zero between batches; ``chunks`` uint64, for sums over leaves.
     """
 
     keys: DeviceArray
@@ -63,7 +62,6 @@ class Slots(NamedTuple):
     lower: DeviceArray
     upper: DeviceArray
     pending: DeviceArray
-    shelves: DeviceArray
     marks: DeviceArray
     chunks: DeviceArray
 
@@ -92,8 +90,8 @@ class RowIndex(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Work arrays for batches of up to ``room`` updates, and the report of the last one: ``outcome`` uint8[room],
-    ``old_weights`` float32[room] or None."""
+    """Work arrays for batches of up to ``room`` updates (``items`` are zero where kernels rely on it), and
+    the report of the last one: ``outcome`` uint8[room], ``old_weights`` float32[room] or None."""
 
     records: DeviceArray
     update_leaf: DeviceArray
@@ -123,7 +121,6 @@ def new_slots(layout: Layout, *, weighted: bool) -> Slots:
         lower=_uploaded(layout.lower),
         upper=_uploaded(layout.upper),
         pending=zeros(n_leaves, np.uint32),
-        shelves=allocate(n_leaves * SHELF * RECORD_BYTES, np.uint8),
         marks=zeros(n_leaves, np.uint32),
         chunks=allocate((n_leaves >> CHUNK_SHIFT) + 1, np.uint64),
     )
@@ -138,17 +135,18 @@ def new_rows(n_vertices: int) -> RowIndex:
     return RowIndex(zeros(2 * (n_vertices + ROWS_BEYOND), np.uint32))
 
 
-def new_work(room: int, *, weighted: bool) -> Work:
-    """Work arrays for batches of up to ``room`` updates.
+def new_work(room: int, small_max: int, *, weighted: bool) -> Work:
+    """Work arrays for batches of up to ``room`` updates; those of up to ``small_max`` get buckets of records.
 
     Raises:
         MemoryError: the device has not enough.
     """
+    n_records = max(room, BUCKET * min(room, small_max))
     return Work(
-        records=allocate(room * RECORD_BYTES, np.uint8),
+        records=allocate(n_records * RECORD_BYTES, np.uint8),
         update_leaf=allocate(room, np.uint32),
         update_rank=allocate(room, np.uint32),
-        items=allocate(room * ITEM_BYTES, np.uint8),
+        items=zeros(room * ITEM_BYTES, np.uint8),
         unfit=allocate(room, np.uint32),
         tall=allocate(room, np.uint32),
         window_begin=allocate(room, np.uint32),

@@ -1,9 +1,9 @@
 // Applying a batch of updates where no leaf gets more of them than a block can sort; sorted.cu has the other leaves.
 //
 // Batches of up to some ten thousand: update_small alone, whose stages wait for each other at barriers of the grid.
-// Larger ones that bring most leaves no more than a shelf holds: shelve_updates, merge_shelved and rebalance. Others:
-// locate_updates, allocate_by_leaf, place_updates, merge_leaves and rebalance. Until leaves are merged only work
-// arrays are written; that is not done when huge leaves wait or a row does not exist.
+// Larger ones, and those of which a leaf gets more updates than a tile can merge: locate_updates, allocate_by_update or
+// allocate_by_leaf, place_updates, merge_leaves, and rebalance, which merges the leaves with many updates first.
+// Until merge_leaves only work arrays are written; it does nothing when huge leaves wait or a row does not exist.
 #include "array.cuh"
 #include "intrinsics.cuh"
 #include "bulk.cuh"
@@ -12,9 +12,6 @@
 
 #ifndef BLOCK_THREADS
 #define BLOCK_THREADS 512  // of cooperative kernels, and of those that allocate
-#endif
-#ifndef SMALL_BLOCKS
-#define SMALL_BLOCKS 1
 #endif
 #ifndef MERGE_THREADS
 #define MERGE_THREADS 256
@@ -29,16 +26,11 @@
 #define LOCATE_THREADS 256
 #endif
 
-// Leaves that may find their shelves full; a block looks for the updates of each among all of those.
-constexpr u32 HEAVY_MAX = 1024;
-
 // Whether the leaves must not be merged now, and why.
 __device__ __forceinline__ u32 obstacle(const State& state, const Batch& batch)
 {
     const u32 bad_row = load_cached(&state.counters->bad_row), n_huge = load_cached(&state.counters->n_huge);
-    if (bad_row) return BAD_ROW;
-    const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
-    return (n_huge && !batch.heavy_merged) || (batch.shelved && n_heavy > HEAVY_MAX) ? HEAVY : DONE;
+    return bad_row ? BAD_ROW : n_huge && !batch.heavy_merged ? HEAVY : DONE;
 }
 
 // Tells the host what happened, by one block; unless heavy leaves still wait, all work arrays become zero again.
@@ -57,7 +49,6 @@ __device__ __forceinline__ void finish(const State& state, const Batch& batch, u
     counters->n_huge = 0;
     for (u32 i = 0; i < 4; i++) counters->totals[i] = 0;
     counters->n_unfit = counters->n_tall = counters->n_windows = counters->n_large = counters->bad_row = 0;
-    counters->n_late = 0;
 }
 
 __device__ __forceinline__ void rebalance_and_finish(const State& state, const Batch& batch, u64* shared_memory)
@@ -72,25 +63,16 @@ __device__ __forceinline__ void rebalance_and_finish(const State& state, const B
     if (blockIdx.x == 0) finish(state, batch, told, false);
 }
 
-// Merges the heavy leaves of a batch, before others wait for it.
-__device__ __forceinline__ void merge_heavy_leaves(
-    const State& state, const Batch& batch, u64* shared_memory, u32* sums, u32* block_totals)
-{
-    if (batch.shelved) merge_bulk<true>(state, batch, shared_memory, sums, block_totals);
-    else merge_bulk<false>(state, batch, shared_memory, sums, block_totals);
-}
-
-// All of a small batch. A cooperative launch with STAGE_BYTES or MERGE_BYTES of shared memory, whichever is more.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS, SMALL_BLOCKS) void update_small(
+// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES of shared memory, whichever is more.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
     extern __shared__ __align__(16) u64 shared_memory[];
     __shared__ u32 block_totals[4];
-    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);
-    if (batch.n <= n_warps) locate_and_shelve<32>(state, batch);
-    else if (batch.n <= n_warps * 8) locate_and_shelve<8>(state, batch);
-    else locate_and_shelve<1>(state, batch);
+    if (batch.n <= n_warps) locate_small<32>(state, batch);
+    else if (batch.n <= n_warps * 8) locate_small<8>(state, batch);
+    else locate_small<1>(state, batch);
     grid_barrier(&state.counters->barrier);
     if (const u32 flags = obstacle(state, batch)) {
         forget_updates(state, batch);
@@ -99,18 +81,10 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS, SMALL_BLOCKS) void update
         return;
     }
     TileSpace* spaces = reinterpret_cast<TileSpace*>(shared_memory);
-    if (batch.n <= n_warps) merge_items<1, true>(state, batch.n, spaces, block_totals);
-    else merge_items<32 / TILE, true>(state, batch.n, spaces, block_totals);
-    if (load_cached(&state.counters->heavy)) merge_bulk<true>(state, batch, shared_memory, sums, block_totals);
+    if (batch.n <= n_warps) merge_items<1>(state, batch.n, spaces, block_totals);
+    else merge_items<32 / TILE>(state, batch.n, spaces, block_totals);
     grid_barrier(&state.counters->barrier);
     rebalance_and_finish(state, batch, shared_memory);
-}
-
-// One thread for each update.
-extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void shelve_updates(
-    const __grid_constant__ State state, const __grid_constant__ Batch batch)
-{
-    locate_and_shelve<1>(state, batch);
 }
 
 // One thread for each update.
@@ -122,7 +96,22 @@ extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates(
     else locate_and_count<1>(state, batch, i);
 }
 
-// Leaves are then merged in about their order.
+// For batches that reach few of the leaves: the first update of each leaf acts for it.
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_update(
+    const __grid_constant__ State state, const __grid_constant__ Batch batch)
+{
+    __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
+    __shared__ u64 base;
+    for (u64 first = u64(blockIdx.x) * blockDim.x; first < batch.n; first += u64(gridDim.x) * blockDim.x) {
+        const u64 i = first + threadIdx.x;
+        u32 leaf = NO_LEAF;
+        if (i < batch.n && load_cached(state.update_rank + i) == 0) leaf = load_cached(state.update_leaf + i);
+        const u32 n_updates = leaf == NO_LEAF ? 0 : load_cached(state.pending + leaf);
+        allocate_records(state, batch, leaf, n_updates, sums, &base);
+    }
+}
+
+// For batches that reach many of the leaves; they are then merged in about their order.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void allocate_by_leaf(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
@@ -153,7 +142,8 @@ __device__ __forceinline__ void release_heavy(const State& state)
 {
     const u32 n_heavy = u32(load_cached(&state.counters->heavy) >> 32);
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n_heavy; i += gridDim.x * blockDim.x) {
-        const u32 leaf = load_cached(&state.items[state.room - 1 - i].leaf);
+        const u32 item = state.room - 1 - i, leaf = load_cached(&state.items[item].leaf);
+        state.items[item].n_updates = 0;
         if (load_cached(state.counts + leaf) <= LEAF_SLOTS) state.pending[leaf] = 0;
     }
 }
@@ -166,18 +156,10 @@ extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_
     if (obstacle(state, batch)) return;
     if (batch.heavy_merged) release_heavy(state);
     const u32 n_items = u32(load_cached(&state.counters->light) >> 32);
-    merge_items<32 / TILE, false>(state, n_items, spaces, block_totals);
+    merge_items<32 / TILE>(state, n_items, spaces, block_totals);
 }
 
-extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_shelved(
-    const __grid_constant__ State state, const __grid_constant__ Batch batch)
-{
-    __shared__ TileSpace spaces[MERGE_THREADS / TILE];
-    __shared__ u32 block_totals[4];
-    if (!obstacle(state, batch)) merge_items<32 / TILE, true>(state, batch.n, spaces, block_totals);
-}
-
-// Merges heavy leaves, and redistributes. A cooperative launch with STAGE_BYTES of shared memory.
+// Merges leaves with more updates than a tile can hold, and redistributes. A cooperative launch with STAGE_BYTES of shared memory.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
@@ -187,16 +169,16 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
     const u32 flags = obstacle(state, batch);
     if (flags == DONE) {
         if (load_cached(&state.counters->heavy) && !batch.heavy_merged) {
-            merge_heavy_leaves(state, batch, shared_memory, sums, block_totals);
+            merge_bulk(state, batch, shared_memory, sums, block_totals);
             grid_barrier(&state.counters->barrier);
         }
         return rebalance_and_finish(state, batch, shared_memory);
     }
-    if (flags == BAD_ROW || batch.shelved) {
+    if (flags == BAD_ROW) {
         forget_updates(state, batch);
         grid_barrier(&state.counters->barrier);
     }
-    if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), flags == HEAVY && !batch.shelved);
+    if (blockIdx.x == 0) finish(state, batch, status_word(state, flags), flags == HEAVY);
 }
 
 // Gives up a batch whose heavy leaves cannot be merged for want of memory. A cooperative launch.

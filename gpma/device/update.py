@@ -31,7 +31,7 @@ from .state import (
 
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
 BATCH_FIELDS = struct.Struct("=3Q4I")
-# Flags of a status (array.cuh). HEAVY: leaves have more updates than these kernels can merge.
+# Flags of a status (array.cuh). HEAVY: leaves have more updates than the kernels can merge.
 DONE, HEAVY, BAD_ROW = 0, 1, 2
 # Words of a status (array.cuh): the batch's sequence number << 32 | a value.
 FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAVES, FIRST_BAD_ROW = (
@@ -46,13 +46,13 @@ MERGE_THREADS, MERGE_BLOCKS = 256, 4
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
-# Kernels whose blocks wait for each other have one block on a multiprocessor; the one that redistributes has as
-# many as fit, at most BLOCKS, for batches of more than QUIET_MAX updates.
+# Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
+# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX.
+FEW_MAX = 2048
 QUIET_MAX = 200_000
 BLOCKS = 2
-# Batches of up to so many updates for each leaf, or of so few, go by way of shelves.
-SHELVES_SHARE = 1.5
-FEW_MAX = 2048
+# A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
+BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
@@ -124,15 +124,12 @@ class Pipeline:
         self._kernels += [
             alone.get_function(name)
             for name in (
-                *("shelve_updates", "merge_shelved"),
-                *("locate_updates", "allocate_by_leaf", "place_updates", "merge_leaves"),
+                *("locate_updates", "allocate_by_update", "allocate_by_leaf", "place_updates", "merge_leaves"),
             )
         ]
         # The driver's handles; the kernels above keep them alive.
-        self._update_small, self._rebalance, self._abandon, *handles = (
-            kernel.kernel.ptr for kernel in self._kernels
-        )
-        self._shelve, self._merge_shelved, self._locate, self._allocate, self._place, self._merge = handles
+        self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._kernels)
+        self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property
     def work(self) -> Work:
@@ -176,21 +173,10 @@ class Pipeline:
         if self._room > ROOM_MAX:
             self._work, self._room = None, 0
 
-    def few_for_leaf(self) -> bool:
-        """Whether the batch most likely brings hardly a leaf more updates than its shelf holds."""
-        return self._n <= max(SHELVES_SHARE * self._n_leaves, FEW_MAX)
-
-    def shelved(self) -> int:
-        """Apply the batch by way of the leaves' shelves; returns the flags. HEAVY: nothing was done."""
-        self.batch["shelved"] = 1
-        if self._n <= SMALL_MAX:
-            return self._small()
-        start = self._launcher.start
-        start(self._shelve, _ceil(self._n, LOCATE_THREADS), LOCATE_THREADS)
-        return self._merge_and_rebalance(self._merge_shelved)
-
-    def _small(self) -> int:
-        self._launcher.start_cooperative(self._update_small, self.n_blocks, BLOCK_THREADS, self.stage_bytes)
+    def small(self) -> int:
+        """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
+        blocks = self.n_blocks if self._n <= FEW_MAX else self.n_blocks_max
+        self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
     def large(self) -> int:
@@ -199,19 +185,21 @@ class Pipeline:
         HEAVY: nothing was written but work arrays; ``SortedUpdates.merge_heavy`` and ``finish`` apply the batch,
         ``abandon`` forgets it.
         """
-        self.batch["sequence"] = self.next_sequence()  # ``shelved`` may have told of it already
-        self.batch["shelved"] = 0
+        self.batch["sequence"] = self.next_sequence()  # ``small`` may have told of it already
         n, n_leaves, start = self._n, self._n_leaves, self._launcher.start
         start(self._locate, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
-        start(self._allocate, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
+        if n > BY_LEAF_SHARE * n_leaves:
+            start(self._by_leaf, min(_ceil(n_leaves, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
+        else:
+            start(self._by_update, min(_ceil(n, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
         start(self._place, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
-        return self._merge_and_rebalance(self._merge)
+        return self._merge_and_rebalance()
 
     def finish(self) -> int:
         """Apply what is left of a batch whose heavy leaves have been merged."""
         self.batch["heavy_merged"] = 1
         self.batch["sequence"] = self.next_sequence()
-        return self._merge_and_rebalance(self._merge)
+        return self._merge_and_rebalance()
 
     def abandon(self) -> None:
         """Forget a batch of which nothing was written but work arrays."""
@@ -260,10 +248,10 @@ class Pipeline:
         """Bytes of work arrays by update."""
         return sum(array.nbytes for array in self._work or () if array is not None)
 
-    def _merge_and_rebalance(self, merge: int) -> int:
+    def _merge_and_rebalance(self) -> int:
         n_items_max = min(self._n, self._n_leaves)
         blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
-        self._launcher.start(merge, blocks, MERGE_THREADS)
+        self._launcher.start(self._merge, blocks, MERGE_THREADS)
         # Idle blocks cost some microseconds; where much is to be redistributed more of them pay.
         blocks = self.n_blocks if self._n <= QUIET_MAX else self.n_blocks_max
         self._launcher.start_cooperative(self._rebalance, blocks, BLOCK_THREADS, self.stage_bytes)
@@ -274,8 +262,8 @@ class Pipeline:
             raise MemoryError(f"a batch has room for {UPDATES_MAX} updates, not {room}")
         # The old ones go first: they may be what the new ones need. Without them no batch has begun.
         self._work, self._room = None, 0
-        with self.stream:
-            self._work = new_work(room, weighted=self.weighted)
+        with self.stream:  # what is set to zero is so before kernels look
+            self._work = new_work(room, SMALL_MAX, weighted=self.weighted)
         self._room = room
         point_at(self.state, self._work)
         self.state["room"] = room
