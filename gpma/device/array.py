@@ -23,7 +23,7 @@ from .reads import DeviceRows
 from .report import DeviceReport
 from .sorted import Run, SortedUpdates
 from .staging import Columns, Staging
-from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots
+from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
 from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, Pipeline
 
 # A batch of more than this share of the edges is merged with the array into a new one. On an H200, at scales 22
@@ -143,7 +143,7 @@ class DevicePackedArray:
 
     def view(self) -> DeviceRows:
         """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
-        state = self._pipeline.state.copy()
+        state = plain(self._pipeline.state.copy())
         rows = self._rows
         return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
 
