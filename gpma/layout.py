@@ -84,32 +84,32 @@ class Layout:
             return np.linspace(leaf, root, self.height + 1)
         return np.concatenate([np.linspace(leaf, local, n_local), np.linspace(wide, root, LOCAL_DEPTH)])
 
-    @property
+    @cached_property
     def edges_max(self) -> int:
         """With more edges than this the array must grow."""
         return int(ROOT_UPPER * self.n_slots)
 
-    @property
+    @cached_property
     def edges_many(self) -> int:
         """With more edges than this the array should begin to grow."""
         return int(GROW_AT * self.n_slots)
 
-    @property
+    @cached_property
     def edges_crowded(self) -> int:
         """With more edges than this the array may grow because many of them are in one place."""
         return int(GROW_EARLY_AT * self.n_slots)
 
-    @property
+    @cached_property
     def edges_few(self) -> int:
         """With fewer edges than this, after a deletion, the array should begin to shrink."""
         return int(SHRINK_AT * self.n_slots)
 
-    @property
+    @cached_property
     def edges_enough(self) -> int:
         """With more edges than this the array should not go on shrinking."""
         return int(REGROW_AT * self.n_slots)
 
-    @property
+    @cached_property
     def edges_min(self) -> int:
         """With fewer edges than this the array must shrink; a single leaf never does."""
         # The second term matters for two leaves only, which one leaf cannot always replace.

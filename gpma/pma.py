@@ -43,7 +43,7 @@ from .layout import FILL, LEAF_SHIFT, SHARE_FULL, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
-from .work import Part, Plan, ReportColumns, Work, column, columns_after, new_work, report, report_columns
+from .work import Part, Plan, ReportColumns, Work, column, columns_after, new_work, report, report_columns, totals_of
 
 # Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
 ROOM = 1.5
@@ -170,7 +170,7 @@ class PackedMemoryArray:
         """
         self._n_windows = 0
         parts = self._look_up(batch) if len(batch) else []
-        totals = [sum(part.totals[state] for part in parts) for state in range(4)]
+        totals = parts[0].totals if len(parts) == 1 else totals_of(parts)
         n_edges = self._n_edges + totals[INSERTED] - totals[DELETED]
         layout = self._layout.resized(n_edges)
         at_once = layout is not self._layout
