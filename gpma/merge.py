@@ -302,8 +302,8 @@ def _spread(
     row_leaf: Vertices,
     not_row: Int,
 ) -> None:
-    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there; they
-    and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
+    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there;
+    they and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
     keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
     new_keys, new_weights = pending.keys, pending.weights
     edges = stay + hi - lo
