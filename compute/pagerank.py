@@ -69,7 +69,7 @@ HUB = 4.0
 # A weight is renewed when it is off by this factor.
 WEIGHT_HYSTERESIS = 1.3
 # The relative slack that the majorant's equation is solved to.
-SLACK = 0.1
+SLACK = 0.15
 # How far the other way the majorant's equation may be off.
 SURPLUS = 1.0
 # The share of the bound that is left to the rounding of kept residuals.
@@ -91,7 +91,7 @@ PASS_VERTEX = 6
 # pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
 # Pushes that cost more than this many edges are divided between two threads.
-PUSH_ALONE = 1 << 15
+PUSH_ALONE = 1 << 17
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.
 SLOW = 0.5

@@ -161,8 +161,8 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
     edges = np.int64(0)
     norm_by = 0.0
     size_by = 0.0
-    first = np.uintp(begin)
-    length = np.uintp(end - begin)
+    first = np.uint64(begin)
+    last = np.uint64(end - 1)
     ring = np.empty(_RING, np.int64)
     head = np.int64(0)
     tail = np.int64(0)
@@ -212,17 +212,28 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
             leaf, slot = row_start(rows, v)
             while remaining > 0:
                 stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, stop):
-                    u = np.uintp(keys[i] & LOW)
-                    if u - first < length:
-                        before = residual[u]
-                        r = before + share
-                        residual[u] = r
-                        size_by += abs(r) - abs(before)
-                        flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
-                    else:
+                own = slot
+                own_end = stop
+                if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:
+                    for i in range(slot, stop):
+                        u = keys[i] & LOW
+                        own += np.int64(u < first)
+                        own_end -= np.int64(u > last)
+                    for i in range(slot, own):
+                        u = np.uintp(keys[i] & LOW)
                         sent[u] += share
                         marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    for i in range(own_end, stop):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                for i in range(own, own_end):
+                    u = np.uintp(keys[i] & LOW)
+                    before = residual[u]
+                    r = before + share
+                    residual[u] = r
+                    size_by += abs(r) - abs(before)
+                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
                 remaining -= stop - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
