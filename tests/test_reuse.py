@@ -14,7 +14,7 @@ from naive import NaiveGraph
 
 from graphtide.compute.engine import Engine
 from graphtide.compute.external_order import SortedVertices
-from graphtide.compute.program import Program
+from graphtide.compute.program import Program, Published
 from graphtide.compute.registry import KINDS, make_program
 from graphtide.daemon import reuse as reuse_module
 from graphtide.daemon.ingest import Prepared, concatenate, dense_batch
@@ -423,3 +423,38 @@ def test_a_restored_index_gives_out_what_was_dead() -> None:
     assert index.insert(np.array([7, 50, 51])).tolist() == [2, 7, 10]
     assert sorted(index.take_reused().tolist()) == [2, 7]
     assert index.take_reused().size == 0
+
+
+def test_a_large_component_is_named_by_its_smallest_id_whoever_has_it() -> None:
+    """The one that names it is deleted again and again, and its dense id goes to a vertex of any other name."""
+    rng = np.random.default_rng(2)
+    index, graph = VertexIndex.create("int"), Graph(weighted=False)
+    program = make_program("components", None, {}, index)
+    engine = Engine(graph, [program], lambda ids: np.empty(0, np.uint32), threads=1)
+    engine.start()
+
+    def epoch(updates: list[tuple[int, int, int]]) -> None:
+        ops, src, dst = (np.array(column) for column in zip(*updates, strict=True))
+        dense = dense_batch(UpdateBlock(src, dst, ops.astype(np.uint8), None, 0), index)
+        change = graph.apply(dense.edges, index.n_vertices, dense.vertices)
+        assert not [run.error for run in engine.refresh(change) if run.error]
+        index.remove(change.deleted_vertices)
+        index.free(change.deleted_vertices)
+
+    alive = set(rng.integers(0, 1 << 40, 2_000).tolist())
+    ring = sorted(alive)
+    hubs = ring[-3:]
+    epoch([(Op.INSERT, hub, vertex) for hub in hubs for vertex in ring])
+    for _ in range(120):
+        smallest, others = min(alive), rng.integers(0, 1 << 38, 3).tolist()
+        epoch([(Op.DELETE_VERTEX, smallest, 0)])
+        alive.remove(smallest)
+        epoch([(Op.INSERT, vertex, hub) for vertex in others for hub in hubs])
+        alive.update(others)
+        dense = index.lookup(np.array(sorted(alive)))
+        label = program.read(Published(program.columns(), program.scalars(), graph.n_vertices), dense).values
+        assert set(index.external(label).tolist()) == {min(alive)}
+    assert graph.n_vertices < 2_000 + 3 * 120
+    assert not any(engine.audit().values())
+    engine.close()
+    graph.close()
