@@ -3,7 +3,9 @@ nobody is ever shown what belonged to another vertex."""
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -171,4 +173,38 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
         daemon.start()
         with daemon.client() as client:
             settle(client, {"a.msgpack": writer.offset}, alive, kind)
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path) -> None:
+    settings = {
+        "graph": {"weights": "unweighted"},
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
+        "program": [{"name": "components"}, {"name": "pagerank"}],
+    }
+    points = (
+        "checkpoint.copied:2",
+        "checkpoint.array_written:14",
+        "epoch.published:12",
+        "checkpoint.before_rename:2",
+        "epoch.applied:9",
+        "ingest.queued:15",
+        "checkpoint.after_rename:2",
+    )
+    number = 0
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="a") as writer:
+        for point in points:
+            daemon.start(kill_at=point, ready_s=None)
+            assert daemon.process is not None
+            for _ in range(400):
+                writer.append(record("int", number))
+                number += 1
+                time.sleep(0.02)
+                if daemon.process.poll() is not None:
+                    break
+            assert daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
+        daemon.start()
+        with daemon.client() as client:
+            ids = settle(client, {"a.msgpack": writer.offset}, range(number - ALIVE, number), "int")
+        assert ids < number * PER_RECORD / 2
         assert daemon.stop() == 0, daemon.log_tail()
