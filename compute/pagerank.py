@@ -41,9 +41,23 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import Vertices
+from ..gpma.rows import RowView
 from ..partition.graph import Graph, GraphChange
 from . import pagerank_kernels as kernels
-from .pagerank_kernels import EDGES, NORM, PASSES, PUSHES, SIZE, SWEEPS, WORK_SLOTS, System
+from .pagerank_kernels import (
+    DIVIDE,
+    EDGES,
+    NORM,
+    PASSES,
+    PUSHES,
+    SIZE,
+    SOLVED,
+    STRETCH,
+    SWEEPS,
+    WORK_SLOTS,
+    Outbox,
+    System,
+)
 from .program import Answer, Column, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -55,13 +69,13 @@ HUB = 4.0
 # A weight is renewed when it is off by this factor.
 WEIGHT_HYSTERESIS = 1.3
 # The relative slack that the majorant's equation is solved to.
-SLACK = 0.25
+SLACK = 0.1
 # How far the other way the majorant's equation may be off.
 SURPLUS = 1.0
 # The share of the bound that is left to the rounding of kept residuals.
 DRIFT = 0.01
 # How far majorant / estimate may grow before the bound is tightened.
-RATIO_ALLOWANCE = 1.1
+RATIO_ALLOWANCE = 1.03
 # By how much the bound is tightened at once, at most.
 RATIO_STEP = 4.0
 # How far the error of the sum may grow before the bound is tightened, and the share of the tolerance that it may
@@ -72,10 +86,12 @@ SUM_SHARE_MIN = 0.1
 LEVEL = 4.0
 # An edge costs about so many times as much in a push as in a dense pass, where a vertex costs as much as so many
 # edges;
-PUSH_COST = 6
+PUSH_COST = 4
 PASS_VERTEX = 6
 # pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
+# Pushes that cost more than this many edges are divided between two threads.
+PUSH_ALONE = 1 << 15
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.
 SLOW = 0.5
@@ -108,7 +124,13 @@ class PageRank(RandomWalk):
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
         super().__init__(id, damping, tolerance)
         self._pulls = Pulls(id, damping)
+        self._push_alone = PUSH_ALONE
         self._reset(0)
+
+    def warm_up(self, graph: Graph) -> None:
+        self._push_alone = 0
+        self.start(graph)
+        self._push_alone = PUSH_ALONE
 
     def start(self, graph: Graph) -> Refresh:
         self._reset(graph.n_vertices)
@@ -240,7 +262,7 @@ class PageRank(RandomWalk):
     def memory_bytes(self) -> int:
         shared = self._first.weight.nbytes + self._second.rhs.nbytes
         held = sum(array.nbytes for array in (*self._first, *self._second)) - shared
-        return held + self._pulls.memory_bytes
+        return held + self._pulls.memory_bytes + sum(array.nbytes for array in self._outbox)
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
@@ -257,6 +279,7 @@ class PageRank(RandomWalk):
         self._n = n
         self._sum_allowed = SUM_SHARE_MIN * self.tolerance
         self._allow(1.0)
+        self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
 
@@ -335,7 +358,6 @@ class PageRank(RandomWalk):
 
     def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
         """Until residuals are within their limits: push, or pass over all edges where that is cheaper."""
-        rows = graph.out_rows()
         cost_max = PUSH_MIN + (graph.n_arcs + PASS_VERTEX * self._n) // PUSH_COST
         shared = False
         size = math.inf
@@ -346,20 +368,67 @@ class PageRank(RandomWalk):
                 pushes = work[PUSHES]
                 # A pass has counted what is over its limits already.
                 costs = kernels.push_cost(*self._pulls.over) if shared else 0
-                if costs <= cost_max and kernels.solve(rows, limits, level, self.damping, cost_max, system, work):
+                if costs <= cost_max and self._push(graph, system, limits, level, cost_max, work):
                     return
                 if shared and work[PUSHES] > pushes:
                     shared = False
                     cost_max *= 2
             anew = False
             if not shared:
-                self._pulls.begin(graph.in_rows(), rows.degrees, self._n, _estimate(system))
+                self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
                 shared = True
                 size = math.inf
             self._pass(graph, system, limits, work)
             if self._pulls.size > SLOW * size:
                 cost_max *= 2
             size = self._pulls.size
+
+    def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
+        """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
+        rows = graph.out_rows()
+        capacity = system.value.size
+        costs = np.empty(-(-capacity // STRETCH), np.int64)
+        kernels.look(rows, limits, 0, capacity, system, costs)
+        while True:
+            outcome, level, cut = kernels.solve(
+                rows, limits, level, self.damping, cost_max, self._push_alone, costs, system, self._outbox, work
+            )
+            if outcome != DIVIDE:
+                return bool(outcome == SOLVED)
+            self._sweep_divided(rows, limits, level, cut, costs, system, work)
+            level = max(1.0, 0.5 * level)
+
+    def _sweep_divided(
+        self,
+        rows: RowView,
+        limits: Limits,
+        level: float,
+        cut: int,
+        costs: npt.NDArray[np.int64],
+        system: System,
+        work: Work,
+    ) -> None:
+        """One sweep by two threads, of the vertices before ``cut`` and of the others; and the next one's costs."""
+        capacity = system.value.size
+        if self._outbox.sent.size != capacity:
+            self._outbox = Outbox(np.zeros(capacity), np.zeros(capacity // BLOCK, np.uint8))
+        outbox = self._outbox
+        sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
+
+        def sweep(begin: int, end: int, part: int) -> None:
+            kernels.sweep(rows, limits, level, self.damping, begin, end, system, outbox, sums[part], works[part])
+
+        def finish(begin: int, end: int, part: int) -> None:
+            kernels.deliver(limits, begin, end, system, outbox, sums[part])
+            kernels.look(rows, limits, begin, end, system, costs)
+
+        pair = self._pulls.pair
+        pair.run(lambda: sweep(0, cut, 0), lambda: sweep(cut, capacity, 1))
+        pair.run(lambda: finish(0, cut, 0), lambda: finish(cut, capacity, 1))
+        system.sums[:] += sums.sum(axis=0)
+        work += works.sum(axis=0)
+        # Both parts together are one.
+        work[SWEEPS] -= 1
 
     def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
         self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)

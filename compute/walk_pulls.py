@@ -93,13 +93,13 @@ def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _share_out(n, damping, out_degrees, estimate, shares, sums):  # type: ignore[no-untyped-def]
-    """Shares of value + residual, and the sums that the next pass's factor needs."""
+def _share_out(begin, end, damping, out_degrees, estimate, shares, sums):  # type: ignore[no-untyped-def]
+    """Shares of value + residual of vertices begin .. end - 1, and the sums that the next pass's factor needs."""
     value = estimate.value
     residual = estimate.residual
     mass = 0.0
     passed_on = 0.0
-    for v in range(n):
+    for v in range(begin, end):
         y = value[v] + residual[v]
         mass += y
         degree = np.float64(out_degrees[v])
@@ -231,7 +231,17 @@ class Pulls:
         self._alone = self.edges < _ALONE
         self._restarts = float(estimate.rhs[:n].sum(dtype=np.float64))
         self._sums[:] = 0
-        _share_out(n, self._damping, out_degrees, estimate, self._shares, self._sums[0])
+
+        def share_out(begin: int, end: int, part: int) -> None:
+            _share_out(begin, end, self._damping, out_degrees, estimate, self._shares, self._sums[part])
+
+        # In two parts on one thread, too: sums are to be the same.
+        half = n // 2 // _GRAIN * _GRAIN
+        if self._alone:
+            share_out(0, half, 0)
+            share_out(half, n, 1)
+        else:
+            self.pair.run(lambda: share_out(0, half, 0), lambda: share_out(half, n, 1))
 
     def step(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], estimate: Estimate, limits: Limits) -> None:
         """One pass: ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged."""

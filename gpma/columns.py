@@ -17,6 +17,7 @@ import os
 import resource
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from .arrays import Slots
 _MAP_NORESERVE = 0x4000
 # Fault pages in as if they were written, contents unchanged; Linux 5.14 and later. mmap.madvise would not do: it
 # keeps the interpreter lock.
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_WRITE, _MADV_DONTNEED = 23, 4
 # How the system accounts for memory (proc(5)); under strict accounting MAP_NORESERVE means nothing.
 _OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
@@ -123,8 +124,15 @@ class Columns:
 
     def populate(self, first: int, last: int) -> bool:
         """Have pages for leaves first..last; False where the system cannot say."""
+        return self._advise(first, last, _MADV_POPULATE_WRITE)
+
+    def give_back(self, first: int, last: int) -> bool:
+        """Give back the pages of leaves first..last, of which nothing is used; False where that is refused."""
+        return self._advise(first, last, _MADV_DONTNEED)
+
+    def _advise(self, first: int, last: int, advice: int) -> bool:
         return all(
-            _libc.madvise(begin, end - begin, _MADV_POPULATE_WRITE) == 0
+            _libc.madvise(begin, end - begin, advice) == 0
             for begin, end in self._pages(first, last)
             if begin < end
         )
@@ -146,8 +154,11 @@ class Columns:
         return pages
 
 
-class Populator:
-    """A thread that gets pages for the new leaves of a grown array, from the last ones on."""
+class Pages:
+    """A thread that gets pages for the new leaves of a grown array, or gives back those of one that shrank.
+
+    It begins with the last ones. There is one such piece of work at a time: a new one ends the one before it.
+    """
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -156,27 +167,37 @@ class Populator:
 
     @property
     def done(self) -> bool:
-        """All pages that were asked for are there, or will not come."""
+        """All pages that were asked for are there, or will not come; or all are gone."""
         return self._work is None or self._work.done()
 
-    def start(self, columns: Columns, first: int, last: int) -> None:
-        """Begin with leaves first..last; without a reservation, or for few leaves, there is nothing to do.
+    def get(self, columns: Columns, first: int, last: int) -> None:
+        """Begin to get pages for leaves first..last; nothing is to be done for few leaves.
 
         Never fails: without this thread pages come when they are touched.
         """
+        self._start(columns, columns.populate, first, last)
+
+    def give_back(self, columns: Columns, first: int, last: int) -> None:
+        """Begin to give back the pages of leaves first..last; ``stop`` before these are used again.
+
+        Never fails: without this thread the pages stay.
+        """
+        self._start(columns, columns.give_back, first, last)
+
+    def _start(self, columns: Columns, advise: Callable[[int, int], bool], first: int, last: int) -> None:
+        self.stop()
         if columns.memory is None or last - first < _PIECE_LEAVES:
             return
-        self.stop()
         self._stop.clear()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
         try:
-            self._work = self._thread.submit(_populate, columns, first, last, self._stop)
-        except RuntimeError:  # no more threads, or the process ends: the pages come when they are touched
+            self._work = self._thread.submit(_in_pieces, advise, first, last, self._stop)
+        except RuntimeError:  # no more threads, or the process ends: pages stay as they are
             self.close()
 
     def stop(self) -> None:
-        """Leave off; returns when no more pages will come."""
+        """Leave off; returns when no more pages will come or go."""
         self._stop.set()
         if self._work is not None:
             self._work.result()
@@ -190,9 +211,9 @@ class Populator:
             self._thread = None
 
 
-def _populate(columns: Columns, first: int, last: int, stop: threading.Event) -> None:
+def _in_pieces(advise: Callable[[int, int], bool], first: int, last: int, stop: threading.Event) -> None:
     for end in range(last, first, -_PIECE_LEAVES):
-        if stop.is_set() or not columns.populate(max(first, end - _PIECE_LEAVES), end):
+        if stop.is_set() or not advise(max(first, end - _PIECE_LEAVES), end):
             return
 
 

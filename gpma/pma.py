@@ -5,11 +5,12 @@ or two cores: keys ``src << 32 | dst`` in ascending order in an array with gaps,
 together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
 ``arrays.py`` and ``columns.py`` the columns and their memory, and the kernels are in ``sorting.py`` (order a
 batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be redistributed),
-``migration.py`` (grow) and ``spread.py`` (load, export).
+``migration.py`` (grow, shrink) and ``spread.py`` (load, export).
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from . import merge, migration, search, sorting, spread, windows
 from .arrays import DELETED, INSERTED, RowIndex
-from .columns import Columns, Populator
+from .columns import Columns, Pages
 from .edges import (
     EMPTY_KEY,
     ChangeReport,
@@ -28,6 +29,7 @@ from .edges import (
     Vertices,
     Weights,
 )
+from .gather import gather
 from .invariants import (
     State,
     wrong_keys,
@@ -37,7 +39,7 @@ from .invariants import (
     wrong_stretch,
     wrong_windows,
 )
-from .layout import FILL, LEAF_SHIFT, Layout
+from .layout import FILL, LEAF_SHIFT, SHARE_FULL, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
@@ -78,8 +80,10 @@ class PackedMemoryArray:
         self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
         self._slots = self._columns.slots(self._layout.n_leaves)
         self._slots.heads[0] = 0
-        self._populator = Populator()
-        # While a migration goes on: the edges left of the stretch, and up to how many edges it waits for pages.
+        self._pages = Pages()
+        # While a migration goes on: whether it shrinks the array, the edges left of the stretch, and up to how
+        # many edges it waits for pages.
+        self._shrinks = False
         self._edges_left = 0
         self._patient_until = 0
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
@@ -97,7 +101,7 @@ class PackedMemoryArray:
 
     @property
     def migrating(self) -> bool:
-        """The array has grown, and has not yet spread into all of its leaves."""
+        """The array has grown and has not yet spread into all of its leaves, or it leaves some of them."""
         return self._slots.stretch_begin < self._slots.stretch_end
 
     def ensure_vertices(self, n_vertices: int) -> None:
@@ -173,7 +177,7 @@ class PackedMemoryArray:
         2. Redistribute windows with these edges; or everything, into other leaves, where the batch leaves too
            many or too few edges for the present ones.
         3. Fill the report, and let shortened rows begin where they now do.
-        4. Let some edges migrate; or begin to grow, if it is time.
+        4. Let some edges migrate; or begin to grow or to shrink, if it is time.
         """
         parts, n_edges, layout, at_once, columns, other = plan
         if not parts:
@@ -191,16 +195,19 @@ class PackedMemoryArray:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
             slots_moved = self._redistribute(written.n_pending)
+        fewer = n_edges < self._n_edges
         self._n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
-        if self.migrating:
-            if self._populator.done or n_edges > self._patient_until:
-                slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
-        elif not at_once and layout is not self._layout:
-            self._open_stretch(layout)
         if other is not None and layout.n_leaves < n_leaves_before:
             self._move_to(other, layout.n_leaves)
         self._layout = layout
+        if self.migrating:
+            slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
+        elif layout.n_leaves > n_leaves_before and not at_once:
+            self._begin_to_grow(n_leaves_before)
+        elif n_edges < layout.edges_few and fewer and self._columns.memory is not None:
+            slots_moved += self._begin_to_shrink()
+            slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
             self._n_windows = 0
@@ -209,7 +216,7 @@ class PackedMemoryArray:
     def close(self) -> None:
         """End the threads; what comes later is done by the caller's."""
         self._pair.close()
-        self._populator.close()
+        self._pages.close()
 
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
@@ -249,12 +256,7 @@ class PackedMemoryArray:
         vertices = column(vertices, np.uint32)
         if vertices.size and int(vertices.max()) >= self._n_vertices:
             raise IndexError(f"vertex {int(vertices.max())} of {self._n_vertices}")
-        offsets = np.zeros(vertices.size + 1, np.int64)
-        np.cumsum(self._rows.degrees[vertices], out=offsets[1:])
-        neighbors = np.empty(offsets[-1], np.uint32)
-        weights = np.empty(offsets[-1] if self.weighted else 0, np.float32)
-        search.gather_rows(self.view(), vertices, offsets, neighbors, weights)
-        return SubCSR(vertices, offsets, neighbors, weights if self.weighted else None)
+        return gather(self.view(), vertices, weighted=self.weighted, pair=self._pair)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held, by structure: slots, leaves, rows, scratch.
@@ -282,7 +284,8 @@ class PackedMemoryArray:
         if problems:
             return problems
         found = self._work.windows
-        spans = zip(found.begin[: self._n_windows].tolist(), found.end[: self._n_windows].tolist(), strict=True)
+        n = self._n_windows
+        spans = zip(found.new_begin[:n].tolist(), found.new_end[:n].tolist(), strict=True)
         keys = self.export().keys
         return (
             wrong_keys(state, keys)
@@ -367,7 +370,7 @@ class PackedMemoryArray:
         layout, slots, work = self._layout, self._slots, self._work
         found = work.windows
         n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
-        moved, half, closes_stretch = windows.divide_windows(slots, found, n)
+        moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
             merge.redistribute(slots, self._rows.leaf, work.pending, found, first, last)
@@ -376,22 +379,18 @@ class PackedMemoryArray:
             self._pair.run(lambda: redistribute(0, half), lambda: redistribute(half, n))
         else:
             redistribute(0, n)
-        if closes_stretch:
-            self._slots = self._columns.slots(layout.n_leaves)
+        if self.migrating:
+            stretch = (stretch_begin, stretch_end) if stretch_begin < stretch_end else None
+            self._slots = self._columns.slots(layout.n_leaves, stretch)
         self._n_windows = n
         return int(moved)
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
         """Spread everything over so many leaves, with the new edges that wait; returns the slots written."""
         before = self._layout.n_leaves
-        merge.resize(
-            self._columns.slots(max(before, n_leaves)),
-            self._rows.leaf,
-            self._work.pending,
-            n_waiting,
-            before,
-            n_leaves,
-        )
+        self._pages.stop()
+        slots = self._columns.slots(max(before, n_leaves))
+        merge.resize(slots, self._rows.leaf, self._work.pending, n_waiting, 0, before, n_leaves)
         self._columns.prefer_large_pages(n_leaves)
         self._release(n_leaves, before)
         self._slots = self._columns.slots(n_leaves)
@@ -403,43 +402,82 @@ class PackedMemoryArray:
         soon = 2 * n_edges - self._n_edges > layout.edges_max and n_edges > FILL * layout.n_slots
         return n_edges > layout.edges_many or soon
 
-    def _open_stretch(self, layout: Layout) -> None:
-        before, after = self._layout.n_leaves, layout.n_leaves
+    def _begin_to_grow(self, before: int) -> None:
+        """Open a stretch behind the last one of so many leaves."""
+        after = self._layout.n_leaves
+        self._shrinks = False
         self._edges_left = self._n_edges
         self._patient_until = self._n_edges + self._n_edges // PATIENCE
         self._n_windows = 0  # the bounds are others now
         self._columns.prefer_large_pages(after)
-        self._populator.start(self._columns, before, after)
+        self._pages.get(self._columns, before, after)
         self._slots = self._columns.slots(after, (before, after))
+
+    def _begin_to_shrink(self) -> int:
+        """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
+        slots = self._slots
+        begin, end, before = migration.sparse_block(slots)
+        edges = int(slots.counts[begin:end].sum(dtype=np.int64))
+        stretch_begin = begin + max(1, math.ceil(edges / SHARE_FULL))
+        if stretch_begin >= end:
+            return 0
+        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, stretch_begin)
+        self._shrinks = True
+        self._edges_left = before + edges
+        self._patient_until = 0
+        self._n_windows = 0
+        self._slots = self._columns.slots(slots.counts.size, (stretch_begin, end))
+        return edges
+
+    def _end_shrinking(self) -> None:
+        """Cut off the leaves that nothing uses any more, as far as the edges can do without them."""
+        used, before = self._slots.stretch_begin, self._layout.n_leaves
+        self._layout = self._layout.cut(used, self._n_edges)
+        n_leaves = self._layout.n_leaves
+        self._slots = self._columns.slots(n_leaves, (used, n_leaves) if used < n_leaves else None)
+        self._shrinks = False
+        self._pages.give_back(self._columns, n_leaves, before)
 
     def _migrate(self, edges: int) -> int:
         """Let about so many edges migrate; returns the slots written."""
+        if not self.migrating or not (self._shrinks or self._pages.done or self._n_edges > self._patient_until):
+            return 0
         self._n_windows = 0
         moved = 0
-        edges = min(edges, self._edges_left)
         n_leaves = self._slots.counts.size
+        if self._shrinks and self._n_edges > self._layout.edges_enough:
+            self._shrinks = False
+        edges = min(edges, self._n_edges - self._edges_left if self._shrinks else self._edges_left)
         while self.migrating and moved < edges:
-            divided = self._threads > 1 and edges - moved >= DIVIDED_MOVES_MIN
+            room = self._slots.stretch_end - self._slots.stretch_begin
+            divided = self._threads > 1 and min(edges - moved, room << LEAF_SHIFT) >= DIVIDED_MOVES_MIN
             some, begin, end = (self._step if divided else self._steps)(edges - moved)
             if some == 0:
                 # The left part is too sparse for steps. That takes many deletions, which cost as much.
-                merge.resize(self._slots, self._rows.leaf, self._work.pending, 0, n_leaves, n_leaves)
+                merge.resize(self._slots, self._rows.leaf, self._work.pending, 0, 0, n_leaves, n_leaves)
                 begin = end
                 moved += self._n_edges
             moved += some
-            self._edges_left -= some
+            self._edges_left += some if self._shrinks else -some
             self._slots = self._columns.slots(n_leaves, (begin, end) if begin < end else None)
+        if self._shrinks and self._slots.stretch_end == n_leaves:
+            self._end_shrinking()
         return moved
 
     def _steps(self, edges: int) -> tuple[int, int, int]:
         """Steps until about so many edges moved; returns how many did, and the stretch."""
-        done: tuple[int, int, int] = migration.migrate(self._slots, self._rows.leaf, self._edges_left, edges)
+        done: tuple[int, int, int] = migration.migrate(
+            self._slots, self._rows.leaf, self._shrinks, self._edges_left, edges
+        )
         return done
 
     def _step(self, edges: int) -> tuple[int, int, int]:
         """One step of at most so many edges, by two threads; returns as ``_steps`` does."""
         slots, row_leaf = self._slots, self._rows.leaf
-        step = migration.plan_step(slots, self._edges_left, edges)
+        if self._shrinks:
+            step = migration.plan_right(slots, edges)
+        else:
+            step = migration.plan_left(slots, self._edges_left, edges)
         middle = (step.begin + step.end) // 2
         if middle > step.begin:
             self._pair.run(
@@ -450,7 +488,7 @@ class PackedMemoryArray:
             migration.move(slots, row_leaf, step, step.begin, step.end)
         if step.edges:
             migration.vacate(slots, step)
-        return step.edges, step.stretch_begin, step.begin
+        return step.edges, step.stretch_begin, step.stretch_end
 
     def _other_columns(self, layout: Layout) -> Columns | None:
         """New columns for an array of this layout, unless the present ones will do."""
@@ -462,7 +500,7 @@ class PackedMemoryArray:
 
     def _release(self, n_leaves: int, n_leaves_before: int) -> None:
         if n_leaves < n_leaves_before:
-            self._populator.stop()
+            self._pages.stop()
             self._columns.release(n_leaves, n_leaves_before)
 
     def _move_to(self, columns: Columns, n_leaves: int) -> None:
@@ -537,5 +575,15 @@ def warm_up() -> None:
             array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
             first += 500
         array.apply(few)
+        if array.migrating:
+            array._step(1)
+        # Until it shrinks, in the same way.
+        array.load(array.export())
+        keys = array.export().keys
+        array.apply(EdgeBatch(keys[: keys.size // 3], np.zeros(keys.size // 3, np.uint8)))
+        begin = keys.size // 3
+        while begin < keys.size and not array.migrating:
+            array.apply(EdgeBatch(keys[begin : begin + 8], np.zeros(8, np.uint8)))
+            begin += 8
         if array.migrating:
             array._step(1)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numba as nb
 import numpy as np
-import numpy.typing as npt
 
 from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Slots, Updates
-from .edges import Keys, Ops, Vertices, Weights
+from .edges import Keys, Offsets, Ops, Vertices, Weights
 from .intrinsics import copy, prefetch
 from .layout import LEAF_SHIFT
-from .rows import LOW, RowView, first_slot
 from .sorting import Packing, SortScratch, order_part
-
-Offsets = npt.NDArray[np.int64]
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -188,35 +184,3 @@ def find_slots(slots: Slots, wanted: Keys, found: Offsets) -> None:
         end = base + np.int64(counts[leaf])
         slot = base + find_place(keys, base, end, key)
         found[i] = slot if slot < end and keys[slot] == key else np.int64(-1)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def gather_rows(
-    rows: RowView,
-    vertices: Vertices,
-    offsets: Offsets,
-    neighbors: Vertices,
-    weights: Weights,
-) -> None:
-    """Copy the rows of the vertices behind each other; ``offsets`` says where each begins."""
-    for x in range(vertices.size):
-        out = offsets[x]
-        remaining = offsets[x + 1] - out
-        if remaining == 0:
-            continue
-        u: Int = np.int64(vertices[x])
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            end = min(
-                (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]),
-                slot + remaining,
-            )
-            for i in range(slot, end):
-                neighbors[out + i - slot] = np.uint32(rows.keys[i] & LOW)
-            if weights.size:
-                for i in range(slot, end):
-                    weights[out + i - slot] = rows.weights[i]
-            out += end - slot
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift

@@ -143,6 +143,34 @@ def test_coverage_rises_from_nothing_to_all() -> None:
     assert step.ended == Pass(EPOCH, EPOCH, step.ended.seconds, 0)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_slice_reads_no_more_than_it_is_given_but_a_hub_of_which_it_warns(
+    directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time stands still, so that a slice is always given the same work: as much as the least pace allows."""
+    monkeypatch.setattr(module, "FIRST_WORK", 2_000)
+    kept = two_islands(directed)
+    kept.auditor = Auditor(kept.graph, kept.engine, clock=lambda: 0.0)
+    star = 20_000
+    spokes = np.arange(400, 400 + star)
+    kept.apply(EdgeBatch.of(spokes, np.full(star, 7)), 400 + star)
+    kept.apply(EdgeBatch.of(np.full(star, 8), spokes), 400 + star)
+    seconds = 2_000 * module.PACE_MIN
+    alone: dict[str, int] = {}
+    ended = None
+    while ended is None:
+        is_whole = kept.auditor.next_is_whole(seconds)
+        step = kept.auditor.step(seconds, EPOCH)
+        ended = step.ended
+        assert step.violations == ()
+        if is_whole:
+            alone[step.target] = alone.get(step.target, 0) + 1
+        else:  # ranks read every in-edge twice
+            assert step.edges_read <= 2 * 2_000
+    # Both hubs, what only ``audit_whole`` sees, and of the storage its totals alone: a leaf is never too long.
+    assert alone == {STORAGE: 1, "hops": 3, "parts": 3, "ranks": 3, "paths": 3}
+
+
 def test_vertices_that_come_during_a_pass_are_covered() -> None:
     kept = two_islands()
     while kept.auditor.step(SLICE, EPOCH).target != "parts":

@@ -448,6 +448,100 @@ def test_no_batch_pays_for_growth() -> None:
     assert array.check() == []
 
 
+# Shrinking by and by.
+
+
+def deleted(keys: Keys) -> EdgeBatch:
+    return EdgeBatch(keys, np.zeros(keys.size, np.uint8))
+
+
+@pytest.mark.parametrize("order", ["random", "ascending", "descending", "stretches"])
+@pytest.mark.parametrize(("back", "threads"), [(0.0, 2), (0.3, 1), (0.7, 2)])
+def test_shrinking_goes_on_in_order_whatever_comes(order: str, back: float, threads: int) -> None:
+    """Batches of deletions in some order, ``back`` of them inserted again later, until nothing is left."""
+    rng = np.random.default_rng(40)
+    with thresholds(divided=30):
+        array = PackedMemoryArray(weighted=True, threads=threads)
+        array.ensure_vertices(100)
+        keys = np.unique(pack(rng.integers(0, 100, 12_000), rng.integers(0, 2**31, 12_000)))
+        model = Columns(keys, np.ones(keys.size, np.float32))
+        array.load(EdgeList(model.keys, model.weights))
+        begun, shrank = 0, 0
+        for step in range(600):
+            n, size = min(int(rng.choice([1, 10, 60])), model.keys.size), model.keys.size
+            first = {"ascending": 0, "descending": size - n, "stretches": int(rng.integers(0, size - n + 1))}
+            chosen = rng.choice(model.keys, n) if order == "random" else model.keys[first[order] :][:n]
+            again = rng.choice(keys, int(back * n))
+            batch = np.concatenate([chosen, again])
+            ops = np.repeat(np.array([0, 1], np.uint8), [chosen.size, again.size])
+            weights = rng.integers(1, 100, batch.size).astype(np.float32)
+            before, n_leaves = array.migrating, array._layout.n_leaves
+            array.apply(EdgeBatch(batch, ops, weights))
+            model.apply(batch, ops, weights)
+            assert array.check() == [], step
+            edges = array.export()
+            assert np.array_equal(edges.keys, model.keys) and np.array_equal(edges.weights, model.weights)
+            assert array.has_edge(model.keys).all()
+            begun += array.migrating and not before
+            shrank += array._layout.n_leaves < n_leaves
+    assert begun >= 1 and shrank >= 1
+
+
+def test_no_batch_pays_for_shrinking() -> None:
+    array = loaded(400_000, 1 << 14, seed=41)
+    keys = np.random.default_rng(42).permutation(array.export().keys)
+    shrank, most = 0, 0
+    for begin in range(0, 360_000, 1000):
+        before = n_slots(array)
+        moved = array.apply(deleted(keys[begin : begin + 1000])).slots_moved
+        most = max(most, moved)
+        shrank += n_slots(array) < before
+    assert 3 <= shrank <= 6
+    # Twenty per update, a leaf more, and the usual windows: nowhere near the edges that there are.
+    assert most <= 25 * 1000
+    assert array.check() == []
+
+
+def test_an_array_that_shrinks_grows_again_where_edges_come_back() -> None:
+    array = loaded(400_000, 1 << 14, seed=43)
+    keys = np.random.default_rng(44).permutation(array.export().keys)
+    begin = 0
+    while not array.migrating:
+        array.apply(deleted(keys[begin : begin + 1000]))
+        begin += 1000
+    held = n_slots(array)
+    with thresholds(migrated=1, divided=10**9):
+        while array.migrating:
+            begin -= 1000
+            assert array.apply(EdgeBatch(keys[begin : begin + 1000], np.ones(1000, np.uint8))).slots_moved < 40_000
+            assert array.check() == []
+            if not array._shrinks:
+                break
+    assert n_slots(array) == held and array.migrating
+    while array.migrating:
+        begin -= 1000
+        array.apply(EdgeBatch(keys[begin : begin + 1000], np.ones(1000, np.uint8)))
+    assert np.array_equal(array.export().keys, np.sort(keys[begin:]))
+    assert array.check() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_shrinking_by_and_by_gives_memory_back_too() -> None:
+    array = loaded(4_000_000, 1 << 14, seed=45)
+    keys = np.random.default_rng(46).permutation(array.export().keys)
+    array.apply(deleted(keys[:20_000]))
+    before, held = resident_bytes(), n_slots(array)
+    for begin in range(20_000, 2_000_000, 20_000):
+        array.apply(deleted(keys[begin : begin + 20_000]))
+    while array._pages._work is not None and not array._pages.done:
+        pass
+    assert n_slots(array) < 0.7 * held
+    assert resident_bytes() < before - 8 * 0.25 * held
+    # What was given back is used again.
+    array.apply(EdgeBatch(keys[:2_000_000], np.ones(2_000_000, np.uint8)))
+    assert array.check() == []
+
+
 def test_memory_while_growing_is_bounded() -> None:
     array = loaded(400_000, 1 << 14, seed=18)
     rng = np.random.default_rng(19)
@@ -500,7 +594,7 @@ def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     while not array.migrating:
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
     begin, end = array._slots.stretch_begin, array._slots.stretch_end
-    array._populator.stop()
+    array._pages.stop()
     array._columns.release(begin, end)
     without = resident_bytes()
     assert array._columns.populate(begin, end)
@@ -508,14 +602,14 @@ def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     assert not array._slots.counts[begin:end].any()
     array._columns.release(begin, end)
     assert resident_bytes() < without + 8 * (end - begin) * LEAF_SLOTS // 2
-    array._populator.start(array._columns, begin, end)
+    array._pages.get(array._columns, begin, end)
     array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
-    array._populator.stop()
+    array._pages.stop()
     assert array.check() == []
 
 
 def test_a_migration_waits_for_its_pages_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns.Populator, "done", property(lambda self: False))
+    monkeypatch.setattr(columns.Pages, "done", property(lambda self: False))
     array = loaded(20_000, 1 << 10, seed=31)
     rng = np.random.default_rng(32)
     waited, begun_at = 0, 0

@@ -75,15 +75,14 @@ class DevicePackedArray:
         Raises:
             MemoryError: there is not enough; nothing was changed.
         """
-        room = int(self._rows.degrees.size)
+        room = self._rows.room
         if n_vertices > room:
             with self.stream:
                 rows = new_rows(max(n_vertices, int(room * ROOM)))
-                for new, old in zip(rows, self._rows, strict=True):
-                    new[:room] = old
+                rows.pairs[: self._rows.pairs.size] = self._rows.pairs
             self._rows = rows
-            self._point()
         self._n_vertices = max(self._n_vertices, n_vertices)
+        self._point()
 
     def load(self, edges: EdgeList) -> None:
         """Replace the contents by these edges (ascending keys, no key twice; NumPy or CuPy columns).
@@ -120,12 +119,12 @@ class DevicePackedArray:
             return self._empty_report()
         columns = self._staging.bring(batch, weighted=self.weighted)
         pipeline = self._pipeline
-        pipeline.begin(columns, self._n_vertices)
+        pipeline.begin(columns)
         if self._n_edges + n > self._edges_max or n > REBUILD_SHARE * self._n_edges:
             report = self._apply_rebuilding(columns, n)
             if report is not None:
                 return report
-            pipeline.begin(columns, self._n_vertices)
+            pipeline.begin(columns)
         flags = self._try_small() if n <= SMALL_MAX else HEAVY
         if flags == HEAVY:
             flags = pipeline.large()
@@ -191,7 +190,7 @@ class DevicePackedArray:
         return {
             "slots": slots.keys.nbytes + (slots.weights.nbytes if slots.weights is not None else 0),
             "leaves": sum(array.nbytes for array in slots[2:]),
-            "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
+            "rows": self._rows.pairs.nbytes,
             "scratch": self._pipeline.memory_bytes() + self._staging.memory_bytes(),
         }
 
@@ -288,7 +287,7 @@ class DevicePackedArray:
     def _point(self) -> None:
         """Tell everybody where the arrays are now."""
         self._edges_min, self._edges_max = self._layout.edges_min, self._layout.edges_max
-        self._pipeline.point_at_array(self._slots, self._rows, self._layout, self._leaf_least)
+        self._pipeline.point_at_array(self._slots, self._rows, self._n_vertices, self._layout, self._leaf_least)
 
     def _report(self, columns: Columns, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
         work = self._pipeline.work

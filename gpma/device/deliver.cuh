@@ -32,10 +32,10 @@ __device__ __forceinline__ void expect(const State& state, u32 i, const Record& 
 }
 
 // Whether the row of this key exists; remembers one that does not.
-__device__ __forceinline__ bool row_exists(const State& state, const Batch& batch, u64 key)
+__device__ __forceinline__ bool row_exists(const State& state, u64 key)
 {
     const u32 row = u32(key >> 32);
-    if (row < batch.n_vertices) return true;
+    if (row < state.n_vertices) return true;
     atomicMax(&state.counters->bad_row, min(row, NO_LEAF - 1) + 1);
     return false;
 }
@@ -69,7 +69,7 @@ template <u32 LANES> __device__ __forceinline__ void locate_small(const State& s
         const u32 i = first + lane_number() / LANES, known = min(i, batch.n - 1);
         const u64 key = batch.keys[known];
         const Record record = record_of(batch, known, key);
-        const bool exists = row_exists(state, batch, key);
+        const bool exists = row_exists(state, key);
         if (i < batch.n && lane_number() % LANES == 0 && !exists) state.update_leaf[i] = NO_LEAF;
         const u32 leaf = locate<LANES>(state, exists ? key : 0);
         if (i < batch.n && lane_number() % LANES == 0 && exists) deliver_to_owner(state, i, leaf, record);
@@ -80,7 +80,7 @@ template <u32 LANES> __device__ __forceinline__ void locate_small(const State& s
 __device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
 {
     const u64 key = batch.keys[min(i, batch.n - 1)];
-    const bool counts = row_exists(state, batch, key) && i < batch.n;
+    const bool counts = row_exists(state, key) && i < batch.n;
     const u32 leaf = counts ? locate<1>(state, key) : NO_LEAF;
     const u32 peers = __match_any_sync(ALL_LANES, leaf);
     const u32 leader = __ffs(peers) - 1;

@@ -96,7 +96,7 @@ __device__ __forceinline__ void count_degrees(const State& state, bool mine, u64
     const u32 others = (__ballot_sync(ALL_LANES, mine && row != first_row) >> first_lane) & 0xffff;
     const int change = others ? int(added >> position & 1) - int(removed >> position & 1)
                               : (position == 0 ? __popc(added) - __popc(removed) : 0);
-    if (change) atomicAdd(state.degrees + row, u32(change));
+    if (change) atomicAdd(&state.rows[row].degree, u32(change));
 }
 
 // What a lane knows of its update, and of the tile's in masks of its lanes.

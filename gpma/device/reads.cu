@@ -11,17 +11,17 @@ __device__ __forceinline__ u64 n_threads() { return u64(gridDim.x) * blockDim.x;
 
 // found[i]: whether the edge keys[i] is there.
 extern "C" __global__ __launch_bounds__(READ_THREADS) void has_edges(
-    const __grid_constant__ State state, u32 n_vertices, const u64* keys, u64 n, bool* found)
+    const __grid_constant__ State state, const u64* keys, u64 n, bool* found)
 {
-    for (u64 i = thread_number(); i < n; i += n_threads()) found[i] = find_slot(state, keys[i], n_vertices) != NO_SLOT;
+    for (u64 i = thread_number(); i < n; i += n_threads()) found[i] = find_slot(state, keys[i]) != NO_SLOT;
 }
 
 // weights[i]: the weight of the edge keys[i]; NaN where there is none.
 extern "C" __global__ __launch_bounds__(READ_THREADS) void weights_of_edges(
-    const __grid_constant__ State state, u32 n_vertices, const u64* keys, u64 n, float* weights)
+    const __grid_constant__ State state, const u64* keys, u64 n, float* weights)
 {
     for (u64 i = thread_number(); i < n; i += n_threads()) {
-        const u64 slot = find_slot(state, keys[i], n_vertices);
+        const u64 slot = find_slot(state, keys[i]);
         weights[i] = slot == NO_SLOT ? __int_as_float(0x7fc00000) : load_edge(state, slot).weight;
     }
 }

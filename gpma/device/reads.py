@@ -72,9 +72,7 @@ class RowWalk(NamedTuple):
 def has_edge(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
     """bool[n]: which of these edges are there."""
     found = allocate(keys.size, bool)
-    _launch(
-        rows, "has_edges", keys.size, (rows.state, np.uint32(rows.n_vertices), keys, np.uint64(keys.size), found)
-    )
+    _launch(rows, "has_edges", keys.size, (rows.state, keys, np.uint64(keys.size), found))
     return found
 
 
@@ -91,7 +89,7 @@ def weights_of(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
         rows,
         "weights_of_edges",
         keys.size,
-        (rows.state, np.uint32(rows.n_vertices), keys, np.uint64(keys.size), weights),
+        (rows.state, keys, np.uint64(keys.size), weights),
     )
     return weights
 

@@ -121,7 +121,7 @@ class SortedUpdates:
         run.structure["ranks"], run.structure["leaf_begin"] = address(ranks), address(leaf_begin)
         target = np.zeros(1, STATE)
         point_at(target, new)
-        target["row_leaf"], target["n_leaves"] = address(rows.leaf), layout.n_leaves
+        target["rows"], target["n_leaves"] = address(rows.pairs), layout.n_leaves
         edges = np.uint64(n_edges)
         arguments = (pipeline.state, target, pipeline.batch, run.structure, edges)
         self._launch("find_leaf_begins", _ceil(n_leaves + 1), (pipeline.state, run.structure))

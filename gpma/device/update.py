@@ -56,6 +56,8 @@ BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
+# Records number updates by 31 bits.
+UPDATES_MAX = (1 << 31) - 1
 # How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
 SPINS_MAX = 20_000
 
@@ -134,15 +136,17 @@ class Pipeline:
         assert self._work is not None
         return self._work
 
-    def point_at_array(self, slots: Slots, rows: RowIndex, layout: Layout, leaf_least: int) -> None:
+    def point_at_array(
+        self, slots: Slots, rows: RowIndex, n_vertices: int, layout: Layout, leaf_least: int
+    ) -> None:
         """From here on batches go to this array."""
         point_at(self.state, slots)
-        self.state["row_leaf"], self.state["degrees"] = address(rows.leaf), address(rows.degrees)
+        self.state["rows"], self.state["n_vertices"] = address(rows.pairs), n_vertices
         self._n_leaves = layout.n_leaves
         self.state["n_leaves"], self.state["height"] = layout.n_leaves, layout.height
         self.state["leaf_least"] = leaf_least
 
-    def begin(self, columns: Columns, n_vertices: int) -> None:
+    def begin(self, columns: Columns) -> None:
         """Take room for a batch, and make it the one that kernels see.
 
         Raises:
@@ -150,7 +154,7 @@ class Pipeline:
         """
         n = int(columns.keys.size)
         if n > self._room:
-            self._reserve(max(n, int(self._room * ROOM)))
+            self._reserve(max(n, min(int(self._room * ROOM), UPDATES_MAX)))
         self._n = n
         BATCH_FIELDS.pack_into(
             self._batch_bytes,
@@ -159,8 +163,8 @@ class Pipeline:
             columns.ops.data.ptr,
             0 if columns.weights is None else columns.weights.data.ptr,
             n,
-            n_vertices,
             self.next_sequence(),
+            0,
             0,
         )
 
@@ -254,6 +258,8 @@ class Pipeline:
         return self.wait()
 
     def _reserve(self, room: int) -> None:
+        if room > UPDATES_MAX:
+            raise MemoryError(f"a batch has room for {UPDATES_MAX} updates, not {room}")
         # The old ones go first: they may be what the new ones need. Without them no batch has begun.
         self._work, self._room = None, 0
         with self.stream:  # what is set to zero is so before kernels look
