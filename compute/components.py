@@ -81,6 +81,7 @@ class Components(Program):
         n = graph.n_vertices
         self._grow(n)
         self._n, self._n_dead = n, n - graph.n_alive
+        self._sorted = SortedVertices(self._order)  # a program that stood still has not heard who was renamed
         out, in_, both = _rows(graph)
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
@@ -96,6 +97,7 @@ class Components(Program):
         before, self._n = self._n, graph.n_vertices
         self._n_dead = self._n - graph.n_alive
         self._grow(self._n)
+        self._sorted.renamed(change.revived_vertices)
         self._new_run()
         if self._n > before:
             kernels.add_vertices(self._forest, self._changes, before, self._n)
@@ -194,7 +196,8 @@ class Components(Program):
         begin = self._sorted.position(leaver)
         first = kernels.first_of_handle(forest, ordered, begin, h)
         tail = np.flatnonzero(forest.handle[ordered.size : self._n] == h).astype(np.uint32)
-        candidates = tail + np.uint32(ordered.size)
+        loose = self._sorted.loose()
+        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h]])
         if first >= 0:
             candidates = np.append(candidates, np.uint32(first))
         forest.representative[h] = self._order.smallest(candidates)

@@ -52,9 +52,10 @@ class GraphChange:
     ``n_vertices_before`` up to ``n_vertices`` are new.
 
     ``deleted_vertices``: ids (uint32, ascending) that ceased to exist, or are new and do not exist after all;
-    their edges are in ``arcs.deleted``. ``revived_vertices``: ids that existed before, were deleted in an earlier
-    change, and exist again. A vertex that is deleted and comes back in one batch is in neither.
-    ``absent_vertices`` counts the vertices whose deletion found none (after compaction, too).
+    their edges are in ``arcs.deleted``. ``revived_vertices``: ids that existed before, were deleted in an
+    earlier change, and exist again, another vertex perhaps under the same dense id. A vertex that is deleted and
+    comes back in one batch is in neither. ``absent_vertices`` counts the vertices whose deletion found none
+    (after compaction, too).
     """
 
     arcs: ChangeReport

@@ -440,6 +440,18 @@ def test_restores_the_first_vertices_and_goes_on(kind: Kind, kept: int) -> None:
         np.testing.assert_array_equal(array, index.state()[name])
 
 
+def test_strings_of_an_earlier_format_are_restored() -> None:
+    ids = column(many("string", 900))
+    assert isinstance(ids, StringColumn)
+    for without in (None, np.arange(0, 900, 7, dtype=np.uint32)):
+        index = VertexIndex.create("string")
+        index.restore({"data": ids.data, "offsets": ids.offsets}, without)
+        kept = np.ones(900, bool)
+        kept[[] if without is None else without] = False
+        assert np.array_equal(index.lookup(ids), np.where(kept, np.arange(900), NO_VERTEX))
+        assert listed(index.external(np.flatnonzero(kept).astype(np.uint32))) == listed(ids[kept])
+
+
 def test_refuses_a_damaged_state() -> None:
     numbers, strings = VertexIndex.create("int", vertices_max=2), VertexIndex.create("string")
     with pytest.raises(ValueError, match="twice"):
@@ -452,6 +464,8 @@ def test_refuses_a_damaged_state() -> None:
     for offsets in ([], [0, 2], [1, 3], [0, 2, 1, 3]):
         with pytest.raises(ValueError, match="offsets"):
             strings.restore({"data": data, "offsets": np.array(offsets, np.int64)})
+    with pytest.raises(ValueError, match="places"):
+        strings.restore({"arena": data, "places": np.array([2, 2 << 9 | 2], np.uint64)})
     with pytest.raises(IndexError):
         numbers.state(1)
 
