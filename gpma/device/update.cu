@@ -17,7 +17,7 @@
 #define MERGE_THREADS 256
 #endif
 #ifndef MERGE_BLOCKS
-#define MERGE_BLOCKS 4  // of MERGE_THREADS on a multiprocessor; bounds the registers of a thread
+#define MERGE_BLOCKS 3  // of MERGE_THREADS on a multiprocessor; bounds the registers of a thread
 #endif
 #ifndef FEW_UPDATES
 #define FEW_UPDATES (1u << 18)  // up to so many, searches are bound by how long a look takes
