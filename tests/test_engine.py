@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numba as nb
 import numpy as np
 import pytest
 from histories import History, deletes, inserts, random_history, small_histories
@@ -68,10 +69,12 @@ class Probe(Program):
         self.fail: BaseException | None = None
         self.meet: threading.Barrier | None = None
         self.runs: list[str] = []
+        self.threads: set[int] = set()
         self.n = 0
 
     def _run(self, what: str, graph: Graph) -> Refresh:
         self.runs.append(what)
+        self.threads.add(nb.get_num_threads())
         if self.meet is not None:
             self.meet.wait(timeout=20)
         if self.fail is not None:
@@ -122,6 +125,17 @@ def add(graph: Graph, *pairs: tuple[int, int]) -> GraphChange:
 
 def by_id(runs: Sequence[ProgramRun]) -> dict[str, ProgramRun]:
     return {run.id: run for run in runs}
+
+
+def test_kernels_use_no_more_threads_than_the_engine(graph: Graph) -> None:
+    allowed = nb.get_num_threads()
+    for threads in (1, allowed):
+        probes = [Probe(f"probe-{k}") for k in range(3)]
+        engine = engine_on(graph, *probes, threads=threads)
+        engine.start()
+        assert [probe.threads for probe in probes] == [{threads}] * 3
+        engine.close()
+    assert nb.get_num_threads() == allowed
 
 
 # -- runs -----------------------------------------------------------------------------------------------------
