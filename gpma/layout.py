@@ -20,6 +20,10 @@ import numpy.typing as npt
 LEAF_SHIFT = 5
 LEAF_SLOTS = 1 << LEAF_SHIFT
 
+# So many heads, one cache line, have a top in common.
+TOP_SHIFT = 3
+TOP_LEAVES = 1 << TOP_SHIFT
+
 # Bounds tighten evenly from leaf to local window, jump, and tighten little from there to the root. The jump is
 # what makes large redistributions rare: after one, a local window has that much room before the next.
 LEAF_LOWER, LOCAL_LOWER, WIDE_LOWER, ROOT_LOWER = 0.125, 0.30, 0.38, 0.40

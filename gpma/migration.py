@@ -31,6 +31,7 @@ from .arrays import DELETED, INSERTED, Int, Slots, Updates
 from .edges import EMPTY_KEY, Vertices
 from .intrinsics import copy
 from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
+from .search import set_head
 
 _HALF = np.uint64(32)
 # With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
@@ -175,7 +176,7 @@ def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) -> None:
     """Write leaves first..last of the step's target, their heads and the index of rows that begin in them."""
-    keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
     share, extra = step.edges // (step.end - step.begin), step.edges % (step.end - step.begin)
     before = (first - step.begin) * share + min(np.int64(first - step.begin), extra)
     source, taken = np.int64(step.source), np.int64(step.source_slot)
@@ -203,7 +204,7 @@ def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) ->
             to += run
             taken += run
         counts[np.uintp(leaf)] = np.int32(count)
-        heads[np.uintp(leaf)] = keys[np.uintp(base)]
+        set_head(heads, tops, leaf, keys[np.uintp(base)])
         for slot in range(base, to):
             u = keys[np.uintp(slot)] >> _HALF
             if u != row:
@@ -250,5 +251,13 @@ def migrate(
         edges_left -= step.edges  # as long as the stretch moves left, and else of no use
         # Past how many leaves is left: on their old side.
         leaves += slots.stretch_begin - step.stretch_begin if leaves < 0 else slots.stretch_end - step.stretch_end
-        slots = Slots(slots.keys, slots.weights, slots.counts, slots.heads, step.stretch_begin, step.stretch_end)
+        slots = Slots(
+            slots.keys,
+            slots.weights,
+            slots.counts,
+            slots.heads,
+            slots.tops,
+            step.stretch_begin,
+            step.stretch_end,
+        )
     return moved, np.int64(slots.stretch_begin), np.int64(slots.stretch_end)

@@ -97,7 +97,7 @@ class PackedMemoryArray:
         self._layout = Layout.holding(0)
         self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
         self._slots = self._columns.slots(self._layout.n_leaves)
-        self._slots.heads[0] = 0
+        self._slots.heads[0] = self._slots.tops[0] = 0
         self._pages = Pages()
         # While a migration goes on: whether it shrinks the array, the edges left of the stretch, and up to how
         # many edges it waits for pages.
@@ -293,7 +293,7 @@ class PackedMemoryArray:
         slots = self._slots
         return {
             "slots": slots.keys.nbytes + slots.weights.nbytes,
-            "leaves": slots.counts.nbytes + slots.heads.nbytes,
+            "leaves": slots.counts.nbytes + slots.heads.nbytes + slots.tops.nbytes,
             "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
             "scratch": self._work.n_bytes,
         }
@@ -577,7 +577,7 @@ class PackedMemoryArray:
         slots = self._slots
         stretch = (slots.stretch_begin, slots.stretch_end) if self.migrating else None
         moved = columns.slots(n_leaves, stretch)
-        for name in ("keys", "weights", "counts", "heads"):
+        for name in ("keys", "weights", "counts", "heads", "tops"):
             new, old = getattr(moved, name), getattr(slots, name)
             new[:] = old[: new.size]
         self._columns, self._slots = columns, moved
