@@ -116,6 +116,7 @@ class Engine:
 
         Raises:
             KeyError: there is no such program.
+            RuntimeError: a process that was forked cannot run programs.
         """
         chosen = list(self._programs) if ids is None else list(ids)
         programs = [self._programs[id] for id in chosen]
@@ -124,7 +125,11 @@ class Engine:
         return self._run_all(programs, lambda program: program.start(self._graph))
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
-        """Bring every program that is not quarantined up to date with a change that the graph has taken."""
+        """Bring every program that is not quarantined up to date with a change that the graph has taken.
+
+        Raises:
+            RuntimeError: a process that was forked cannot run programs.
+        """
         if change.deleted_vertices.size:  # a source may be among them, and may come back
             self._unresolved.update(id for id, program in self._programs.items() if program.sources)
         programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
@@ -146,6 +151,7 @@ class Engine:
 
     def _run_all(self, programs: Sequence[Program], work: Callable[[Program], Refresh]) -> list[ProgramRun]:
         """Run, longest first by the last measure; the results stand in the order of ``programs``."""
+        self._graph.require_own_process()
         waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
         done: dict[str, ProgramRun] = {}
 

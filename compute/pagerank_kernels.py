@@ -34,8 +34,9 @@ class System(NamedTuple):
 
     ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
     float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
-    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[2], of the values
-    and of the sizes of the residuals; the second system has no use for them.
+    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[SUMS]: of the
+    values, of the sizes of the residuals, and in units of ``ROUNDOFF`` what rounding may have put between
+    residuals and true ones, and between these two sums and true ones. The second system uses the third only.
     """
 
     value: F64
@@ -47,12 +48,30 @@ class System(NamedTuple):
     sums: F64
 
 
+class Outbox(NamedTuple):
+    """What a sweep of one part of the vertices sends to the other, and nothing between sweeps.
+
+    ``sent``: float64[capacity], residuals to be added. ``marks``: uint8, one per block: something was sent there.
+    Empty arrays do where vertices are not divided.
+    """
+
+    sent: F64
+    marks: U8
+
+
 # Slots of the ``work`` counters (int64).
 PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
 
 # Slots of ``System.sums``.
-NORM, SIZE = range(2)
+NORM, SIZE, ROUNDED, SLIPPED = range(4)
+SUMS = 4
+
+# Outcomes of ``solve``.
+SOLVED, COSTLY, DIVIDE = range(3)
+
+# Vertices are divided for two threads at a multiple of this: they share no cache line of flags.
+STRETCH = 64 * BLOCK
 
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
@@ -60,7 +79,7 @@ _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
 
 # Starting a push costs as much as pushing along so many edges.
-PUSH_EDGES = 64
+PUSH_EDGES = 36
 
 _ONE = np.uint64(1)
 
@@ -75,8 +94,17 @@ def flag(vertices, count, flags):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _over(rows, limits, system):  # type: ignore[no-untyped-def]
-    """(vertices over their limits, out-edges of theirs); blocks without any lose their flag."""
+def push_cost(vertices, edges):  # type: ignore[no-untyped-def]
+    """What pushing vertices with so many out-edges costs, in edges."""
+    return edges + PUSH_EDGES * vertices
+
+
+@_jit
+def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-def]
+    """Write to ``costs`` what pushing every vertex over its limits costs, by stretches of ``STRETCH`` vertices.
+
+    Of vertices ``begin`` to ``end`` - 1, as ``sweep`` takes them. Blocks without any lose their flag.
+    """
     residual = system.residual
     weight = system.weight
     flags = system.flags
@@ -84,11 +112,12 @@ def _over(rows, limits, system):  # type: ignore[no-untyped-def]
     words = flags.view(np.uint64)
     below = -limits.below
     above = limits.above
-    vertices = np.int64(0)
-    edges = np.int64(0)
-    for word in range(words.size):
+    costs[begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
+    for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
         if words[word] == np.uint64(0):
             continue
+        vertices = np.int64(0)
+        edges = np.int64(0)
         for block in range(word << 3, (word + 1) << 3):
             if flags[block] == np.uint8(0):
                 continue
@@ -98,18 +127,24 @@ def _over(rows, limits, system):  # type: ignore[no-untyped-def]
                 over |= (residual[v] > above * weight[v]) | (residual[v] < below * weight[v])
             flags[block] = np.uint8(over)
             if over:
-                for v in range(start, start + BLOCK):
-                    if residual[v] > above * weight[v] or residual[v] < below * weight[v]:
-                        vertices += 1
-                        edges += np.int64(degrees[v])
-    return vertices, edges
+                # Without branches: which vertices are over cannot be guessed.
+                for v in range(start, min(start + BLOCK, degrees.size)):
+                    is_over = np.int64((residual[v] > above * weight[v]) | (residual[v] < below * weight[v]))
+                    vertices += is_over
+                    edges += is_over * np.int64(degrees[v])
+        costs[(word << (BLOCK_SHIFT + 3)) // STRETCH] += push_cost(vertices, edges)
 
 
 @_jit
-def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyped-def]
+def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
     """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
 
-    Vertices are found a little ahead of being pushed, so that their rows are on the way from memory by then.
+    Of vertices ``begin`` to ``end`` - 1, multiples of ``STRETCH`` or the capacity: two threads may sweep two parts
+    at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
+    of being pushed, so that their rows are on the way from memory by then.
+
+    Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
+    twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
     """
     keys = rows.keys
     counts = rows.counts
@@ -121,6 +156,8 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
     weight = system.weight
     flags = system.flags
     moved = system.moved
+    sent = outbox.sent
+    marks = outbox.marks
     words = flags.view(np.uint64)
     below = -limits.below
     above = limits.above
@@ -128,12 +165,18 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
     edges = np.int64(0)
     norm_by = 0.0
     size_by = 0.0
+    moved_by = 0.0
+    rounded = 0.0
+    size_max = system.sums[SIZE]
+    first = np.uint64(begin)
+    last = np.uint64(end - 1)
     ring = np.empty(_RING, np.int64)
     head = np.int64(0)
     tail = np.int64(0)
-    block = np.int64(0)
+    block = np.int64(begin >> BLOCK_SHIFT)
+    blocks_end = np.int64(end >> BLOCK_SHIFT)
     while True:
-        if tail - head <= _AHEAD and block < flags.size:
+        if tail - head <= _AHEAD and block < blocks_end:
             if (block & 7) == 0 and words[block >> 3] == np.uint64(0):
                 block += 8
                 continue
@@ -167,6 +210,8 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
         value[v] += x
         norm_by += x
         size_by -= abs(x)
+        moved_by += abs(x)
+        rounded += 2.0 * (abs(value[v]) + abs(x))
         moved[v >> 6] |= _ONE << np.uint64(v & 63)
         pushes += 1
         remaining = np.int64(degrees[v])
@@ -175,50 +220,116 @@ def _sweep(rows, limits, level, damping, system, work):  # type: ignore[no-untyp
             share = damping * x / remaining
             leaf, slot = row_start(rows, v)
             while remaining > 0:
-                end = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
+                stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
+                own = slot
+                own_end = stop
+                if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:
+                    for i in range(slot, stop):
+                        u = keys[i] & LOW
+                        own += np.int64(u < first)
+                        own_end -= np.int64(u > last)
+                    for i in range(slot, own):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    for i in range(own_end, stop):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                for i in range(own, own_end):
                     u = np.uintp(keys[i] & LOW)
                     before = residual[u]
                     r = before + share
                     residual[u] = r
                     size_by += abs(r) - abs(before)
+                    rounded += abs(r)
                     flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
-                remaining -= end - slot
+                remaining -= stop - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
-    system.sums[NORM] += norm_by
-    system.sums[SIZE] += size_by
+    sums[NORM] += norm_by
+    sums[SIZE] += size_by
+    sums[ROUNDED] += rounded
+    # Pushes let no sum of sizes grow, and every step of adding up rounds.
+    sums[SLIPPED] += 2.0 * (edges + pushes) * size_max + pushes * moved_by + abs(system.sums[NORM])
     work[PUSHES] += pushes
     work[EDGES] += edges
     work[SWEEPS] += 1
 
 
 @_jit
-def push_cost(vertices, edges):  # type: ignore[no-untyped-def]
-    """What pushing vertices with so many out-edges costs, in edges."""
-    return edges + PUSH_EDGES * vertices
+def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untyped-def]
+    """Add what sweeps of the other part sent to vertices ``begin`` to ``end`` - 1; the outbox is empty then."""
+    residual = system.residual
+    flags = system.flags
+    sent = outbox.sent
+    marks = outbox.marks
+    words = marks.view(np.uint64)
+    below = -limits.below
+    above = limits.above
+    size_by = 0.0
+    rounded = 0.0
+    steps = 0
+    for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
+        if words[word] == np.uint64(0):
+            continue
+        for block in range(word << 3, (word + 1) << 3):
+            if marks[block] == np.uint8(0):
+                continue
+            start = block << BLOCK_SHIFT
+            over = False
+            for v in range(start, start + BLOCK):
+                before = residual[v]
+                r = before + sent[v]
+                residual[v] = r
+                sent[v] = 0.0
+                size_by += abs(r) - abs(before)
+                rounded += abs(r)
+                over |= (r > above) | (r < below)
+            steps += BLOCK
+            flags[block] |= np.uint8(over)
+        words[word] = np.uint64(0)
+    sums[SIZE] += size_by
+    sums[ROUNDED] += rounded
+    sums[SLIPPED] += 2.0 * steps * system.sums[SIZE]
 
 
 @_jit
-def solve(rows, limits, level, damping, cost_max, system, work):  # type: ignore[no-untyped-def]
+def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outbox, work):  # type: ignore[no-untyped-def]
     """Sweep until residuals are within their limits everywhere; the threshold falls from ``level`` times those.
 
-    False, and no more sweeps, as soon as pushing what is over its limits would cost more than ``cost_max``
-    (``push_cost``).
+    ``costs``: as ``look`` has left them. Returns the outcome, a level and a vertex. ``SOLVED``; ``COSTLY``, and no
+    more sweeps, as soon as pushing what is over its limits would cost more than ``cost_max``; or ``DIVIDE``, when
+    it would cost more than ``alone_max``: the next sweep, of this level, is worth two threads, and has about half
+    its work before this vertex.
     """
+    capacity = system.value.size
     while True:
-        vertices, edges = _over(rows, limits, system)
-        if push_cost(vertices, edges) > cost_max:
-            return False
-        if vertices == 0:
-            return True
-        _sweep(rows, limits, level, damping, system, work)
+        cost = costs.sum()
+        if cost == 0:
+            return SOLVED, level, np.int64(0)
+        if cost > cost_max:
+            return COSTLY, level, np.int64(0)
+        if cost > alone_max:
+            cut = np.int64(0)
+            before = np.int64(0)
+            while 2 * (before + costs[cut]) <= cost:
+                before += costs[cut]
+                cut += 1
+            return DIVIDE, level, cut * STRETCH
+        sweep(rows, limits, level, damping, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
+        look(rows, limits, np.int64(0), capacity, system, costs)
 
 
 @_jit
 def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
-    """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis."""
+    """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis.
+
+    The largest factor by which one shrank, at least 1.
+    """
     value = first.value
     residual = first.residual
     weight = first.weight
@@ -226,6 +337,7 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
     moved = first.moved
     slack = second.residual
     slack_flags = second.flags
+    shrunk = 1.0
     for word in range(moved.size):
         bits = moved[word]
         if bits == np.uint64(0):
@@ -237,9 +349,12 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
             if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
                 weight[v] = np.float32(target)
                 slack[v] += np.float64(weight[v]) - old
+                second.sums[ROUNDED] += abs(slack[v])
+                shrunk = max(shrunk, old / np.float64(weight[v]))
                 slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
                 if abs(residual[v]) > bound * weight[v]:
                     flags[v >> BLOCK_SHIFT] = np.uint8(1)
+    return shrunk
 
 
 @_jit

@@ -132,7 +132,6 @@ class PathProgram(Program):
         self._source_waits = True
 
     def warm_up(self, graph: Graph) -> None:
-        """Compile the kernels that only much work needs, on a little."""
         self._large = 0
         self.start(graph)
         self._large = _LARGE

@@ -120,6 +120,9 @@ class Program(ABC):
     def bind(self, sources: Vertices) -> None:  # noqa: B027 - programs without sources need none
         """Learn the dense ids of ``self.sources``; called again as they become known."""
 
+    def warm_up(self, graph: Graph) -> None:  # noqa: B027 - most programs need none
+        """Compile the kernels that only much work needs, on a little."""
+
     @abstractmethod
     def start(self, graph: Graph) -> Refresh:
         """Compute from scratch on the graph as it is."""

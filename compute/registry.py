@@ -16,7 +16,6 @@ from .bfs import BFS
 from .components import Components
 from .external_order import ExternalOrder
 from .pagerank import PageRank
-from .path_program import PathProgram
 from .ppr import PersonalisedPageRank
 from .program import Program, ProgramError, Published
 from .sspaths import SSPaths
@@ -157,8 +156,7 @@ def warm_up(
         _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
         for program in made:
             program.bind(np.zeros(len(program.sources), np.uint32))
-            if isinstance(program, PathProgram):
-                program.warm_up(graph)
+            program.warm_up(graph)
             program.start(graph)
         steps = (([(0, 1), (4, 5)], Op.DELETE), ([(0, 1), (4, 6)], Op.INSERT), ([(4, 6)], Op.DELETE))
         for edges, op in steps:

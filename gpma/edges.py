@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Keys = npt.NDArray[np.uint64]
+Offsets = npt.NDArray[np.int64]
 Vertices = npt.NDArray[np.uint32]
 Weights = npt.NDArray[np.float32]
 Ops = npt.NDArray[np.uint8]
@@ -127,6 +128,6 @@ class SubCSR:
     """
 
     vertices: Vertices
-    offsets: npt.NDArray[np.int64]
+    offsets: Offsets
     neighbors: Vertices
     weights: Weights | None

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
+import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numba as nb
@@ -279,6 +282,42 @@ def test_the_audit_survives_itself_and_names_the_storage(graph: Graph, monkeypat
     assert found["b"] == [Violation("count", "9 vertices")]
     assert found[STORAGE] == [Violation("storage", "out-rows and in-rows hold different edges")]
     engine.close()
+
+
+def test_a_process_that_was_forked_is_refused_and_the_first_one_goes_on() -> None:
+    """Without that its programs end the process (OpenMP sees the fork), or wait for threads that are not there."""
+    graph = Graph()
+    rng = np.random.default_rng(1)
+    graph.apply(EdgeBatch.of(*rng.integers(0, 50_000, (2, 300_000))), 50_000)  # enough for every thread there is
+    engine = Engine(graph, [BFS("hops", (0,)), Components("parts", DenseIds())], DenseIds(known=50_000).resolve)
+    assert all(run.error is None for run in engine.start())
+    change = add(graph, (0, 1))
+    refused: list[Callable[[], object]] = [
+        lambda: graph.apply(EdgeBatch.of([0], [2]), 50_000),
+        lambda: graph.load(graph.export(), 50_000),
+        lambda: engine.refresh(change),
+        lambda: engine.start(["parts"]),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of forking with threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        messages = []
+        for work in refused:
+            try:
+                work()
+            except RuntimeError as error:
+                messages.append(str(error))
+        engine.close()
+        graph.close()
+        right = [f"belongs to process {os.getppid()}" in message for message in messages]
+        os._exit(0 if right == [True] * len(refused) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all(run.error is None for run in engine.refresh(change))
+    assert not any(engine.audit().values())
+    engine.close()
+    graph.close()
 
 
 # -- sources --------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from walks import SHAPES, WalkHistory, apply, iterated, matrix, new_graph, rando
 
 from graphtide.compute import pagerank
 from graphtide.compute.pagerank import PageRank
+from graphtide.compute.pagerank_kernels import STRETCH
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walk import parse_damping, parse_tolerance
 from graphtide.gpma.edges import Op
@@ -76,13 +77,16 @@ def residual(program: PageRank, graph: Graph) -> np.ndarray:
     return np.asarray(1 - estimate + program.damping * (matrix(graph) @ estimate))
 
 
+@pytest.mark.parametrize("divided", [False, True])
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-@given(walk_histories())
-def test_every_epoch_of_any_history_is_within_its_bound(history: WalkHistory) -> None:
+@given(history=walk_histories())
+def test_every_epoch_of_any_history_is_within_its_bound(divided: bool, history: WalkHistory) -> None:
     """Edges, and vertices that are deleted and come back."""
     graph = new_graph(directed=history.directed)
     damping, tolerance = history.damping, history.tolerance
     program = PageRank("p", damping=damping, tolerance=tolerance)
+    if divided:
+        program._push_alone = 0
     check(program, graph, program.start(graph))
     for updates, n in history.steps:
         before = program.columns()["estimate"][: graph.n_vertices].copy()
@@ -117,7 +121,7 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
             assert np.abs(kept - residual(program, graph)).max() < 1e-11
 
 
-@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("way", ["pushes", "divided pushes", "passes"])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-5])
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -125,14 +129,17 @@ def test_awkward_shapes_come_and_go(
     shape: str,
     directed: bool,
     tolerance: float,
-    dense: bool,
+    way: str,
     graphs: list[Graph],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Built at once, then half by half, then collapsed: the amplification moves as far as it can.
 
-    By pushes alone after the start, and by dense passes wherever there is anything to solve.
+    By pushes alone after the start, on one thread or two, and by dense passes wherever there is anything to solve.
     """
+    dense = way == "passes"
+    if way == "divided pushes":
+        monkeypatch.setattr(pagerank, "PUSH_ALONE", 0)
     monkeypatch.setattr(pagerank, "PUSH_MIN", 0 if dense else 1 << 40)
     monkeypatch.setattr(pagerank, "PUSH_COST", 1 << 40)
     monkeypatch.setattr(pagerank, "SLOW", np.inf if dense else pagerank.SLOW)
@@ -195,6 +202,36 @@ def test_large_batches_on_a_larger_graph(
         check_changed(before, program, n, report)
         wholes += report.changed.get("estimate", 0) is None
     assert wholes > 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_divided_sweeps_are_the_same_on_one_thread(
+    threads: int, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And certified: parts of vertices that push to each other all the time."""
+    monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40)
+    n = 4 * STRETCH
+    graph = new_graph(edges=random_edges(np.random.default_rng(11), n, 10 * n), n=n)
+    graphs.append(graph)
+    programs = [PageRank(name, tolerance=1e-5) for name in ("alone", "divided", "again")]
+    for program in programs[1:]:
+        program._push_alone = 0
+    if threads == 1:
+        programs[2]._pulls.pair.close()
+    for program in programs:
+        program.start(graph)
+    for k in range(4):
+        edges = random_edges(np.random.default_rng(20 + k), n, 300)
+        change = apply(graph, [(u, v, int(u % 3 > 0)) for u, v in edges], n)
+        alone, divided, again = (program.refresh(graph, change) for program in programs)
+        for program, report in zip(programs, (alone, divided, again), strict=True):
+            check(program, graph, report)
+        assert divided.active != alone.active, "nothing was divided"
+        assert divided.edges_read == again.edges_read
+        for name, column in programs[1].state().items():
+            assert np.array_equal(column, programs[2].state()[name]), name
+        assert not programs[1]._outbox.sent.any()
+        assert not programs[1]._outbox.marks.any()
 
 
 @pytest.mark.parametrize(
