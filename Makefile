@@ -7,7 +7,7 @@ KILLS ?= 100
 TOPIC ?= edges
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu kill-test check bench bench-gpu kafka dashboards debian clean
+.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test check bench bench-gpu kafka dashboards debian clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -42,6 +42,13 @@ test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu $(wildcard tests/test_device_*.py)
+
+sanitize-gpu:  ## compute-sanitizer on a short history of the packed array, with PYTHON as it is
+	@mkdir -p .links && ln -sfn .. .links/graphtide
+	for tool in memcheck racecheck; do \
+	  PYTHONPATH=.links compute-sanitizer --tool $$tool --error-exitcode 1 \
+	    $(PYTHON) benchmarks/storage_device_history.py || exit; \
+	done
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)

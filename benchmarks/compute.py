@@ -1,35 +1,42 @@
 """What it costs to keep results true, against computing them anew: here, and in other libraries.
 
     python benchmarks/compute.py [--quick] [--scale 18,20] [--batch 1,100,10000,100000] [--json FILE]
-    python benchmarks/compute.py --scale "" --streams web-cnr2000,mathoverflow --data ../shared/data
+    python benchmarks/compute.py --scale 20 --epochs 5 --data ../shared/data
 
 Every program that is registered takes part; those that approximate, at two tolerances. RMAT graphs are half
-loaded, then changed by mixed batches, 80% inserts and 20% deletes of edges that exist; streams are replayed in
-time order from their middle on. Every graph is taken as directed. All on the cores that this process may use,
-everything in one run:
+loaded, then changed by mixed batches, 80% inserts and 20% deletes of edges that exist, and then by batches that
+also delete a vertex for every hundred updates. Real streams (``real_streams.py``) are replayed to their end, all
+sizes of batches one after the other. All on the cores that this process may use, everything in one run:
 
-- *from scratch*: milliseconds, millions of edges of the graph a second, and how many times as long NetworKit,
-  SciPy and igraph take for the same (a ratio above 1: graphtide is faster);
+- *from scratch*: milliseconds, millions of stored arcs of the graph a second, and how many times as long
+  NetworKit, SciPy and igraph take for the same (a ratio above 1: graphtide is faster);
 - *incremental*: median and mean milliseconds of a refresh, edges read per update, and how many times as long a
   fresh start takes, here and there, and NetworKit's dynamic algorithm (its own update alone). Applying the batch
   to the storage is a column of its own: none of the others is charged for changing its graph either.
 
-A graph that the libraries disagree about stops the run.
+Other libraries run in processes of their own while nothing else does, and have so many seconds for each run
+(``--budget``): ``>40`` says that one was ended when it had taken 40 times as long as graphtide, ``fails`` that it
+raised or crashed, which is printed. A dynamic algorithm that has spent as much on batches of one size follows no
+more of them, nor larger ones. A graph that the libraries disagree about stops the run, and so does a state that
+the audit refutes at the end.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import lzma
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import real_streams
+from isolated import Failed, Isolated, TooLong
 from peers import DynamicNetworKit, Edges, Igraph, NetworKit, Question, SciPy, exact_pagerank, milliseconds
+from real_streams import RealStream
 from report import machine, save, show
 from scipy.sparse import csgraph
 
@@ -38,15 +45,31 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.program import ExternalId, Program, Published
 from graphtide.daemon.generate import Churn, Updates
 from graphtide.gpma import pma
-from graphtide.gpma.edges import EdgeBatch, Op, Vertices, destinations, pack, sources
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, pack, sources
+from graphtide.gpma.ids import IntColumn
 from graphtide.gpma.vertex_index import VertexIndex
-from graphtide.partition.graph import Graph
+from graphtide.partition.existence import VertexOps
+from graphtide.partition.graph import Graph, GraphChange
 
 TOLERANCES = (1e-3, 1e-4)
 RUNS = 5
-DYNAMIC_UPDATES_MAX = 10_000
-"""Larger batches are not given to NetworKit's dynamic algorithms: they take minutes."""
-MISSING = "-"
+REPEATED_MS_MAX = 4_000
+"""A library's run is repeated until it took so long in all."""
+FINDING_S = 120.0
+"""How long finding NetworKit's tolerance may take."""
+UPDATES_PER_DELETED_VERTEX = 100
+BATCH_SHARE_MAX = 0.1
+"""Of a real stream: larger batches are another graph rather than a change."""
+STREAMS = (
+    "as733-21days",  # deletions of its own, hubs
+    "mathoverflow",  # time, skew, repeats, loops
+    "road-chicago-time",  # weights, zeros among them
+    "road-luxembourg",  # a large diameter
+    "social-mit8",  # dense
+    "web-cnr2000",  # the largest; skew of in-degrees
+)
+"""Of ../shared/data, for what its README says of each."""
+MISSING, FAILS = "-", "fails"
 
 
 @dataclass(frozen=True)
@@ -57,12 +80,29 @@ class Entry:
     question: Question
 
 
+@dataclass(frozen=True)
+class Batches:
+    """Batches of one size, the first one for warming up. ``gone``: the vertices that each deletes at its end."""
+
+    size: int
+    updates: Sequence[Updates]
+    gone: Sequence[IntColumn] = ()
+
+    def __iter__(self) -> Iterator[tuple[Updates, IntColumn]]:
+        none = np.empty(0, np.int64)
+        return iter(zip(self.updates, self.gone or [none] * len(self.updates), strict=True))
+
+    @property
+    def label(self) -> str:
+        return f"{self.size:,}" + (f" + {self.gone[0].size:,} vertices" if self.gone else "")
+
+
 class Bench:
     """A loaded graph with every program kept; ids of the outside are those of the generator or stream."""
 
-    def __init__(self, load: Sequence[Updates], kinds: Sequence[str]) -> None:
+    def __init__(self, load: Iterable[Updates], kinds: Sequence[str], *, directed: bool = True) -> None:
         self.index = VertexIndex.create("int")
-        self.graph = Graph()
+        self.graph = Graph(directed=directed)
         for updates in load:
             self.apply(updates)
         out = self.graph.out_rows().degrees[: self.graph.n_vertices]
@@ -89,12 +129,16 @@ class Bench:
     def resolve(self, ids: Sequence[ExternalId]) -> Vertices:
         return self.index.lookup(np.array(ids, np.int64))
 
-    def apply(self, updates: Updates) -> tuple[Any, float]:
-        """Index and apply a batch: the change, and the milliseconds of applying."""
+    def apply(self, updates: Updates, gone: IntColumn | None = None) -> tuple[GraphChange, float]:
+        """Index and apply a batch, ``gone`` deleted at its end: the change, and the milliseconds of applying."""
         src, dst = self.index.insert_edges(updates.src, updates.dst)
         batch = EdgeBatch(pack(src, dst), updates.ops, updates.weights)
-        changes = []
-        took = milliseconds(lambda: changes.append(self.graph.apply(batch, self.index.n_vertices)))
+        deletions = None
+        if gone is not None and gone.size:
+            ops = np.full(gone.size, Op.DELETE_VERTEX, np.uint8)
+            deletions = VertexOps(self.index.lookup(gone), ops, np.full(gone.size, len(batch), np.int64))
+        changes: list[GraphChange] = []
+        took = milliseconds(lambda: changes.append(self.graph.apply(batch, self.index.n_vertices, deletions)))
         return changes[0], took
 
     def edges(self) -> Edges:
@@ -117,53 +161,140 @@ class Bench:
         return type(program).read(published, np.arange(n, dtype=np.uint32))
 
 
+# -- other libraries ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Took:
+    """Milliseconds that a library took, or at which it was ended; None: it failed."""
+
+    ms: float | None
+    ended: bool = False
+
+    def over(self, ours: float) -> Any:
+        """How many times as long as ours, for a table."""
+        if self.ms is None:
+            return FAILS
+        return f">{self.ms / ours:,.0f}" if self.ended else self.ms / ours
+
+
 class Peers:
     """The other libraries on a bench's graph of now, and what they took from scratch."""
 
-    def __init__(self, bench: Bench, threads: int) -> None:
-        edges = bench.edges()
-        self.networkit = NetworKit(edges, threads)
-        self._all = (self.networkit, SciPy(edges), Igraph(edges))
-        root = bench.dense_root()
-        self.milliseconds: dict[str, dict[str, float]] = {}
-        for entry in bench.entries:
-            question = Question(entry.question.kind, root, entry.question.tolerance)
-            self.milliseconds[entry.program.id] = {
-                peer.name: _median(lambda peer=peer, question=question: peer.run(question))
-                for peer in self._all
-                if question.kind in peer.kinds
-            }
-        self._check(bench, edges, root)
+    names = tuple(peer.name for peer in (NetworKit, SciPy, Igraph))
 
-    def _check(self, bench: Bench, edges: Edges, root: int) -> None:
+    def __init__(self, bench: Bench, threads: int, budget_s: float) -> None:
+        edges = bench.edges()
+        self._budget_s = budget_s
+        self._exact = exact_pagerank(edges)
+        self._check(bench, edges)
+        self._took: dict[str, dict[str, Took]] = {entry.program.id: {} for entry in bench.entries}
+        root = bench.dense_root()
+        for factory, arguments in ((NetworKit, (edges, threads)), (SciPy, (edges,)), (Igraph, (edges,))):
+            peer = Isolated(factory, *arguments)
+            for entry in bench.entries:
+                if entry.question.kind in factory.kinds:
+                    question = replace(entry.question, root=root)
+                    self._took[entry.program.id][factory.name] = self._ask(peer, factory.name, question)
+            peer.close()
+
+    def _ask(self, peer: Isolated, name: str, question: Question) -> Took:
+        try:
+            if name == NetworKit.name and question.kind == "pagerank":
+                peer.call("find_rank_tolerance", question.tolerance, self._exact, seconds=FINDING_S)
+            times = [peer.call("run", question, seconds=self._budget_s)]
+            while len(times) < RUNS and sum(times) < REPEATED_MS_MAX:
+                times.append(peer.call("run", question, seconds=self._budget_s))
+        except TooLong:
+            return Took(self._budget_s * 1e3, ended=True)
+        except Failed as error:
+            print(f"{name}, {question.kind}: {error}")
+            return Took(None)
+        return Took(float(np.median(times)))
+
+    def _check(self, bench: Bench, edges: Edges) -> None:
         """The same answers, before anything is compared."""
-        matrix = edges.matrix()
+        matrix, root = edges.matrix(), bench.dense_root()
         for entry in bench.entries:
             answer = bench.values(entry.program)
             kind, tolerance = entry.question.kind, entry.question.tolerance
             if kind == "bfs":
                 reached = csgraph.breadth_first_order(matrix, root, return_predecessors=False)
                 assert np.count_nonzero(~answer.null) == reached.size, "hops differ"
+            elif kind == "sssp":
+                far = csgraph.dijkstra(edges.matrix(weighted=True), indices=root)
+                np.testing.assert_array_equal(np.isinf(far), answer.null)
+                np.testing.assert_allclose(answer.values[~answer.null], far[~answer.null], rtol=1e-5)
             elif kind == "components":
                 count, _ = csgraph.connected_components(matrix, connection="weak")
                 assert np.unique(answer.values).size == count, "components differ"
             elif kind == "pagerank":
-                exact = exact_pagerank(edges)
-                error = np.max(np.abs(answer.values - exact) / exact)
+                error = np.max(np.abs(answer.values - self._exact) / self._exact)
                 assert error <= tolerance, f"ranks are off by {error}"
 
     def ratios(self, id: str, ours: float) -> dict[str, Any]:
         """How many times as long each takes from scratch."""
-        took = self.milliseconds.get(id, {})
-        return {peer.name: took[peer.name] / ours if peer.name in took else MISSING for peer in self._all}
+        took = self._took[id]
+        return {name: took[name].over(ours) if name in took else MISSING for name in self.names}
 
 
-def _median(work: Any) -> float:
-    """The median of so many runs, fewer where one takes seconds."""
-    times = [work()]
-    while len(times) < RUNS and sum(times) < 5_000:
-        times.append(work())
-    return float(np.median(times))
+class Followers:
+    """NetworKit's dynamic algorithms, fed with the same batches, each in a process of its own."""
+
+    def __init__(self, bench: Bench, batches: Sequence[Batches], threads: int, budget_s: float) -> None:
+        self._budget_s = budget_s
+        ids = [np.concatenate([updates.src, updates.dst]) for some in batches for updates in some.updates]
+        named = np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64)
+        edges = bench.edges()
+        # There must be room for the vertices that are to come.
+        edges = replace(edges, n=edges.n + int(np.count_nonzero(bench.index.lookup(named) == NO_VERTEX)))
+        root = bench.dense_root()
+        self._algorithms = {
+            entry.program.id: Isolated(DynamicNetworKit, edges, replace(entry.question, root=root), threads)
+            for entry in bench.entries
+            if entry.question.kind in DynamicNetworKit.kinds
+        }
+        self._times: dict[str, list[float]] = {}
+        self._stopped: dict[str, Took] = {}
+
+    def begin(self) -> None:
+        """Batches of another size begin."""
+        self._times = {id: [] for id in self._algorithms}
+        self._stopped = {}
+
+    def follow(self, bench: Bench, updates: Updates) -> None:
+        """Give all that are left this batch, which the bench's index knows."""
+        src, dst = (bench.index.lookup(ids).astype(np.int64) for ids in (updates.src, updates.dst))
+        inserts, weights = updates.ops == Op.INSERT, updates.weights
+        if not bench.graph.directed:
+            src, dst = (np.stack(pair, axis=1).ravel() for pair in ((src, dst), (dst, src)))
+            inserts, weights = np.repeat(inserts, 2), np.repeat(weights, 2)
+        for id, algorithm in list(self._algorithms.items()):
+            try:
+                took = algorithm.call("update", src, dst, inserts, weights, seconds=self._budget_s)
+            except TooLong:
+                self._stopped[id] = Took(self._budget_s * 1e3, ended=True)
+                del self._algorithms[id]
+            except Failed as error:  # seen of its components, at batches of deletions
+                print(f"NetworKit's dynamic {id}, {len(updates):,} updates: {error}")
+                self._stopped[id] = Took(None)
+                del self._algorithms[id]
+            else:
+                self._times[id].append(took)
+                if sum(self._times[id]) > self._budget_s * 1e3:
+                    algorithm.close()
+                    del self._algorithms[id]
+
+    def ratio(self, id: str, ours: float) -> Any:
+        """How many times as long as ours it took for the batches since ``begin``, without the first of several."""
+        if id in self._stopped:
+            return self._stopped[id].over(ours)
+        times = self._times.get(id, [])
+        return float(np.median(times[1:] or times)) / ours if times else MISSING
+
+    def close(self) -> None:
+        for algorithm in self._algorithms.values():
+            algorithm.close()
 
 
 # -- the two tables -------------------------------------------------------------------------------------------
@@ -174,7 +305,7 @@ def from_scratch(bench: Bench, peers: Peers | None, what: str) -> list[dict[str,
     for entry in bench.entries:
         id = entry.program.id
         took = float(np.median([bench.engine.start([id])[0].seconds * 1e3 for _ in range(RUNS)]))
-        row = {"graph": what, "program": id, "ms": took, "M edges/s": bench.graph.n_arcs / took / 1e3}
+        row = {"graph": what, "program": id, "ms": took, "M arcs/s": bench.graph.n_arcs / took / 1e3}
         rows.append(row | (peers.ratios(id, took) if peers is not None else {}))
     return rows
 
@@ -182,87 +313,92 @@ def from_scratch(bench: Bench, peers: Peers | None, what: str) -> list[dict[str,
 def incremental(
     bench: Bench,
     peers: Peers | None,
+    followers: Followers | None,
     fresh: dict[str, float],
     what: str,
-    size: int,
-    batches: Sequence[Updates],
+    batches: Batches,
 ) -> list[dict[str, Any]]:
-    """Follow these batches, the first one for warming up; a row for each program."""
-    is_measured = peers is not None and size <= DYNAMIC_UPDATES_MAX
-    dynamic = _dynamic(bench, size * len(batches)) if is_measured else {}
+    """Follow these batches; a row for each program."""
+    if followers is not None:
+        followers.begin()
     applied: list[float] = []
+    changed = 0
     seconds: dict[str, list[float]] = {entry.program.id: [] for entry in bench.entries}
     read = dict.fromkeys(seconds, 0)
-    dynamic_ms: dict[str, list[float]] = {id: [] for id in dynamic}
-    for number, updates in enumerate(batches):
-        change, apply_ms = bench.apply(updates)
+    over = dict.fromkeys(seconds, 0)
+    for number, (updates, gone) in enumerate(batches):
+        change, apply_ms = bench.apply(updates, gone)
         runs = bench.engine.refresh(change)
-        ends = [bench.index.lookup(ids).astype(np.int64) for ids in (updates.src, updates.dst)]
-        for id, algorithm in list(dynamic.items()):
-            try:
-                took = algorithm.update(*ends, updates.ops == Op.INSERT, updates.weights)
-            except IndexError as error:  # seen of its components, at batches of deletions
-                print(f"NetworKit's dynamic {id} failed at batch {number} of {size:,} updates: {error}")
-                del dynamic[id]
-                continue
-            dynamic_ms[id].append(took)
+        if followers is not None:
+            followers.follow(bench, updates)
         if number == 0:
             continue
         applied.append(apply_ms)
+        changed += change.updates
         for run in runs:
             assert run.refresh is not None, run.error
             seconds[run.id].append(run.seconds)
             read[run.id] += run.refresh.edges_read
+            over[run.id] += run.refresh.started_over
     rows = []
     for id, times in seconds.items():
         median = float(np.median(times)) * 1e3
-        row: dict[str, Any] = {"graph": what, "batch": size, "program": id, "apply ms": float(np.median(applied))}
-        row |= {"median ms": median, "mean ms": float(np.mean(times)) * 1e3}
-        row |= {"edges/update": read[id] / (len(times) * size), "fresh start": fresh[id] / median}
+        row: dict[str, Any] = {"graph": what, "batch": batches.label, "program": id}
+        row |= {"apply ms": float(np.median(applied)), "median ms": median, "mean ms": float(np.mean(times)) * 1e3}
+        row |= {"edges/update": read[id] / max(changed, 1), "started over": over[id]}
+        row["fresh start"] = fresh[id] / median
         if peers is not None:
             row |= peers.ratios(id, median)
-            row["NetworKit dyn."] = float(np.median(dynamic_ms[id][1:])) / median if id in dynamic else MISSING
+        if followers is not None:
+            row["NetworKit dyn."] = followers.ratio(id, median)
         rows.append(row)
     return rows
 
 
-def _dynamic(bench: Bench, updates: int) -> dict[str, DynamicNetworKit]:
-    """NetworKit's dynamic algorithms on the graph as it is, with room for the vertices of so many updates."""
-    edges = bench.edges()
-    edges = replace(edges, n=edges.n + 2 * updates)
-    root = bench.dense_root()
-    return {
-        entry.program.id: DynamicNetworKit(edges, replace(entry.question, root=root))
-        for entry in bench.entries
-        if entry.question.kind in DynamicNetworKit.kinds
-    }
+Rows = list[dict[str, Any]]
 
 
 def measure(
-    what: str, load: Sequence[Updates], batches: dict[int, list[Updates]], arguments: argparse.Namespace
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Both tables of one graph: loaded with ``load``, changed by so many batches of each size."""
-    bench = Bench(load, arguments.programs or list(registry.KINDS))
+    what: str,
+    load: Iterable[Updates],
+    batches: Sequence[Batches],
+    arguments: argparse.Namespace,
+    *,
+    directed: bool = True,
+) -> tuple[Rows, Rows]:
+    """Both tables of one graph: loaded with ``load``, then changed by these batches."""
+    started = time.perf_counter()
+    bench = Bench(load, arguments.programs or list(registry.KINDS), directed=directed)
+    threads, budget = len(os.sched_getaffinity(0)), arguments.budget
+    followers = None
     try:
         for run in bench.engine.start():
             assert run.error is None, run.error
-        peers = None if arguments.no_peers else Peers(bench, len(os.sched_getaffinity(0)))
+        peers = None if arguments.no_peers else Peers(bench, threads, budget)
         what = f"{what}, {bench.graph.n_vertices:,} vertices, {bench.graph.n_edges:,} edges"
         scratch = from_scratch(bench, peers, what)
-        show(f"from scratch: {what}", [_without_graph(row) for row in scratch])
+        show(f"from scratch: {what}", [_without(row, "graph") for row in scratch])
         fresh = {row["program"]: row["ms"] for row in scratch}
-        rows = []
-        for size, updates in batches.items():
-            some = incremental(bench, peers, fresh, what, size, updates)
-            show(f"batches of {size:,}: {what}", [_without_graph(row) for row in some])
-            rows += some
+        plain = [some for some in batches if not some.gone]
+        followers = None if arguments.no_peers else Followers(bench, plain, threads, budget)
+        rows: Rows = []
+        for some in batches:
+            following = None if some.gone else followers
+            more = incremental(bench, peers, following, fresh, what, some)
+            show(f"batches of {some.label}: {what}", [_without(row, "graph", "batch") for row in more])
+            rows += more
+        violations = {id: found for id, found in bench.engine.audit().items() if found}
+        assert not violations, violations
+        print(f"{what}: {time.perf_counter() - started:.0f} s")
         return scratch, rows
     finally:
+        if followers is not None:
+            followers.close()
         bench.close()
 
 
-def _without_graph(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "graph"}
+def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 # -- the graphs -----------------------------------------------------------------------------------------------
@@ -273,51 +409,59 @@ def epochs_of(size: int, epochs: int) -> int:
     return epochs * (20 if size <= 10 else 1) + 1
 
 
-def rmat(
-    scale: int, sizes: Sequence[int], epochs: int, seed: int
-) -> tuple[list[Updates], dict[int, list[Updates]]]:
-    """Half of 16 edges a vertex, and mixed batches of each size."""
+def rmat(scale: int, sizes: Sequence[int], epochs: int, seed: int) -> tuple[Iterator[Updates], list[Batches]]:
+    """Half of 16 edges a vertex, and mixed batches of each size, at the end those that delete vertices."""
     churn = Churn(scale=scale, pool=16 << scale, seed=seed)
-    load = list(churn.load(churn.src.size // 2))
-    return load, {size: [churn.next(size) for _ in range(epochs_of(size, epochs))] for size in sizes}
-
-
-def stream(file: Path, sizes: Sequence[int], epochs: int) -> tuple[list[Updates], dict[int, list[Updates]]]:
-    """The first half of a stream, and batches of each size from then on, as far as it goes."""
-    with lzma.open(file, "rt") as lines:
-        events = [line.split("\t", 3)[:3] for line in lines]
-    ops = np.array([op == "I" for op, _, _ in events], np.uint8)
-    src, dst = (np.array([int(event[k]) for event in events], np.int64) for k in (1, 2))
-    ones = np.ones(ops.size, np.float32)
-
-    def part(begin: int, end: int) -> Updates:
-        return Updates(src[begin:end], dst[begin:end], ops[begin:end], ones[begin:end])
-
-    at = ops.size // 2
-    load = [part(0, at)]
-    batches = {}
+    half = churn.src.size // 2
+    load = list(churn.load(half))
+    hub = np.bincount(churn.src[:half]).argmax()  # what the programs start from stays
+    plain = [Batches(size, [churn.next(size) for _ in range(epochs_of(size, epochs))]) for size in sizes]
+    rng = np.random.default_rng(seed)
+    others = []
     for size in sizes:
-        ends = range(at, ops.size + 1, size)[: epochs_of(size, epochs) + 1]
-        if len(ends) > 2:
-            batches[size] = [part(begin, end) for begin, end in itertools.pairwise(ends)]
-            at = ends[-1]
+        if size >= UPDATES_PER_DELETED_VERTEX:
+            updates = [churn.next(size) for _ in range(epochs_of(size, epochs))]
+            some = np.unique(churn.src[:half])
+            gone = [rng.choice(some[some != hub], size // UPDATES_PER_DELETED_VERTEX, False) for _ in updates]
+            others.append(Batches(size, updates, gone))
+    return iter(load), plain + others
+
+
+def stream(real: RealStream, sizes: Sequence[int], epochs: int) -> tuple[Updates, list[Batches]]:
+    """What is loaded of a real stream, and batches of each size to its end."""
+    left, counts = real.size, {}
+    for size in sizes:
+        count = min(epochs_of(size, epochs), left // size)
+        if count > 1 and size <= len(real.events) * BATCH_SHARE_MAX:
+            counts[size] = count
+            left -= count * size
+    load, updates = real.split(real.size - left)
+    batches, at = [], 0
+    for size, count in counts.items():
+        ends = range(at, at + size * count + 1, size)
+        batches.append(Batches(size, [real_streams.part(updates, *pair) for pair in itertools.pairwise(ends)]))
+        at = ends[-1]
     return load, batches
 
 
 def main() -> None:
     arguments = _arguments()
+    started = time.perf_counter()
     pma.warm_up()
-    registry.warm_up(directed=True, weighted=True)
-    scratch: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
+    for directed in (True, False):
+        registry.warm_up(directed=directed, weighted=True)
+    scratch: Rows = []
+    rows: Rows = []
     for scale in arguments.scale:
         load, batches = rmat(scale, arguments.batch, arguments.epochs, arguments.seed)
         more = measure(f"RMAT scale {scale}", load, batches, arguments)
         scratch, rows = scratch + more[0], rows + more[1]
     for name in arguments.streams:
-        load, batches = stream(arguments.data / f"{name}.events.tsv.xz", arguments.batch, arguments.epochs)
-        more = measure(name, load, batches, arguments)
+        real = real_streams.read(arguments.data, name)
+        loaded, batches = stream(real, arguments.batch, arguments.epochs)
+        more = measure(name, [loaded], batches, arguments, directed=real.directed)
         scratch, rows = scratch + more[0], rows + more[1]
+    print(f"{time.perf_counter() - started:.0f} s in all")
     parameters = {name: str(value) for name, value in vars(arguments).items() if name != "json"}
     save(
         arguments.json,
@@ -337,13 +481,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=numbers, default=[1, 100, 10_000, 100_000], help="updates of a batch")
     parser.add_argument("--epochs", type=int, default=RUNS, help="batches of each size, after a first one")
     parser.add_argument("--programs", type=names, default=[], help="kinds to measure (all that are registered)")
-    parser.add_argument("--streams", type=names, default=[], help="real streams, by the names of their files")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="the folder of the streams")
+    parser.add_argument("--data", type=Path, help="the folder of real streams")
+    parser.add_argument("--streams", type=names, default=list(STREAMS), help="which of them, by their names")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds for each run of another library")
     parser.add_argument("--no-peers", action="store_true", help="leave the other libraries out")
     parser.add_argument("--quick", action="store_true", help="scale 14 and batches up to 10,000, in a minute")
     parser.add_argument("--json", type=Path, help="also write everything to this file")
     arguments = parser.parse_args()
+    arguments.batch.sort()
+    if arguments.data is None:
+        arguments.streams = []
     if arguments.quick:
         arguments.scale, arguments.batch = [14], [1, 100, 10_000]
     return arguments

@@ -4,6 +4,8 @@ Each takes the edges once, and then answers a kind of program with the milliseco
 loading, and changing the graph before a dynamic update, are not counted. A kind that a library does not have is
 not in its ``kinds``. PageRank is asked for the accuracy that graphtide promises: the loosest tolerance of
 NetworKit that reaches it is looked for first.
+
+Every class is made, and its methods are called, in a process of its own (``isolated.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import igraph
@@ -24,11 +27,15 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 DAMPING = 0.85
+TOLERANCE_EXPONENT_MAX = 13
 
 
 @dataclass(frozen=True)
 class Edges:
-    """A directed graph: distinct edges between vertices 0 .. n - 1."""
+    """A directed graph: distinct edges between vertices 0 .. n - 1, ascending by src, then dst.
+
+    Of an undirected graph both directions are there.
+    """
 
     n: int
     src: Ints
@@ -36,9 +43,11 @@ class Edges:
     weights: npt.NDArray[np.float32]
 
     def matrix(self, *, weighted: bool = False) -> Any:
-        """As SciPy's CSR."""
+        """As SciPy's CSR; zeros are edges of weight zero."""
         values = self.weights.astype(np.float64) if weighted else np.ones(self.src.size)
-        return sparse.csr_matrix((values, (self.src, self.dst)), shape=(self.n, self.n))
+        offsets = np.zeros(self.n + 1, np.int64)
+        np.cumsum(np.bincount(self.src, minlength=self.n), out=offsets[1:])
+        return sparse.csr_matrix((values, self.dst.astype(np.int32), offsets), shape=(self.n, self.n))
 
 
 @dataclass(frozen=True)
@@ -57,25 +66,31 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 
 def exact_pagerank(edges: Edges) -> Floats:
-    """PageRank to the last digits but three, by power iteration."""
-    rank, _ = _power_iteration(edges, 1e-13)
-    return rank
+    """PageRank to nine digits, by power iteration."""
+    return _Links(edges).rank(1e-9)[0]
 
 
-def _power_iteration(edges: Edges, tolerance: float) -> tuple[Floats, float]:
-    """Ranks within a relative error of ``tolerance`` at every vertex, and the milliseconds of the iteration."""
-    transposed = edges.matrix().T.tocsr()
-    out = np.bincount(edges.src, minlength=edges.n)
-    share = np.divide(1.0, out, out=np.zeros(edges.n), where=out > 0)
-    rank = np.full(edges.n, 1.0 / edges.n)
-    started = time.perf_counter()
-    while True:
-        spread = transposed @ (rank * share) + rank[out == 0].sum() / edges.n
-        new = (1 - DAMPING) / edges.n + DAMPING * spread
-        change = float(np.max(np.abs(new - rank) / new))
-        rank = new
-        if change * DAMPING / (1 - DAMPING) <= tolerance:
-            return rank, (time.perf_counter() - started) * 1e3
+class _Links:
+    """What power iteration needs of a graph."""
+
+    def __init__(self, edges: Edges) -> None:
+        self.n = edges.n
+        self.transposed = edges.matrix().T.tocsr()
+        out = np.bincount(edges.src, minlength=edges.n)
+        self.share = np.divide(1.0, out, out=np.zeros(edges.n), where=out > 0)
+        self.dangling = out == 0
+
+    def rank(self, tolerance: float) -> tuple[Floats, float]:
+        """Ranks within a relative error of ``tolerance`` at every vertex, and the milliseconds it took."""
+        rank = np.full(self.n, 1.0 / self.n)
+        started = time.perf_counter()
+        while True:
+            spread = self.transposed @ (rank * self.share) + rank[self.dangling].sum() / self.n
+            new = (1 - DAMPING) / self.n + DAMPING * spread
+            change = float(np.max(np.abs(new - rank) / new))
+            rank = new
+            if change * DAMPING / (1 - DAMPING) <= tolerance:
+                return rank, (time.perf_counter() - started) * 1e3
 
 
 class SciPy:
@@ -88,14 +103,22 @@ class SciPy:
         self._edges = edges
         self._matrix = edges.matrix()
 
+    @cached_property
+    def _links(self) -> _Links:
+        return _Links(self._edges)
+
+    @cached_property
+    def _weighted(self) -> Any:
+        return self._edges.matrix(weighted=True)
+
     def run(self, question: Question) -> float:
         if question.kind == "pagerank":
-            return _power_iteration(self._edges, question.tolerance)[1]
+            return self._links.rank(question.tolerance)[1]
         if question.kind == "bfs":
             return milliseconds(lambda: csgraph.breadth_first_order(self._matrix, question.root))
         if question.kind == "components":
             return milliseconds(lambda: csgraph.connected_components(self._matrix, connection="weak"))
-        weighted = self._edges.matrix(weighted=True)
+        weighted = self._weighted
         return milliseconds(lambda: csgraph.dijkstra(weighted, indices=question.root))
 
 
@@ -131,21 +154,21 @@ class NetworKit:
         networkit.setNumberOfThreads(threads)
         self._edges = edges
         self._graph = _loaded(edges, weighted=False)
-        self._weighted: Any = None
-        self._exact: Floats | None = None
         self._rank_tolerances: dict[float, float] = {}
+
+    @cached_property
+    def _weighted(self) -> Any:
+        return _loaded(self._edges, weighted=True)
 
     def run(self, question: Question) -> float:
         return milliseconds(self._algorithm(question).run)
 
     def _algorithm(self, question: Question) -> Any:
         if question.kind == "pagerank":
-            return self._pagerank(self._rank_tolerance(question.tolerance))
+            return self._pagerank(self._rank_tolerances[question.tolerance])
         if question.kind == "components":
             return networkit.components.WeaklyConnectedComponents(self._graph)
         if question.kind == "sssp":
-            if self._weighted is None:
-                self._weighted = _loaded(self._edges, weighted=True)
             return networkit.distance.Dijkstra(self._weighted, question.root, False)
         return networkit.distance.BFS(self._graph, question.root, question.kind == "sspaths")
 
@@ -153,22 +176,27 @@ class NetworKit:
         sinks = networkit.centrality.SinkHandling.DistributeSinks
         return networkit.centrality.PageRank(self._graph, DAMPING, tolerance, distributeSinks=sinks)
 
-    def _ranked(self, tolerance: float) -> Any:
-        algorithm = self._pagerank(tolerance)
-        algorithm.run()
-        return algorithm
+    def find_rank_tolerance(self, error: float, exact: Floats) -> float:
+        """Find the loosest tolerance, by powers of ten, that keeps every vertex within this relative error.
 
-    def _rank_tolerance(self, error: float) -> float:
-        """The loosest tolerance, by powers of ten, that keeps every vertex within this relative error."""
-        if self._exact is None:
-            self._exact = exact_pagerank(self._edges)
-        if error not in self._rank_tolerances:
-            for exponent in range(3, 13):
-                scores = np.array(self._ranked(10.0**-exponent).scores())
-                if np.max(np.abs(scores / scores.sum() - self._exact) / self._exact) <= error:
-                    break
-            self._rank_tolerances[error] = 10.0**-exponent
+        It bounds the change of all ranks together; the search begins where an even distribution would end it.
+        """
+        exponent = round(-np.log10(error / np.sqrt(self._edges.n)))
+        good = self._keeps(exponent, error, exact)
+        if good:
+            while self._keeps(exponent - 1, error, exact):
+                exponent -= 1
+        while not good and exponent < TOLERANCE_EXPONENT_MAX:
+            exponent += 1
+            good = self._keeps(exponent, error, exact)
+        self._rank_tolerances[error] = 10.0**-exponent
         return self._rank_tolerances[error]
+
+    def _keeps(self, exponent: int, error: float, exact: Floats) -> bool:
+        algorithm = self._pagerank(10.0**-exponent)
+        algorithm.run()
+        scores = np.array(algorithm.scores())
+        return bool(np.max(np.abs(scores / scores.sum() - exact) / exact) <= error)
 
 
 def _loaded(edges: Edges, *, weighted: bool) -> Any:
@@ -180,13 +208,15 @@ def _loaded(edges: Edges, *, weighted: bool) -> Any:
 class DynamicNetworKit:
     """A dynamic algorithm of NetworKit on a graph of its own, run once, then fed with updates."""
 
-    kinds = ("bfs", "sssp", "components")
+    kinds = ("bfs", "sssp", "sspaths", "components")
 
-    def __init__(self, edges: Edges, question: Question) -> None:
+    def __init__(self, edges: Edges, question: Question, threads: int) -> None:
         """``edges.n`` must have room for the vertices that updates will bring."""
+        networkit.setNumberOfThreads(threads)
         self._graph = graph = _loaded(edges, weighted=question.kind == "sssp")
         self._algorithm = {
             "bfs": lambda: networkit.distance.DynBFS(graph, question.root),
+            "sspaths": lambda: networkit.distance.DynBFS(graph, question.root),  # counts them, too
             "sssp": lambda: networkit.distance.DynDijkstra(graph, question.root),
             "components": lambda: networkit.components.DynWeaklyConnectedComponents(graph),
         }[question.kind]()

@@ -76,7 +76,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void pull_by_tile(
 {
     constexpr u32 WIDTH = 8;
     const u64 i = thread_number() / WIDTH;
-    const u32 u = i < n ? vertices[i] : 0, degree = i < n ? state.degrees[u] : 0;
+    const u32 u = i < n ? vertices[i] : 0, degree = i < n ? state.rows[u].degree : 0;
     if (degree == 0) return;
     float sum = 0.0f;
     walk_row<WIDTH>(state, first_slot<WIDTH>(state, u), degree, [&](u32, u64 slot) {

@@ -37,6 +37,10 @@ from storage_device_reads import scans, whole
 from graphtide.gpma.device.array import DevicePackedArray
 
 STREAM_BATCH = 100_000
+# Batches of one kind in a row add at most this share to the edges.
+SHARE_ADDED = 0.05
+# Small batches are repeated more often: so many times, or until so many updates are applied.
+SMALL_REPEATS, SMALL_UPDATES = 60, 400_000
 # Bytes of an update that cannot be avoided: key, op and weight read, outcome and old weight written.
 UPDATE_BYTES = 8 + 1 + 4 + 1 + 4
 
@@ -76,19 +80,8 @@ def updates(graph: Graph, batches: list[int], repeats: int, copy: float) -> list
     for n in batches:
         if n > graph.pool.size:
             continue
-        seconds: dict[str, list[float]] = {"insert": [], "delete": [], "mixed": []}
-        touched = 0
-        for step in range(WARM_UP + repeats):
-            keys = graph.fresh(n)
-            insert, delete = batch_of(graph, keys, True), batch_of(graph, keys, False)
-            mixed = mixed_batch(graph, n)
-            if step == 0:
-                touched = touched_leaves(array, keys)
-            for name, batch in (("insert", insert), ("delete", delete), ("mixed", mixed)):
-                took, _ = clocked(partial(array.apply, batch))
-                if step >= WARM_UP:
-                    seconds[name].append(took)
-            array.apply(inverse(graph, mixed))
+        touched = touched_leaves(array, graph.fresh(n))
+        seconds = update_seconds(graph, array, n, WARM_UP + times_of(n, repeats))
         rebuild = rebuild_seconds(graph, n, repeats)
         leaf_bytes = 12 * array.n_edges / int(array.view().counts.size)
         for name, times in seconds.items():
@@ -111,6 +104,31 @@ def updates(graph: Graph, batches: list[int], repeats: int, copy: float) -> list
     problems = array.check() if graph.scale <= 20 else []
     assert not problems, problems
     return rows
+
+
+def update_seconds(graph: Graph, array: DevicePackedArray, n: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of each insert, delete and mixed batch of ``n``, but for the first; the array is then as before.
+
+    Batches of one kind follow each other as far as they add no more than ``SHARE_ADDED`` to the graph.
+    """
+    seconds: dict[str, list[float]] = {"insert": [], "delete": [], "mixed": []}
+    together = max(1, min(repeats, int(SHARE_ADDED * array.n_edges) // n))
+    for _ in range(-(-repeats // together)):
+        keys = [graph.fresh(n) for _ in range(together)]
+        batches = {
+            "insert": [batch_of(graph, some, True) for some in keys],
+            "delete": [batch_of(graph, some, False) for some in keys],
+            "mixed": [mixed_batch(graph, n) for _ in keys],
+        }
+        for name, times in seconds.items():
+            times += [clocked(partial(array.apply, batch))[0] for batch in batches[name]]
+        for batch in reversed(batches["mixed"]):
+            array.apply(inverse(graph, batch))
+    return {name: times[WARM_UP:] for name, times in seconds.items()}
+
+
+def times_of(n: int, repeats: int) -> int:
+    return max(repeats, min(SMALL_REPEATS, SMALL_UPDATES // n))
 
 
 def touched_leaves(array: DevicePackedArray, keys: Any) -> int:

@@ -9,9 +9,10 @@ without violations proves:
 - else that no part was wrong at the time when it was looked at. What is wrong and stays so is found by the
   first slice that comes to it, hence at the latest one whole pass after it went wrong.
 
-A step that is run whole (``audit_whole``, and all of a program without ``audit_slice``) takes its time at once;
-``Auditor.next_is_whole`` lets the caller choose the moment. The caller also keeps the budget: a step reports the
-seconds it took, and slices are cut, by the pace of those before them, to take about what was asked for.
+A step that is run whole (``audit_whole``, all of a program without ``audit_slice``, and a vertex with more edges
+than fit into a slice) takes its time at once; ``Auditor.next_is_whole`` lets the caller choose the moment. The
+caller also keeps the budget: a step reports the seconds it took, and slices are cut, by the pace of those before
+them, to take about what was asked for.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ log = logging.getLogger(__name__)
 Epoch = tuple[int, int]
 Found = tuple[list[Violation], int]
 
-# Entries and edges of a target's first slice, before its pace is known.
+# Entries and edges of a target's first slice, before its pace is known; a vertex with fewer always fits.
 FIRST_WORK = 4096
 # One measurement of the pace counts for no more than this factor.
 PACE_STEP = 4.0
+# No measurement is taken to say that a unit costs less, in seconds.
 PACE_MIN = 1e-10
 # The most units of a slice.
 UNITS_MAX = 1 << 18
@@ -86,6 +88,10 @@ class _Check:
     def is_whole(self) -> bool:
         return self.work is None
 
+    def begin(self) -> int:
+        """The unit to go on at."""
+        return self.done if self.resume is None else self.resume()
+
 
 class Auditor:
     """Audits one engine and its graph, a step at a time, on the engine's own thread between epochs."""
@@ -125,10 +131,17 @@ class Auditor:
         """The next step begins a pass."""
         return not self._checks
 
-    @property
-    def next_is_whole(self) -> bool:
-        """The next step cannot be cut short."""
-        return bool(self._checks) and self._checks[self._at].is_whole
+    def next_is_whole(self, seconds: float) -> bool:
+        """The next step cannot be cut down to about so many seconds."""
+        if not self._checks:
+            return False
+        check = self._checks[self._at]
+        if check.work is None:
+            return True
+        begin = check.begin()
+        if begin >= check.size():
+            return False
+        return int(check.work(begin, begin + 1)[0]) > max(self._wanted(check.target, seconds), FIRST_WORK)
 
     def step(self, seconds: float, epoch: Epoch) -> Step:
         """Check the next slice, of about so many seconds, against the graph as it is at ``epoch``."""
@@ -197,7 +210,7 @@ class Auditor:
         try:
             if check.work is None:
                 return *check.run(0, size), True
-            begin = check.done if check.resume is None else check.resume()
+            begin = check.begin()
             if begin >= size:
                 return [], 0, True
             end, work = self._slice_end(check.work, check.target, begin, size, seconds)
@@ -215,17 +228,22 @@ class Auditor:
         self, work_of: Callable[[int, int], Vertices], target: str, begin: int, size: int, seconds: float
     ) -> tuple[int, int]:
         """Where a slice of about so many seconds ends, and the work that it holds."""
-        pace = self._pace.get(target)
-        wanted = FIRST_WORK if pace is None else int(seconds / pace)
+        wanted = self._wanted(target, seconds)
         ahead = min(size, begin + min(wanted + 1, UNITS_MAX))
         # One more for each unit: those without edges are work, too.
         work = np.cumsum(work_of(begin, ahead).astype(np.int64) + 1)
         taken = min(max(int(np.searchsorted(work, wanted, side="right")), 1), work.size)
         return begin + taken, int(work[taken - 1])
 
+    def _wanted(self, target: str, seconds: float) -> int:
+        """About how much work of this target fits into so many seconds."""
+        pace = self._pace.get(target)
+        return FIRST_WORK if pace is None else int(seconds / pace)
+
     def _learn(self, target: str, pace: float) -> None:
         """Take a measured pace (seconds per unit of work) into the mean."""
-        before = self._pace.get(target, max(pace, PACE_MIN))
+        pace = max(pace, PACE_MIN)
+        before = self._pace.get(target, pace)
         self._pace[target] = (before + min(max(pace, before / PACE_STEP), before * PACE_STEP)) / 2
 
     def _is_there(self, check: _Check) -> bool:

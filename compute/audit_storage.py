@@ -152,15 +152,20 @@ def _leaf_after(keys, counts, leaf_shift, row_leaf, degrees, n, key):  # type: i
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _keys_of_row(keys, counts, leaf_shift, leaf, row):  # type: ignore[no-untyped-def]
-    """How many keys of a row there are from a leaf on, the leaf before it ending with one."""
+    """How many keys of a row there are from a leaf on, the leaf before it ending with one.
+
+    A leaf that ends with one holds nothing else, as far as keys ascend: of a hub's leaves one key each is read.
+    """
     found = np.int64(0)
     while leaf < counts.size:
         begin = np.int64(leaf) << leaf_shift
         count = min(max(np.int64(counts[leaf]), 0), np.int64(1) << leaf_shift)
-        for i in range(begin, begin + count):
-            if keys[i] >> np.uint64(32) != np.uint64(row):
-                return found
-            found += 1
+        if count > 0 and keys[begin + count - 1] >> np.uint64(32) != np.uint64(row):
+            while keys[begin] >> np.uint64(32) == np.uint64(row):
+                found += 1
+                begin += 1
+            return found
+        found += count
         leaf += 1
     return found
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -30,9 +31,11 @@ from .forest_cut import Pieces, Search
 from .forest_span import span
 from .program import Answer, Column, Program, Published, Refresh, Violation, grown
 
-# A search that reads more than this share of the graph gives way to a fresh start.
+# A search that reads more than this share of the graph gives way to a fresh start; up to so many edges never.
 _WORK_SHARE = 2
-_WORK_FLOOR = 4096
+_WORK_FLOOR = 1 << 14
+# Trees larger than this are named without sorting their members.
+_SORTED_MAX = 4096
 # From scratch, components larger than this share find their label by a scan of their own, without sorting.
 _GIANT_SHARE = 64
 _EVIDENCE = 5
@@ -78,11 +81,14 @@ class Components(Program):
         n = graph.n_vertices
         self._grow(n)
         self._n, self._n_dead = n, n - graph.n_alive
+        self._sorted = SortedVertices(self._order)  # a program that stood still has not heard who was renamed
         out, in_, both = _rows(graph)
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
         held = np.empty((n + 63) // 64, np.uint64)
-        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, self._search.members, held)
+        queue, found = self._search.members, self._search.queue_next
+        threads = nb.get_num_threads()
+        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, queue, held, found, threads)
         self._name_all()
         everything = dict.fromkeys(("handle", "representative", "size"))
         return Refresh(everything, iterations=1, edges_read=edges, active=n)
@@ -91,6 +97,7 @@ class Components(Program):
         before, self._n = self._n, graph.n_vertices
         self._n_dead = self._n - graph.n_alive
         self._grow(self._n)
+        self._sorted.renamed(change.revived_vertices)
         self._new_run()
         if self._n > before:
             kernels.add_vertices(self._forest, self._changes, before, self._n)
@@ -168,7 +175,7 @@ class Components(Program):
         forest, n = self._forest, self._n
         sizes = forest.size[: forest.counts[kernels.N_USED]]
         handle = forest.handle[:n]
-        giant = sizes > max(_WORK_FLOOR, n // _GIANT_SHARE)
+        giant = sizes > max(_SORTED_MAX, n // _GIANT_SHARE)
         for h in np.flatnonzero(giant):
             forest.representative[h] = self._order.smallest(np.flatnonzero(handle == h).astype(np.uint32))
         if sizes.size:
@@ -179,7 +186,7 @@ class Components(Program):
         """Find the representative of tree h after ``leaver``, which was it; ``member`` is left."""
         forest = self._forest
         size = int(forest.size[h])
-        if size <= _WORK_FLOOR // 16 or size * size <= self._n:
+        if size <= _SORTED_MAX // 16 or size * size <= self._n:
             members = np.empty(size, np.uint32)
             kernels.list_members(forest, member, members)
             forest.representative[h] = self._order.smallest(members)
@@ -189,7 +196,8 @@ class Components(Program):
         begin = self._sorted.position(leaver)
         first = kernels.first_of_handle(forest, ordered, begin, h)
         tail = np.flatnonzero(forest.handle[ordered.size : self._n] == h).astype(np.uint32)
-        candidates = tail + np.uint32(ordered.size)
+        loose = self._sorted.loose()
+        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h]])
         if first >= 0:
             candidates = np.append(candidates, np.uint32(first))
         forest.representative[h] = self._order.smallest(candidates)

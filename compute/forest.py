@@ -267,9 +267,9 @@ def list_members(forest, start, members):  # type: ignore[no-untyped-def]
 
 @_jit
 def first_of_handle(forest, ordered, begin, h):  # type: ignore[no-untyped-def]
-    """The first vertex of handle h in ``ordered[begin:]``, or -1."""
+    """The first vertex of handle h in ``ordered[begin:]``, or -1; ``NONE`` in there is passed over."""
     for i in range(begin, ordered.size):
-        if forest.handle[ordered[i]] == h:
+        if ordered[i] != NONE and forest.handle[ordered[i]] == h:
             return np.int64(ordered[i])
     return np.int64(-1)
 

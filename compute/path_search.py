@@ -21,7 +21,7 @@ from ..gpma.edges import Vertices
 from ..gpma.intrinsics import prefetch
 from ..gpma.rows import first_slot
 from .atomics import compare_swap, exchange, fetch_add, load
-from .path_kernels import AHEAD, NOTHING, UNREACHED
+from .path_kernels import AHEAD, NOTHING, PARENT, UNREACHED
 from .vertex_program import template
 
 _HALF = np.uint64(32)
@@ -62,7 +62,7 @@ split: Any = None
 
 
 @template
-def level_push(word, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
+def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
     """Push the frontier queue[head:tail]: (new tail, edges read, edges of the new frontier)."""
     keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
     edges = np.int64(0)
@@ -81,6 +81,7 @@ def level_push(word, out, queue, head, tail, bits):  # type: ignore[no-untyped-d
                     v = keys[i] & _LOW
                     if word[v] == UNREACHED:
                         word[v] = new
+                        role[u] = PARENT
                         queue[tail] = v
                         tail += 1
                         ahead += np.int64(degrees[v])
@@ -91,7 +92,7 @@ def level_push(word, out, queue, head, tail, bits):  # type: ignore[no-untyped-d
 
 
 @template
-def level_pull(word, in_, n, bits, front, next_front, cursor):  # type: ignore[no-untyped-def]
+def level_pull(word, role, in_, n, bits, front, next_front, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier: (found, edges read).
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
@@ -121,6 +122,7 @@ def level_pull(word, in_, n, bits, front, next_front, cursor):  # type: ignore[n
                     i += 1
                     if (front[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
                         word[v] = (bits << _HALF) | u
+                        role[u] = PARENT
                         next_front[v >> 6] |= _ONE << np.uint64(v & 63)
                         found += 1
                         remaining = np.int64(0)
@@ -132,7 +134,7 @@ def level_pull(word, in_, n, bits, front, next_front, cursor):  # type: ignore[n
 
 
 @template
-def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
+def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
     cursor = np.zeros(1, np.int64)
     totals = np.zeros((threads, 16), np.int64)
@@ -156,7 +158,7 @@ def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, fron
             break
         if ahead * _PULL_SHARE <= unexplored or ahead * _PUSH_SHARE <= n:
             unexplored -= ahead
-            new_tail, read, ahead = push_level(word, out, queue, head, tail, bits)
+            new_tail, read, ahead = push_level(word, role, out, queue, head, tail, bits)
             edges += read
             reached += new_tail - tail
             head = tail
@@ -177,7 +179,7 @@ def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, fron
             before = awake
             cursor[0] = 0
             for t in nb.prange(threads):
-                found, read = pull_level(word, in_, n, bits, front, next_front, cursor)
+                found, read = pull_level(word, role, in_, n, bits, front, next_front, cursor)
                 totals[t, 0] = found
                 totals[t, 1] = read
             awake = np.int64(0)
@@ -242,12 +244,12 @@ def new_piles(n: int, threads: int) -> Piles:
 def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
     """Append the first ``size`` vertices gathered by a thread to a pile that all share."""
     place = fetch_add(cursor, end, size)
-    for k in range(size):
+    for k in range(min(size, pile.size - place)):
         pile[place + k] = gathered[k]
 
 
 @template
-def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
+def expand_near(word, role, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
     """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
@@ -276,6 +278,7 @@ def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, nex
                 continue
             edges += remaining
             pushed += 1
+            improved = False
             leaf, slot = first_slot(out, int(u))
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
@@ -289,6 +292,7 @@ def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, nex
                         if seen != head:
                             head = seen
                             continue
+                        improved = True
                         if np.int64(stamp[v]) != run and np.int64(exchange(stamp, v, np.uint32(run))) != run:
                             own_log[k_log] = v
                             k_log += 1
@@ -312,6 +316,8 @@ def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, nex
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << shift
+            if improved:
+                role[u] = PARENT
     publish(own_near, k_near, next_near, cursor, NEAR_END)
     publish(own_far, k_far, far, cursor, FAR_END)
     publish(own_log, k_log, vertices, cursor, LOG_END)
@@ -371,7 +377,7 @@ def step_bound(word, degrees, far, n_far, wanted):  # type: ignore[no-untyped-de
 
 
 @template
-def spread(word, log, entries, out, piles, threads):  # type: ignore[no-untyped-def]
+def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-untyped-def]
     """Push on what improved, in steps, best values first: (edges read, vertices pushed, rounds).
 
     ``entries``: what to begin with; repetitions and stale ones do no harm. Values only improve meanwhile, so
@@ -407,14 +413,14 @@ def spread(word, log, entries, out, piles, threads):  # type: ignore[no-untyped-
             ahead = np.int64(0)
             if active == 1:
                 read, done = expand(
-                    word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, 0
+                    word, role, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, 0
                 )
                 edges += read
                 pushed += done
             else:
                 for t in nb.prange(active):
                     read, done = expand(
-                        word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t
+                        word, role, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t
                     )
                     tally[t, 0] = read
                     tally[t, 1] = done

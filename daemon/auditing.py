@@ -2,8 +2,8 @@
 
 The engine thread calls ``run`` between epochs. The audit earns a share of the time that passes, and owes what it
 spends: a step that takes long (following all parents to their roots) is paid for before the next one begins. An
-epoch never waits for more than one slice of ``SLICE_S``, or for a step that can only be run whole and was put
-off for ``PATIENCE_S`` because updates kept coming.
+epoch never waits for more than one slice of ``SLICE_S``, or for a step that can only be run whole (the row of a
+hub is one) and was put off for ``PATIENCE_S`` because updates kept coming.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class BackgroundAudit:
             self._pass_at = now
             self._logged = 0
             self._repaired.clear()
-        if not (waiting and self._auditor.next_is_whole):
+        if not (waiting and self._auditor.next_is_whole(SLICE_S)):
             return True
         if self._put_off_at is None:
             self._put_off_at = now

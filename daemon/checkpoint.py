@@ -29,9 +29,11 @@ from .faults import point
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
-"""Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted."""
-READABLE = (1, 2)
+FORMAT = 3
+"""Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
+strings lay in ``index/data`` side by side, from ``index/offsets`` on."""
+READABLE = (1, 2, 3)
+_CHUNK = 1 << 20
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
@@ -219,7 +221,10 @@ def _differences(saved: Mapping[str, Any], present: Mapping[str, Any], prefix: s
 
 
 def _write_array(path: Path, pieces: Sequence[Array]) -> dict[str, Any]:
-    """Write one array: a single piece of any shape, or several of one dimension."""
+    """Write one array: a single piece of any shape, or several of one dimension.
+
+    Entries that mean nothing may change meanwhile: what is written is what the checksum is of.
+    """
     first = pieces[0]
     shape = first.shape if len(pieces) == 1 else (sum(piece.size for piece in pieces),)
     header = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}
@@ -230,9 +235,11 @@ def _write_array(path: Path, pieces: Sequence[Array]) -> dict[str, Any]:
         file.write(beginning.getvalue())
         for piece in pieces:
             assert piece.dtype == first.dtype
-            content = np.ascontiguousarray(piece).data
-            checksum = crc32c.crc32c(content, checksum)
-            file.write(content)
+            content = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+            for begin in range(0, content.size, _CHUNK):
+                chunk = content[begin : begin + _CHUNK].tobytes()
+                checksum = crc32c.crc32c(chunk, checksum)
+                file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
     return {"file": path.name, "bytes": path.stat().st_size, "crc32c": checksum}

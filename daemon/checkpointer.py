@@ -142,6 +142,11 @@ class Checkpointer:
         """Bytes that are kept from checkpoint to checkpoint."""
         return self._buffers.nbytes
 
+    @property
+    def writing(self) -> bool:
+        """What belongs to an epoch before is being written: of vertices alive then nothing may change."""
+        return self._making is not None and self._making.taken
+
     def step(self) -> None:
         """Begin a checkpoint if one is due; go on with the one in the making."""
         if self._thread is not None and not self._thread.is_alive():

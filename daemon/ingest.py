@@ -27,6 +27,7 @@ from .errors import IdSpaceFull
 from .faults import point
 from .produce import Columns, canonical, partition_of
 from .records import BadRecord, DeadLetters, Decoded, Partition, RawRecord, Source, UpdateBlock
+from .reuse import IdReuse
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class IngestReport:
     vertex_deletes: int
     self_loops_dropped: int
     misrouted: int
+    ids_reused: int
     bad: Sequence[BadRecord]
     poll_seconds: float
     decode_seconds: float
@@ -81,7 +83,8 @@ class Prepared:
 
     ``batches``: in order; ``updates``: how many they came from; ``n_vertices``: vertices known after these
     updates; ``record_times_ms`` and ``record_updates``: the time of each record and how many updates it brought,
-    for freshness; ``prepared_at``: ``time.perf_counter`` when it began to wait for the engine.
+    for freshness; ``item``: its number, rising; ``prepared_at``: ``time.perf_counter`` when it began to wait for
+    the engine.
     """
 
     batches: Sequence[DenseBatch]
@@ -90,6 +93,7 @@ class Prepared:
     offsets: dict[Partition, int]
     record_times_ms: npt.NDArray[np.int64]
     record_updates: npt.NDArray[np.int64]
+    item: int = 0
     prepared_at: float = field(default_factory=time.perf_counter)
 
 
@@ -222,6 +226,7 @@ class Ingest:
     source: Source
     decoder: Decoder
     index: VertexIndex
+    reuse: IdReuse
     dead_letters: DeadLetters
     queue: PreparedQueue
     report: Callable[[IngestReport], None]
@@ -230,6 +235,7 @@ class Ingest:
     stop: threading.Event = field(default_factory=threading.Event)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
+    _items: int = 0
     _placement: PlacementSample = field(init=False)
 
     def __post_init__(self) -> None:
@@ -245,6 +251,7 @@ class Ingest:
         self._position = self.source.position()
         while not self.stop.is_set():
             self.commit_pending()
+            self.reuse.step()
             started = time.perf_counter()
             raw = self.source.poll(self.poll_bytes_max, timeout_s=0.1)
             if raw:
@@ -274,6 +281,7 @@ class Ingest:
             self.dead_letters.write(bad)
             point("ingest.dead_letter")
         started = time.perf_counter()
+        reused_before = self.reuse.reused
         prepared = self._prepare(decoded)
         index_seconds = time.perf_counter() - started
         blocks = [item.block for item in decoded if item.block is not None]
@@ -289,6 +297,7 @@ class Ingest:
                 vertex_deletes=ops[Op.DELETE_VERTEX],
                 self_loops_dropped=sum(item.self_loops_dropped for item in decoded),
                 misrouted=self._placement.misrouted(decoded),
+                ids_reused=self.reuse.reused - reused_before,
                 bad=bad,
                 poll_seconds=poll_seconds,
                 decode_seconds=decode_seconds,
@@ -313,6 +322,8 @@ class Ingest:
     def _prepare(self, decoded: Sequence[Decoded]) -> Prepared:
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
         batches = [dense_batch(block, self.index) for _, block in blocks]
+        self._items += 1
+        self.reuse.queued(self._items, batches)
         return Prepared(
             batches=batches,
             updates=sum(batch.updates for batch in batches),
@@ -320,6 +331,7 @@ class Ingest:
             offsets=self.source.position(),
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
             record_updates=np.array([len(block) for _, block in blocks], np.int64),
+            item=self._items,
         )
 
 

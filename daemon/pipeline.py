@@ -27,6 +27,7 @@ from .faults import point
 from .ingest import Prepared, PreparedQueue, concatenate
 from .records import DeadLetters, Partition, Source, offsets_to_wire
 from .results import ProgramPublication, Publication
+from .reuse import IdReuse
 from .server_link import ServerLink
 from .topology import Position, StorageGate
 
@@ -58,6 +59,7 @@ class Pipeline:
         *,
         graph: Graph,
         index: VertexIndex,
+        reuse: IdReuse,
         engine: Engine,
         queue: PreparedQueue,
         source: Source,
@@ -78,6 +80,7 @@ class Pipeline:
     ) -> None:
         self.graph = graph
         self.index = index
+        self.reuse = reuse
         self.engine = engine
         self.queue = queue
         self.source = source
@@ -170,6 +173,10 @@ class Pipeline:
         publishing = time.perf_counter()
         self._publish(runs, change)
         point("epoch.published")
+        # A checkpoint being written, or what a program that stands still published last, has vertices alive that
+        # died.
+        hold = self.checkpoints.writing or len(self._fresh_programs()) < len(self.engine.programs)
+        self.reuse.published(taken[-1].item, change, self.graph.alive, hold=hold)
         published = time.perf_counter()
         self._record(taken, change, runs)
         self.metrics.epoch(
@@ -314,7 +321,7 @@ class Pipeline:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes by structure: the graph's, the index's, each program's, and the buffers of checkpoints."""
         sizes = {f"graph_{name}": size for name, size in self.graph.memory_bytes().items()}
-        sizes["index"] = self.index.memory_bytes()
+        sizes["index"] = self.index.memory_bytes() + self.reuse.memory_bytes()
         for program in self.engine.programs:
             sizes[f"program_{program.id}"] = program.memory_bytes()
         sizes["checkpoint"] = self.checkpoints.memory_bytes()

@@ -2,7 +2,8 @@
 
 ``python -m graphtide.daemon.server --control FD --calls FD`` is started by ``server_link``. Over ``control``
 (sequenced packets) come the settings, the listening sockets, the shared memory of results and vertex index,
-and a notice of every published epoch; statistics go back once a second. Over ``calls`` (a stream of
+and a notice of every published epoch; statistics go back once a second, and word of requests that the engine
+waits for (``Serving.begin_grace``). Over ``calls`` (a stream of
 MessagePack-RPC) the server asks the engine about edges. When ``control`` ends the engine is gone, and so is
 this process. It never compiles while it serves: kernels are loaded before it accepts anyone.
 """
@@ -178,6 +179,7 @@ class EngineCalls(asyncio.Protocol):
 class _Waiter:
     missing: dict[Partition, int]
     future: asyncio.Future[None]
+    task: asyncio.Task[Any] | None
 
 
 class Serving:
@@ -211,6 +213,8 @@ class Serving:
         self._index_arrays: dict[int, npt.NDArray[Any]] = {}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="answers")
         self._waiters: list[_Waiter] = []
+        self._computing: set[asyncio.Future[Reply]] = set()
+        self._graces: set[asyncio.Task[None]] = set()
         self._cache: dict[Any, tuple[tuple[int, int], asyncio.Future[Reply]]] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
         self._offsets: tuple[Snapshot, dict[Partition, int]] | None = None
@@ -238,6 +242,8 @@ class Serving:
                 self._reader = ResultsReader(Layout.from_wire(message["layout"]), fds[0])
             case "index":
                 self._take_index(message["arrays"], fds)
+            case "grace":  # after the index, which is in place now
+                self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
         if self._reader is not None and self._index is not None:
             self._loop.call_soon_threadsafe(self._published)
 
@@ -257,6 +263,33 @@ class Serving:
         self._index, self._index_arrays = VertexIndexReader(self.id_kind, arrays), mapped
         del before, array
         let_go(replaced)
+
+    def begin_grace(self, token: int) -> None:
+        """Tell the engine when all that is under way now has ended.
+
+        Until then it gives no dense id to another vertex, since requests keep those that they looked up or read.
+        Requests that wait for an epoch have looked nothing up yet.
+        """
+        waiting = {waiter.task for waiter in self._waiters}
+        working: set[asyncio.Future[Any]] = {*self._computing}
+        for connection in self.connections:
+            working |= connection.tasks - waiting
+        grace = self._loop.create_task(self._grace(token, working))
+        self._graces.add(grace)
+        grace.add_done_callback(self._graces.discard)
+
+    async def _grace(self, token: int, working: set[asyncio.Future[Any]]) -> None:
+        if working:
+            await asyncio.wait(working)
+        while True:
+            try:
+                self._control.send(msgpack.packb({"kind": "grace", "token": token}))
+            except BlockingIOError:
+                await asyncio.sleep(TICK_SECONDS)
+            except OSError:  # the engine is gone
+                return
+            else:
+                return
 
     def catch_up(self, index_generation: int) -> None:
         """Make sure of the vertex index: its arrays were sent before anyone could speak of them."""
@@ -327,7 +360,7 @@ class Serving:
         return all(reached.get(partition, 0) >= offset for partition, offset in wanted.items())
 
     async def covered(self, wanted: Mapping[Partition, int], deadline: float) -> None:
-        """Wait until an epoch covers these offsets.
+        """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
 
         Raises:
             TimedOut: none did.
@@ -337,7 +370,7 @@ class Serving:
             return
         if len(self._waiters) >= self.limits.waiting_max:
             raise Unavailable("too many requests wait for an epoch", {"waiting_max": self.limits.waiting_max})
-        waiter = _Waiter(dict(wanted), self._loop.create_future())
+        waiter = _Waiter(dict(wanted), self._loop.create_future(), asyncio.current_task())
         self._waiters.append(waiter)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -381,7 +414,8 @@ class Serving:
             if len(self._cache) >= CACHED_ANSWERS_MAX:
                 self._cache.clear()
             future = asyncio.ensure_future(self.in_thread(compute))
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._computing.add(future)
+            future.add_done_callback(self._computed)
             known = self._cache[key] = (epoch, future)
         try:
             return await asyncio.shield(known[1])
@@ -389,6 +423,11 @@ class Serving:
             if self._cache.get(key) is known:
                 del self._cache[key]
             raise
+
+    def _computed(self, done: asyncio.Future[Reply]) -> None:
+        self._computing.discard(done)
+        if not done.cancelled():
+            done.exception()  # seen, even if nobody waits for it any more
 
     def statistics(self) -> dict[str, Any]:
         """What the server knows of itself."""
@@ -422,7 +461,7 @@ class Connection(asyncio.Protocol):
         self._frames = FrameReader(serving.limits.frame_bytes_max)
         self._transport: asyncio.Transport
         self._authorized = serving.token is None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
         self._partial_bytes = 0
         self._continuing = False
         self._closing = False
@@ -443,7 +482,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._serving.connections.discard(self)
         self._hold_partial(0)
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
 
     def abort(self) -> None:
@@ -453,7 +492,7 @@ class Connection(asyncio.Protocol):
 
     def close_if_idle(self, now: float) -> None:
         """Close when neither a request came nor an answer was taken for too long, and none is being made."""
-        if not self._tasks and now - self._active > self._limits.idle_seconds_max:
+        if not self.tasks and now - self._active > self._limits.idle_seconds_max:
             self.abort()
 
     @property
@@ -479,7 +518,7 @@ class Connection(asyncio.Protocol):
         self._continuing = False
         turn_ends = time.perf_counter() + TURN_SECONDS
         try:
-            while not self._closing and len(self._tasks) < self._limits.requests_in_flight_max:
+            while not self._closing and len(self.tasks) < self._limits.requests_in_flight_max:
                 frame = self._frames.next_frame()
                 if frame is None:
                     break
@@ -493,7 +532,7 @@ class Connection(asyncio.Protocol):
         except RequestError as error:
             self._fail(error)
             return
-        self._pause(self._continuing or len(self._tasks) >= self._limits.requests_in_flight_max)
+        self._pause(self._continuing or len(self.tasks) >= self._limits.requests_in_flight_max)
 
     def _pause(self, wanted: bool) -> None:
         if self._closing or wanted == self._paused:
@@ -577,11 +616,11 @@ class Connection(asyncio.Protocol):
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request failed", exc_info=error)
         if not self._closing and not self._continuing:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -257,6 +257,7 @@ class _Process:
         self.started = time.monotonic()
         self.ready = threading.Event()
         self.generations: dict[str, int] = {}
+        self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
         self._sending = threading.Lock()
         with control, calls:
@@ -460,6 +461,23 @@ class ServerLink:
             if self._process is not None and self._process.ready.is_set():
                 self._process.send({"kind": "published"})
 
+    def begin_grace(self) -> Callable[[], bool]:
+        """Ask the server to tell when every request has ended that began before it has the index as it is now.
+
+        Returns whether it is so, or that server is gone, to be asked again and again; any thread may.
+        """
+        over = threading.Event()
+        with self._lock:
+            self._send_index()
+            process = self._process
+            if process is None or process.graces is None:
+                over.set()
+            else:
+                token = max(process.graces, default=0) + 1
+                process.graces[token] = over
+                process.send({"kind": "grace", "token": token})
+        return over.is_set
+
     def memory_bytes(self) -> int:
         """Bytes of the shared memory of results."""
         return self._writer.memory_bytes()
@@ -523,6 +541,9 @@ class ServerLink:
             with self._lock:
                 self._totals.end()
                 self.connections = 0
+                graces, process.graces = process.graces or {}, None
+            for over in graces.values():
+                over.set()
             if self._stopping.is_set():
                 return
             if time.monotonic() - process.started > HEALTHY_SECONDS:
@@ -556,6 +577,11 @@ class ServerLink:
             if report["kind"] == "ready":
                 process.ready.set()
                 process.send({"kind": "published"})
+            elif report["kind"] == "grace":
+                with self._lock:
+                    over = (process.graces or {}).pop(report["token"], None)
+                if over is not None:
+                    over.set()
             elif report["kind"] == "statistics":
                 with self._lock:
                     self._totals.take(report["latency"])

@@ -27,7 +27,7 @@ from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition import graph
 from ..partition.graph import Graph
-from . import decode, produce, terminal
+from . import decode, produce, reuse, terminal
 from .auditing import BackgroundAudit
 from .checkpoint import CheckpointStore, Snapshot, require_same
 from .config import Config
@@ -37,6 +37,7 @@ from .exposition import Exposition
 from .ingest import Ingest, IngestReport, PreparedQueue
 from .pipeline import Pipeline
 from .records import Offsets, offsets_from_wire
+from .reuse import IdReuse
 from .server import ServerLimits
 from .server_link import ServerLink, TlsFiles
 from .shared_memory import allocate
@@ -79,6 +80,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
         ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted, programs=programs)),
         ("decoders", decode.warm_up),
         ("placement", produce.warm_up),
+        ("reuse of ids", reuse.warm_up),
     ]
     started = time.perf_counter()
     with terminal.progress(shown=progress) as bar:
@@ -134,6 +136,7 @@ class Service:
         self.pipeline = Pipeline(
             graph=self.graph,
             index=self.index,
+            reuse=self.reuse,
             engine=self.engine,
             queue=self.queue,
             source=self.source,
@@ -216,8 +219,8 @@ class Service:
 
     def _restore(self, snapshot: Snapshot, programs: Sequence[Program]) -> None:
         started = time.perf_counter()
-        self.index.restore(snapshot.part("index"))
         edges = snapshot.part("graph")
+        self.index.restore(snapshot.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         self.graph.load(edge_list, snapshot.facts["n_vertices"], edges.get("dead"))
         restored = set()
@@ -256,6 +259,7 @@ class Service:
         self.dead_letters = make_dead_letters(config, self._stop)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
+        self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -266,6 +270,7 @@ class Service:
                 csv_delimiter=config.source.csv_delimiter,
             ),
             index=self.index,
+            reuse=self.reuse,
             dead_letters=self.dead_letters,
             queue=self.queue,
             report=self._ingested,
@@ -372,6 +377,7 @@ class Service:
             vertex_inserts=report.vertex_inserts,
             vertex_deletes=report.vertex_deletes,
             self_loops_dropped=report.self_loops_dropped,
+            ids_reused=report.ids_reused,
             poll_seconds=report.poll_seconds,
             decode_seconds=report.decode_seconds,
             index_seconds=report.index_seconds,

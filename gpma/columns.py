@@ -17,6 +17,7 @@ import os
 import resource
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,12 +28,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Slots
+from .layout import TOP_LEAVES, TOP_SHIFT
 
 # mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
 _MAP_NORESERVE = 0x4000
 # Fault pages in as if they were written, contents unchanged; Linux 5.14 and later. mmap.madvise would not do: it
 # keeps the interpreter lock.
-_MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_WRITE, _MADV_DONTNEED = 23, 4
 # How the system accounts for memory (proc(5)); under strict accounting MAP_NORESERVE means nothing.
 _OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
@@ -41,8 +43,8 @@ _HUGE_MIN = 4 << 20
 _ALIGNMENT = 2 << 20
 # Pages come for so many leaves at a time: 2 MiB of keys.
 _PIECE_LEAVES = 1 << 13
-# Bytes of the entries of one leaf and of one slot: count and head; key and weight.
-_LEAF_BYTES = 4 + 8
+# Bytes of the entries of one leaf and of one slot: count, head, and its share of a top; key and weight.
+_LEAF_BYTES = 4 + 8 + 8 / TOP_LEAVES
 _KEY_BYTES, _WEIGHT_BYTES = 8, 4
 
 
@@ -57,6 +59,7 @@ class Columns:
     weights: npt.NDArray[np.float32]
     counts: npt.NDArray[np.int32]
     heads: npt.NDArray[np.uint64]
+    tops: npt.NDArray[np.uint64]
     leaf_shift: int
     memory: mmap.mmap | None
 
@@ -72,14 +75,15 @@ class Columns:
             MemoryError: there is not enough.
         """
         leaf_bytes = _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
-        reserved = _reserve(_memory_bytes() + 4 * _ALIGNMENT)
-        n_leaves_max = _memory_bytes() // leaf_bytes
+        reserved = _reserve(_memory_bytes() + 5 * _ALIGNMENT)
+        n_leaves_max = int(_memory_bytes() / leaf_bytes) >> TOP_SHIFT << TOP_SHIFT
         if reserved is None or n_leaves > n_leaves_max:
             return cls(
                 np.empty(n_leaves << leaf_shift, np.uint64),
                 np.empty(n_leaves << leaf_shift if weighted else 0, np.float32),
                 np.zeros(n_leaves, np.int32),
                 np.empty(n_leaves, np.uint64),
+                np.empty(_n_tops(n_leaves), np.uint64),
                 leaf_shift,
                 None,
             )
@@ -90,20 +94,20 @@ class Columns:
             (np.float32, n_leaves_max << leaf_shift if weighted else 0),
             (np.int32, n_leaves_max),
             (np.uint64, n_leaves_max),
+            (np.uint64, _n_tops(n_leaves_max)),
         ):
             column = np.frombuffer(reserved, dtype, size, offset) if size else np.empty(0, dtype)
             columns.append(column)
             offset = -(-(offset + column.nbytes) // _ALIGNMENT) * _ALIGNMENT
-        keys, weights, counts, heads = columns
-        return cls(keys, weights, counts, heads, leaf_shift, reserved)
+        keys, weights, counts, heads, tops = columns
+        return cls(keys, weights, counts, heads, tops, leaf_shift, reserved)
 
     def slots(self, n_leaves: int, stretch: tuple[int, int] | None = None) -> Slots:
         """The first so many leaves; ``stretch``: those of them that a migration keeps empty."""
         n_slots = n_leaves << self.leaf_shift
         begin, end = stretch if stretch is not None else (n_leaves, n_leaves)
-        return Slots(
-            self.keys[:n_slots], self.weights[:n_slots], self.counts[:n_leaves], self.heads[:n_leaves], begin, end
-        )
+        heads, tops = self.heads[:n_leaves], self.tops[: _n_tops(n_leaves)]
+        return Slots(self.keys[:n_slots], self.weights[:n_slots], self.counts[:n_leaves], heads, tops, begin, end)
 
     def prefer_large_pages(self, n_leaves: int) -> None:
         """Ask for large pages where an array of so many leaves fills some: a fault in 2 MiB, not in 4 KiB."""
@@ -123,8 +127,15 @@ class Columns:
 
     def populate(self, first: int, last: int) -> bool:
         """Have pages for leaves first..last; False where the system cannot say."""
+        return self._advise(first, last, _MADV_POPULATE_WRITE)
+
+    def give_back(self, first: int, last: int) -> bool:
+        """Give back the pages of leaves first..last, of which nothing is used; False where that is refused."""
+        return self._advise(first, last, _MADV_DONTNEED)
+
+    def _advise(self, first: int, last: int, advice: int) -> bool:
         return all(
-            _libc.madvise(begin, end - begin, _MADV_POPULATE_WRITE) == 0
+            _libc.madvise(begin, end - begin, advice) == 0
             for begin, end in self._pages(first, last)
             if begin < end
         )
@@ -136,18 +147,23 @@ class Columns:
             (self.weights, self.leaf_shift),
             (self.counts, 0),
             (self.heads, 0),
+            (self.tops, -TOP_SHIFT),
         )
         pages = []
         for column, shift in columns:
             if column.size:
-                ends = (column.ctypes.data + column.itemsize * (leaf << shift) for leaf in (first, last))
+                entries = (leaf << shift if shift >= 0 else -(-leaf >> -shift) for leaf in (first, last))
+                ends = (column.ctypes.data + column.itemsize * entry for entry in entries)
                 begin, end = (-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for end in ends)
                 pages.append((begin, end))
         return pages
 
 
-class Populator:
-    """A thread that gets pages for the new leaves of a grown array, from the last ones on."""
+class Pages:
+    """A thread that gets pages for the new leaves of a grown array, or gives back those of one that shrank.
+
+    It begins with the last ones. There is one such piece of work at a time: a new one ends the one before it.
+    """
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
@@ -156,27 +172,37 @@ class Populator:
 
     @property
     def done(self) -> bool:
-        """All pages that were asked for are there, or will not come."""
+        """All pages that were asked for are there, or will not come; or all are gone."""
         return self._work is None or self._work.done()
 
-    def start(self, columns: Columns, first: int, last: int) -> None:
-        """Begin with leaves first..last; without a reservation, or for few leaves, there is nothing to do.
+    def get(self, columns: Columns, first: int, last: int) -> None:
+        """Begin to get pages for leaves first..last; nothing is to be done for few leaves.
 
         Never fails: without this thread pages come when they are touched.
         """
+        self._start(columns, columns.populate, first, last)
+
+    def give_back(self, columns: Columns, first: int, last: int) -> None:
+        """Begin to give back the pages of leaves first..last; ``stop`` before these are used again.
+
+        Never fails: without this thread the pages stay.
+        """
+        self._start(columns, columns.give_back, first, last)
+
+    def _start(self, columns: Columns, advise: Callable[[int, int], bool], first: int, last: int) -> None:
+        self.stop()
         if columns.memory is None or last - first < _PIECE_LEAVES:
             return
-        self.stop()
         self._stop.clear()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
         try:
-            self._work = self._thread.submit(_populate, columns, first, last, self._stop)
-        except RuntimeError:  # no more threads, or the process ends: the pages come when they are touched
+            self._work = self._thread.submit(_in_pieces, advise, first, last, self._stop)
+        except RuntimeError:  # no more threads, or the process ends: pages stay as they are
             self.close()
 
     def stop(self) -> None:
-        """Leave off; returns when no more pages will come."""
+        """Leave off; returns when no more pages will come or go."""
         self._stop.set()
         if self._work is not None:
             self._work.result()
@@ -190,14 +216,19 @@ class Populator:
             self._thread = None
 
 
-def _populate(columns: Columns, first: int, last: int, stop: threading.Event) -> None:
+def _in_pieces(advise: Callable[[int, int], bool], first: int, last: int, stop: threading.Event) -> None:
     for end in range(last, first, -_PIECE_LEAVES):
-        if stop.is_set() or not columns.populate(max(first, end - _PIECE_LEAVES), end):
+        if stop.is_set() or not advise(max(first, end - _PIECE_LEAVES), end):
             return
 
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def _n_tops(n_leaves: int) -> int:
+    """How many tops so many leaves have."""
+    return (n_leaves + TOP_LEAVES - 1) >> TOP_SHIFT
 
 
 def _memory_bytes() -> int:

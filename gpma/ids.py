@@ -30,11 +30,7 @@ class StringColumn:
 
     def __getitem__(self, selection: npt.NDArray[Any]) -> StringColumn:
         """The strings that a bool mask (of length n) or an array of positions selects, copied."""
-        lengths = self.lengths[selection]
-        offsets = np.zeros(lengths.size + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        shift = np.repeat(self.offsets[:-1][selection] - offsets[:-1], lengths)
-        return StringColumn(self.data[shift + np.arange(offsets[-1])], offsets)
+        return self.gathered(self.data, self.offsets[:-1][selection], self.lengths[selection])
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -48,6 +44,16 @@ class StringColumn:
         offsets = np.zeros(len(encoded) + 1, np.int64)
         np.cumsum([len(item) for item in encoded], out=offsets[1:])
         return cls(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+
+    @classmethod
+    def gathered(
+        cls, data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+    ) -> StringColumn:
+        """The strings that begin at these bytes and are so long (int64[n] both), copied."""
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        shift = np.repeat(starts - offsets[:-1], lengths)
+        return cls(data[shift + np.arange(offsets[-1])], offsets)
 
     def to_list(self) -> list[str]:
         """The strings, unpacked."""

@@ -31,7 +31,7 @@ from .arrays import (
 from .edges import EMPTY_KEY, Keys, Ops, Vertices, Weights
 from .intrinsics import copy, prefetch, shift
 from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .search import AHEAD, LINE
+from .search import AHEAD, LINE, set_head
 from .windows import Windows
 
 _HALF = np.uint64(32)
@@ -292,6 +292,7 @@ def _pack(slots: Slots, begin: Int, end: Int) -> Int:
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _spread(
     slots: Slots,
+    start: Int,
     begin: Int,
     end: Int,
     stay: Int,
@@ -301,11 +302,10 @@ def _spread(
     row_leaf: Vertices,
     not_row: Int,
 ) -> None:
-    """Second sweep over leaves begin..end: ``stay`` keys lie packed at their left; they and the waiting keys
-    lo..hi go evenly. The index of ``not_row`` stays as it is."""
-    keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
+    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there;
+    they and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
     new_keys, new_weights = pending.keys, pending.weights
-    start = begin << LEAF_SHIFT
     edges = stay + hi - lo
     share, extra = edges // (end - begin), edges % (end - begin)
     i = np.int64(hi)
@@ -331,7 +331,7 @@ def _spread(
                         weights[np.uintp(slot)] = new_weights[np.uintp(i)]
         counts[np.uintp(leaf)] = np.int32(count)
         if leaf > begin:
-            heads[np.uintp(leaf)] = keys[np.uintp(base)] if count > 0 else EMPTY_KEY
+            set_head(heads, tops, leaf, keys[np.uintp(base)] if count > 0 else EMPTY_KEY)
         _index_leaf(keys, base, count, leaf, row_leaf, not_row)
 
 
@@ -341,24 +341,34 @@ def _redistribute(
     row_leaf: Vertices,
     begin: Int,
     end: Int,
+    new_begin: Int,
     new_end: Int,
     pending: Pending,
     lo: Int,
     hi: Int,
 ) -> None:
-    """Spread the keys of leaves begin..end, and the waiting ones lo..hi, evenly over leaves begin..new_end."""
+    """Spread the keys of leaves begin..end, and the waiting ones lo..hi, evenly over leaves new_begin..new_end.
+
+    One end is the same; at the other one leaves are empty before, or afterwards.
+    """
+    set_head(slots.heads, slots.tops, new_begin, slots.heads[np.uintp(begin)])
+    begin = min(begin, new_begin)
     stay = _pack(slots, begin, end)
     # The row of the smallest key may begin before the window; then its index must stay as it is. (The row may
     # be indexed by another thread at this moment, but only in leaves before the window.)
     smallest: Int = np.uint64(EMPTY_KEY)
     if stay > 0:
-        smallest = slots.keys[begin << LEAF_SHIFT]
+        smallest = slots.keys[np.uintp(begin << LEAF_SHIFT)]
     if hi > lo:
         smallest = min(smallest, pending.keys[lo])
     row = smallest >> _HALF
     if smallest == EMPTY_KEY or np.int64(row_leaf[np.uintp(row)]) >= begin:
         row = np.uint64(EMPTY_KEY)
-    _spread(slots, begin, new_end, stay, pending, lo, hi, row_leaf, row)
+    _spread(slots, begin << LEAF_SHIFT, new_begin, new_end, stay, pending, lo, hi, row_leaf, row)
+    for leaf in range(begin, min(new_begin, end)):
+        slots.counts[np.uintp(leaf)] = np.int32(0)
+    for leaf in range(max(new_end, begin), end):
+        slots.counts[np.uintp(leaf)] = np.int32(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -371,17 +381,17 @@ def redistribute(
         lo = np.int64(pending.end[p_begin - 1]) if p_begin > 0 else np.int64(0)
         hi = np.int64(pending.end[p_end - 1]) if p_end > 0 else np.int64(0)
         begin, end = windows.begin[window], windows.end[window]
-        _redistribute(slots, row_leaf, begin, end, end, pending, lo, hi)
+        new_begin, new_end = windows.new_begin[window], windows.new_end[window]
+        _redistribute(slots, row_leaf, begin, end, new_begin, new_end, pending, lo, hi)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def resize(
-    slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, n_before: Int, n_after: Int
+    slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, begin: Int, end: Int, new_end: Int
 ) -> None:
-    """Spread everything, in ``n_before`` leaves, and what waits over ``n_after`` leaves."""
-    _redistribute(
-        slots, row_leaf, np.int64(0), np.int64(n_before), np.int64(n_after), pending, np.int64(0), n_waiting
-    )
+    """Spread what is in leaves begin..end, and all that waits, over leaves begin..new_end; the rest are empty."""
+    first = np.int64(begin)
+    _redistribute(slots, row_leaf, first, np.int64(end), first, np.int64(new_end), pending, np.int64(0), n_waiting)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -2,8 +2,13 @@
 
 Open addressing with linear probing in a power-of-two table of 64-bit slots. A slot holds the upper half of the
 id's hash and the dense vertex plus one; 0 is empty. An id's *home* is at the top bits of its hash, so the table in
-order is the ids in order of their hashes, and a slot alone tells where it belongs in a table of twice the size:
+order is the ids in order of their hashes, and a slot alone tells where it belongs in a table of another size:
 growing reads one table from front to back, writes the other from front to back, and looks at no id.
+
+The slot of an id that was removed is *vacant* (dense part all ones: no vertex), so that a search goes on past
+it; at the end of a run it is emptied, with the vacant ones before it. An id that is inserted takes the first
+vacant slot on its way. A table that is full of vacant slots moves to one of the same size, which leaves them
+behind.
 
 It is done in steps, a few slots for each id that is inserted (linear hashing: Litwin, VLDB 1980, with two arrays
 instead of one). The part of the old table from ``START`` on, ``MOVED`` slots long and circular, has been moved:
@@ -37,6 +42,7 @@ NO_SLOTS = np.zeros(2, np.uint64)
 NO_SLOTS.flags.writeable = False
 
 DENSE = np.uint64(0xFFFF_FFFF)
+"""The dense part of a slot. All ones it is vacant: larger than any vertex, which readers leave out as such."""
 TAG = np.uint64(0xFFFF_FFFF_0000_0000)
 _ONE = np.uint64(1)
 
@@ -54,6 +60,13 @@ def slots_for(n_vertices: int) -> int:
     while slots < SLOTS_MAX and capacity(slots) < n_vertices:
         slots *= 2
     return slots
+
+
+def size_after(slots: int, n_ids: int) -> int:
+    """The size of the table that a full one with so many ids moves to."""
+    if slots >= SLOTS_MAX or 2 * n_ids <= capacity(slots):
+        return slots
+    return 2 * slots
 
 
 def first_empty(table: Words) -> int:
@@ -94,6 +107,41 @@ def _place(table: Words, shift: np.uint64, slot: np.uint64) -> None:
     store_release(table, np.int64(at), slot)
 
 
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def vacant_before(table: Words, shift: np.uint64, hashed: np.uint64, at: np.int64) -> np.int64:
+    """The first vacant slot from home on before ``at``, or that one."""
+    mask = np.uint64(table.size - 1)
+    slot = hashed >> shift
+    while slot != np.uint64(at) and table[np.int64(slot)] & DENSE != DENSE:
+        slot = (slot + _ONE) & mask
+    return np.int64(slot)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def vacate(table: Words, shift: np.uint64, hashed: np.uint64, dense: np.uint64) -> np.int64:
+    """Remove the slot of a vertex: how many slots it emptied; -1 when there is none.
+
+    An empty slot ends every search, so only one before which no search goes on may become empty: the last of a
+    run. Readers that are on their way see it vacant or empty, and find the same either way.
+    """
+    mask = np.uint64(table.size - 1)
+    slot = (hashed & TAG) | (dense + _ONE)  # whole: a table that is being moved may name the vertex twice
+    at = hashed >> shift
+    while table[np.int64(at)] != slot:
+        if table[np.int64(at)] == np.uint64(0):
+            return np.int64(-1)
+        at = (at + _ONE) & mask
+    store_release(table, np.int64(at), slot | DENSE)
+    if table[np.int64((at + _ONE) & mask)] != np.uint64(0):
+        return np.int64(0)
+    emptied = np.int64(0)
+    while table[np.int64(at)] & DENSE == DENSE:
+        store_release(table, np.int64(at), np.uint64(0))
+        emptied += np.int64(1)
+        at = (at - _ONE) & mask
+    return emptied
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def move(header: Words, table: Words, old: Words, count: int) -> None:
     """Move at least ``count`` slots of the old table, or all that are left."""
@@ -104,17 +152,18 @@ def move(header: Words, table: Words, old: Words, count: int) -> None:
     done = moved
     while done < size:
         slot = old[np.int64((start + done) & mask)]
-        if slot != np.uint64(0):
+        if slot == np.uint64(0):
+            if done >= goal:
+                break
+        elif slot & DENSE != DENSE:
             _place(table, shift, slot)
-        elif done >= goal:
-            break
         done += _ONE
     if done == size:
         # What came since the beginning may have run on past the end, among slots that were moved long ago.
         at = start
         while old[np.int64(at)] != np.uint64(0):
             slot = old[np.int64(at)]
-            if is_in_old(slot, old, old_shift, start, moved):
+            if slot & DENSE != DENSE and is_in_old(slot, old, old_shift, start, moved):
                 _place(table, shift, slot)
             at = (at + _ONE) & mask
     store_release(header, MOVED, done)

@@ -4,9 +4,10 @@ GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017
 level over all leaves at once; here each leaf climbs by itself, summing counts as its window widens, and leaves
 inside a window that was found already are skipped.
 
-While a grown array migrates, the parts left and right of the empty stretch are two arrays with a root each.
-Where a batch brings such a root out of its bounds, the migration ends at once: the left part spreads into the
-stretch, or everything is spread evenly.
+While an array migrates, the parts left and right of the empty stretch are two arrays with a root each. A window
+beside the stretch never climbs: it takes as many leaves from the stretch as it needs, or gives it those that it
+does not. Where a batch brings a root out of its bounds all the same, the migration ends at once: the left part
+spreads into the stretch, or everything is spread evenly.
 
 What is promised. After every batch each leaf outside the stretch holds at least LEAF_LOWER of its slots, and
 the array is within the bounds of its root. A window that the batch redistributed is within the bounds of its
@@ -33,17 +34,20 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Int, Pending, Slots
-from .layout import LEAF_SLOTS
+from .layout import LEAF_LEAST, LEAF_SLOTS, SHARE_FULL
 
 Bounds = npt.NDArray[np.float64]
 
 
 class Windows(NamedTuple):
-    """Disjoint windows from left to right, int64 each: leaves ``begin`` to ``end``, which will hold ``edges``,
-    and the pending leaves ``pending_begin`` to ``pending_end`` among them."""
+    """Disjoint windows from left to right, int64 each: leaves ``begin`` to ``end``, which will be spread over
+    ``new_begin`` to ``new_end`` (the same ones, except beside a stretch), hold ``edges`` then, and the pending
+    leaves ``pending_begin`` to ``pending_end`` among them."""
 
     begin: npt.NDArray[np.int64]
     end: npt.NDArray[np.int64]
+    new_begin: npt.NDArray[np.int64]
+    new_end: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
     pending_begin: npt.NDArray[np.int64]
     pending_end: npt.NDArray[np.int64]
@@ -63,10 +67,12 @@ def _climb(
     pending: Pending,
     n_pending: Int,
     first: Int,
-) -> tuple[Int, Int, Int, Int, Int]:
-    """The smallest window within its bounds around pending leaf ``first``'s place.
+    taken: Int,
+) -> tuple[Int, Int, Int, Int, Int, Int, Int]:
+    """The smallest window within its bounds around pending leaf ``first``'s place, or the smallest one beside
+    the stretch, which takes leaves from it, or gives it some. From ``taken`` on, the stretch is free.
 
-    Returns (begin, end, edges, pending_begin, pending_end).
+    Returns (begin, end, new_begin, new_end, edges, pending_begin, pending_end).
     """
     counts, leaves, ends = slots.counts, pending.leaf, pending.end
     n_leaves = np.int64(counts.size)
@@ -80,8 +86,13 @@ def _climb(
     height: Int = np.int64(0)
     whole = False
     while True:
-        wider_begin = max((leaf >> height) << height, part_begin)
-        wider_end = min(((leaf >> height) + 1) << height, part_end)
+        wider_begin = min(max((leaf >> height) << height, part_begin), begin)
+        wider_end = max(min(((leaf >> height) + 1) << height, part_end), end)
+        # As far from the stretch as half a window is wide, it reaches up to the stretch.
+        if part_end == slots.stretch_begin and part_end - wider_end < (np.int64(1) << height) >> 1:
+            wider_end = part_end
+        if part_begin == slots.stretch_end and wider_begin - part_begin < (np.int64(1) << height) >> 1:
+            wider_begin = part_begin
         for y in range(wider_begin, begin):
             edges += np.int64(counts[np.uintp(y)])
         for y in range(end, wider_end):
@@ -95,7 +106,14 @@ def _climb(
         begin, end = wider_begin, wider_end
         n_slots = np.float64((end - begin) * LEAF_SLOTS)
         if (height > 0 and lower[height] * n_slots <= edges <= upper[height] * n_slots) or whole:
-            return begin, end, edges, p_begin, p_end
+            return begin, end, begin, end, edges, p_begin, p_end
+        free = np.int64(slots.stretch_end) - taken
+        if free > 0 and edges >= LEAF_LEAST and (height > 0 or (begin == part_begin and end == part_end)):
+            needed = np.int64(np.ceil(edges / SHARE_FULL))
+            if end == slots.stretch_begin and needed <= end - begin + (free >> 1):
+                return begin, end, begin, begin + needed, edges, p_begin, p_end
+            if begin == slots.stretch_end and needed <= end - begin + free:
+                return begin, end, end - needed, end, edges, p_begin, p_end
         if begin > part_begin or end < part_end:
             height += 1
         elif part_begin == 0 and part_end < slots.stretch_end and edges > upper[height] * n_slots:
@@ -119,32 +137,63 @@ def plan_windows(
     """Fill ``windows`` (room for n_pending); returns how many there are. The root must be within its bounds."""
     n_windows = np.int64(0)
     covered = np.int64(0)
+    taken = np.int64(slots.stretch_begin)
     for first in range(n_pending):
         if np.int64(pending.leaf[first]) < covered:
             continue
-        begin, end, edges, p_begin, p_end = _climb(slots, lower, upper, pending, n_pending, first)
+        begin, end, new_begin, new_end, edges, p_begin, p_end = _climb(
+            slots, lower, upper, pending, n_pending, first, taken
+        )
         while n_windows > 0 and windows.begin[n_windows - 1] >= begin:
             n_windows -= 1
         windows.begin[n_windows] = begin
         windows.end[n_windows] = end
+        windows.new_begin[n_windows] = new_begin
+        windows.new_end[n_windows] = new_end
         windows.edges[n_windows] = edges
         windows.pending_begin[n_windows] = p_begin
         windows.pending_end[n_windows] = p_end
         n_windows += 1
         covered = end
+        taken = max(taken, new_end)
     return n_windows
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def divide_windows(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, bool]:
-    """(edges of n windows, how many windows hold the first half of them, whether one covers the stretch)."""
+def hot_leaves(slots: Slots, pending: Pending, windows: Windows, n: Int, leaves_max: Int) -> tuple[Int, Int, Int]:
+    """(the first and the last leaf that overflowed in the widest window of more than ``leaves_max`` leaves, or -1;
+    how many new edges wait in windows that take leaves from the stretch)."""
+    first, last = np.int64(-1), np.int64(-1)
+    widest = np.int64(leaves_max)
+    waiting = np.int64(0)
+    for x in range(n):
+        width = windows.end[x] - windows.begin[x]
+        p_begin, p_end = windows.pending_begin[x], windows.pending_end[x]
+        if width > widest and 2 * windows.edges[x] > width * LEAF_SLOTS:
+            widest = width
+            first, last = np.int64(pending.leaf[p_begin]), np.int64(pending.leaf[p_end - 1])
+        if windows.new_end[x] - windows.new_begin[x] > width:
+            for p in range(p_begin, p_end):
+                waiting += _waiting(pending.end, p)
+    return first, last, waiting
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def divide_windows(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, Int, Int]:
+    """(edges of n windows, how many windows hold the first half of them, the stretch after them)."""
     edges = np.int64(0)
-    closes_stretch = False
+    stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     for x in range(n):
         edges += windows.edges[x]
-        closes_stretch |= windows.begin[x] < slots.stretch_begin < windows.end[x]
+        if windows.begin[x] < slots.stretch_begin:
+            if windows.end[x] > slots.stretch_begin:
+                stretch_begin = stretch_end
+            elif windows.end[x] == slots.stretch_begin:
+                stretch_begin = windows.new_end[x]
+        elif windows.begin[x] == slots.stretch_end:
+            stretch_end = windows.new_begin[x]
     half, half_edges = np.int64(0), np.int64(0)
     while half < n and 2 * half_edges < edges:
         half_edges += windows.edges[half]
         half += 1
-    return edges, half, closes_stretch
+    return edges, half, stretch_begin, stretch_end

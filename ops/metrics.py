@@ -218,8 +218,10 @@ class Metrics:
         )
         self._vertices = self._gauge("vertices", "Vertices of the graph.")
         self._dead_vertices = self._gauge(
-            "dead_vertices", "Deleted vertices, whose ids are kept in case they come back."
+            "dead_vertices",
+            "Dense ids of deleted vertices, kept in case they come back, or free for others.",
         )
+        self._ids_reused = self._counter("ids_reused", "Dense ids of deleted vertices that were given to others.")
         self._edges = self._gauge("edges", "Edges of the graph; an undirected edge counts once.")
         self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
         self._slots_moved = self._counter("rebalance_slots_moved", "Slots rewritten by merges and rebalancing.")
@@ -337,6 +339,7 @@ class Metrics:
         vertex_inserts: int = 0,
         vertex_deletes: int = 0,
         self_loops_dropped: int,
+        ids_reused: int = 0,
         poll_seconds: float,
         decode_seconds: float,
         index_seconds: float,
@@ -350,6 +353,7 @@ class Metrics:
         self._updates.labels("insert_vertex").inc(vertex_inserts)
         self._updates.labels("delete_vertex").inc(vertex_deletes)
         self._loops.inc(self_loops_dropped)
+        self._ids_reused.inc(ids_reused)
         self.stage("poll", poll_seconds)
         self.stage("decode", decode_seconds)
         self.stage("index", index_seconds)

@@ -2,7 +2,8 @@
 
 A history is a list of epochs over dense vertices. It holds what breaks incremental algorithms: deletions
 that disconnect, edges that come back, weights that tie, vanish (zero) or absorb others (1e8), vertices that
-appear late and go isolated, several updates of one pair in one epoch, deletions of absent edges, self-loops.
+appear late and go isolated, several updates of one pair in one epoch, deletions of absent edges, self-loops; and,
+where they are asked for, vertices that are deleted and come back.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import pytest
 from hypothesis import strategies as st
 
 from graphtide.gpma.edges import EdgeBatch, Op
+from graphtide.partition.existence import VertexOps
 
 WEIGHTS = (0.0, 0.5, 1.0, 1.0, 2.0, 1e8)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """Updates in order, and the number of vertices after them: uint32, uint32, uint8, float32 columns."""
+    """Updates in order, and the number of vertices after them: uint32, uint32, uint8, float32 columns.
+
+    Operations on vertices stand among them, and name the vertex in ``src``.
+    """
 
     src: npt.NDArray[np.uint32]
     dst: npt.NDArray[np.uint32]
@@ -37,7 +42,20 @@ class Epoch:
         return int(self.src.size)
 
     def batch(self, *, weighted: bool = False) -> EdgeBatch:
-        return EdgeBatch.of(self.src, self.dst, self.ops, self.weights if weighted else None)
+        """The updates of edges."""
+        if int(self.ops.max(initial=0)) <= Op.INSERT:
+            return EdgeBatch.of(self.src, self.dst, self.ops, self.weights if weighted else None)
+        edges = self.ops <= Op.INSERT
+        weights = self.weights[edges] if weighted else None
+        return EdgeBatch.of(self.src[edges], self.dst[edges], self.ops[edges], weights)
+
+    def vertex_ops(self) -> VertexOps | None:
+        """The operations on vertices; None where there are none."""
+        rows = np.flatnonzero(self.ops > Op.INSERT)
+        if not rows.size:
+            return None
+        positions = np.cumsum(self.ops <= Op.INSERT, dtype=np.int64)
+        return VertexOps(self.src[rows], self.ops[rows], positions[rows])
 
 
 @dataclass(frozen=True)
@@ -70,12 +88,16 @@ class History:
 
 
 class EdgeSet:
-    """The oracle of storage: a dict of edges. Undirected edges are kept once, smaller vertex first."""
+    """The oracle of storage: a dict of edges. Undirected edges are kept once, smaller vertex first.
+
+    ``dead``: the vertices that were deleted, and did not come back.
+    """
 
     def __init__(self, *, directed: bool) -> None:
         self.directed = directed
         self.n_vertices = 0
         self.edges: dict[tuple[int, int], float] = {}
+        self.dead: set[int] = set()
 
     def apply(self, epoch: Epoch) -> None:
         self.n_vertices = epoch.n_vertices
@@ -84,8 +106,14 @@ class EdgeSet:
             pair = (u, v) if self.directed or u <= v else (v, u)
             if op == Op.INSERT:
                 self.edges[pair] = weight
-            else:
+                self.dead -= {u, v}
+            elif op == Op.DELETE:
                 self.edges.pop(pair, None)
+            elif op == Op.INSERT_VERTEX:
+                self.dead.discard(u)
+            else:
+                self.edges = {pair: weight for pair, weight in self.edges.items() if u not in pair}
+                self.dead.add(u)
 
     def arcs(self) -> Iterator[tuple[int, int, float]]:
         """Every edge in each direction in which it can be walked."""
@@ -163,9 +191,15 @@ def small_histories(
 
 
 def random_history(
-    seed: int, *, directed: bool, vertices: int = 40, epochs: int = 40, updates_max: int = 24
+    seed: int,
+    *,
+    directed: bool,
+    vertices: int = 40,
+    epochs: int = 40,
+    updates_max: int = 24,
+    vertex_share: float = 0.0,
 ) -> History:
-    """A long history over a middling graph, made of the moves named above."""
+    """A long history over a middling graph, made of the moves named above; so many of them are of vertices."""
     rng = np.random.default_rng(seed)
     n = min(3, vertices)
     present: set[tuple[int, int]] = set()
@@ -177,11 +211,14 @@ def random_history(
             n = min(n, vertices)
         updates: list[tuple[int, int, int, float]] = []
         while len(updates) < rng.integers(0, updates_max + 1):
-            for op, u, v in _move(rng, n, present, gone):
+            with_vertex = vertex_share > 0 and rng.random() < vertex_share
+            for op, u, v in _vertex_move(rng, n, present) if with_vertex else _move(rng, n, present, gone):
                 updates.append((op, u, v, float(rng.choice(WEIGHTS))))
                 if op == Op.INSERT:
                     present.add((u, v))
-                elif (u, v) in present:
+                elif op == Op.DELETE_VERTEX:
+                    present = {pair for pair in present if u not in pair}
+                elif op == Op.DELETE and (u, v) in present:
                     present.discard((u, v))
                     gone.append((u, v))
         made.append(epoch_of(updates, n))
@@ -220,6 +257,32 @@ def _move(
     return [(Op.INSERT, u, v)]
 
 
+def _vertex_move(rng: np.random.Generator, n: int, present: set[tuple[int, int]]) -> list[tuple[Op, int, int]]:
+    """One move of a vertex, with edges before and behind it."""
+    u, v = (int(x) for x in rng.integers(0, n, 2))
+    edges = sorted(present)
+    match rng.integers(0, 8):
+        case 0 | 1 if edges:  # one of the greatest degree, or nearly
+            ends = [end for pair in edges for end in pair]
+            ranked = sorted(set(ends), key=ends.count)
+            return [(Op.DELETE_VERTEX, ranked[-1 - int(rng.integers(0, min(3, len(ranked))))], 0)]
+        case 2:  # some edges of before the deletion, some of after it
+            around = [(Op.INSERT, u, int(x)) for x in rng.integers(0, n, 4)]
+            return [*around[:2], (Op.DELETE_VERTEX, u, 0), *around[2:]]
+        case 3:
+            return [(Op.DELETE_VERTEX, u, 0), (Op.INSERT_VERTEX, u, 0)]
+        case 4:
+            return [(Op.INSERT_VERTEX, u, 0)]
+        case 5:  # what is deleted twice, and two that are neighbours
+            return [
+                (Op.DELETE_VERTEX, u, 0),
+                (Op.INSERT, u, v),
+                (Op.DELETE_VERTEX, v, 0),
+                (Op.DELETE_VERTEX, u, 0),
+            ]
+    return [(Op.DELETE_VERTEX, u, 0)]
+
+
 def rmat_edges(seed: int, scale: int, n_edges: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Edges of an RMAT graph (Chakrabarti, Zhan, Faloutsos, SDM 2004) with Graph500's probabilities."""
     rng = np.random.default_rng(seed)
@@ -247,10 +310,14 @@ def rmat_history(
     degree: int = 4,
     epochs: int = 12,
     updates: int | Sequence[int] = 60,
+    vertex_share: float = 0.0,
+    source: int = 0,
 ) -> History:
     """A load of an RMAT graph, then epochs of 80 % insertions and 20 % deletions of edges that were loaded.
 
     ``updates``: of each epoch; a sequence says how many each has, and how many epochs there are.
+    ``vertex_share``: so many of them delete a vertex instead, mostly one of many edges; ``source`` goes with one
+    epoch in eight, and comes back with the next but one.
     """
     sizes = [updates] * epochs if isinstance(updates, int) else list(updates)
     rng = np.random.default_rng(seed)
@@ -265,7 +332,14 @@ def rmat_history(
         delete = rng.random(size) < 0.2
         old = rng.integers(0, at, size)
         u[delete], v[delete] = src[old[delete]], dst[old[delete]]
-        made.append(Epoch(u, v, np.where(delete, Op.DELETE, Op.INSERT).astype(np.uint8), weights[part], n))
+        ops = np.where(delete, Op.DELETE, Op.INSERT).astype(np.uint8)
+        if vertex_share and size:
+            ops[rng.random(size) < vertex_share] = (
+                Op.DELETE_VERTEX
+            )  # of the tail of an edge: in proportion to degrees
+            if len(made) % 8 in (3, 5):
+                u[-1], ops[-1] = source, Op.DELETE_VERTEX if len(made) % 8 == 3 else Op.INSERT_VERTEX
+        made.append(Epoch(u, v, ops, weights[part], n))
         at += size
     return History(directed, tuple(made))
 

@@ -143,6 +143,34 @@ def test_coverage_rises_from_nothing_to_all() -> None:
     assert step.ended == Pass(EPOCH, EPOCH, step.ended.seconds, 0)
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_slice_reads_no_more_than_it_is_given_but_a_hub_of_which_it_warns(
+    directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time stands still, so that a slice is always given the same work: as much as the least pace allows."""
+    monkeypatch.setattr(module, "FIRST_WORK", 2_000)
+    kept = two_islands(directed)
+    kept.auditor = Auditor(kept.graph, kept.engine, clock=lambda: 0.0)
+    star = 20_000
+    spokes = np.arange(400, 400 + star)
+    kept.apply(EdgeBatch.of(spokes, np.full(star, 7)), 400 + star)
+    kept.apply(EdgeBatch.of(np.full(star, 8), spokes), 400 + star)
+    seconds = 2_000 * module.PACE_MIN
+    alone: dict[str, int] = {}
+    ended = None
+    while ended is None:
+        is_whole = kept.auditor.next_is_whole(seconds)
+        step = kept.auditor.step(seconds, EPOCH)
+        ended = step.ended
+        assert step.violations == ()
+        if is_whole:
+            alone[step.target] = alone.get(step.target, 0) + 1
+        else:  # ranks read every in-edge twice
+            assert step.edges_read <= 2 * 2_000
+    # Both hubs, what only ``audit_whole`` sees, and of the storage its totals alone: a leaf is never too long.
+    assert alone == {STORAGE: 1, "hops": 3, "parts": 3, "ranks": 3, "paths": 3}
+
+
 def test_vertices_that_come_during_a_pass_are_covered() -> None:
     kept = two_islands()
     while kept.auditor.step(SLICE, EPOCH).target != "parts":
@@ -532,6 +560,78 @@ def test_no_vertex_is_never_evidence_that_breaks_anything() -> None:
     kept.parts._forest.representative[kept.parts._forest.handle[300]] = NO_VERTEX
     found = kept.found()
     assert {("parts", "representative")} <= found
+
+
+def _one_more(column: str, amount: float) -> Callable[[Program, int], None]:
+    def damage(program: Program, vertex: int) -> None:
+        values = program.columns()[column]
+        values[vertex] += values.dtype.type(amount)
+
+    return damage
+
+
+def _a_hundredth_more(program: Program, vertex: int) -> None:
+    program.columns()["estimate"][vertex] *= 1.01
+
+
+def _another_handle(program: Program, vertex: int) -> None:
+    handle = program.columns()["handle"]
+    handle[vertex] = handle[310] if vertex != 310 else handle[0]
+
+
+WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
+    "bfs": _one_more("word", 2**32),
+    "sssp": _one_more("word", 2**32),  # one unit in the last place
+    "sswp": _one_more("word", 2**32),
+    "sspaths": _one_more("count", 1),
+    "components": _another_handle,
+    "pagerank": _a_hundredth_more,
+    "ppr": _a_hundredth_more,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(registry.KINDS))
+def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
+    """As small as the program tells values apart, at one vertex at a time, by the whole audit and by slices."""
+    kept = two_islands()
+    ids, n = DenseIds(), kept.graph.n_vertices
+    given = {"source": 0, "sources": 0}
+    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
+    program = registry.make_program(kind, None, parameters, ids)
+    program.bind(ids.resolve(program.sources))
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
+    neighbors = [
+        {v, *kept.graph.neighbors(v, "out", 0, n)[0], *kept.graph.neighbors(v, "in", 0, n)[0]} for v in range(n)
+    ]
+    for vertex in (1, 2, 57, 123, 299):
+        saved = {name: column.copy() for name, column in program.columns().items()}
+        WRONG_VALUES[kind](program, vertex)
+        by_slices = [program.audit_slice(kept.graph, v, v + 1)[0] for v in sorted(neighbors[vertex])]
+        for violations in (program.audit(kept.graph), sum(by_slices, program.audit_whole(kept.graph)[0])):
+            assert {v for violation in violations for v in violation.vertices} & neighbors[vertex]
+        for name, column in program.columns().items():
+            column[: saved[name].size] = saved[name]
+        assert program.audit(kept.graph) == []
+
+
+@pytest.mark.parametrize("kind", ["sssp", "sswp"])
+def test_values_that_support_each_other_are_found(kind: str) -> None:
+    """Each follows from its parent's over an edge, and no edge could better any; but no source is behind them."""
+    kept = two_islands()
+    ring = [300 + k for k in range(10)]
+    weight = 0.0 if kind == "sssp" else 2.0
+    kept.apply(EdgeBatch.of(ring, ring[1:] + ring[:1], None, np.full(10, weight, np.float32)), 311)
+    program = registry.make_program(kind, None, {"source": 0})
+    program.bind(np.zeros(1, np.uint32))
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
+    value = int(np.float32(7.0 if kind == "sssp" else weight).view(np.uint32))
+    for before, vertex in itertools.pairwise([ring[-1], *ring]):
+        program.columns()["word"][vertex] = value << 32 | before
+    assert program.audit_slice(kept.graph, 0, 311)[0] == []
+    assert [violation.rule for violation in program.audit_whole(kept.graph)[0]] == ["forest"]
+    assert [violation.rule for violation in program.audit(kept.graph)] == ["forest"]
 
 
 def test_every_kind_of_program_can_be_audited_by_name() -> None:

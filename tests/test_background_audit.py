@@ -61,8 +61,8 @@ class Script:
     def is_between_passes(self) -> bool:
         return self.at == 0
 
-    @property
-    def next_is_whole(self) -> bool:
+    def next_is_whole(self, seconds: float) -> bool:
+        assert seconds == auditing.SLICE_S
         return self.at in self.whole
 
     def step(self, seconds: float, epoch: tuple[int, int]) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba as nb
 import numpy as np
 import pytest
 from histories import (
@@ -97,7 +98,8 @@ class Run:
     def check(self) -> None:
         """Against a fresh run, and both audits."""
         assert self.program.audit(self.graph) == []
-        self.fresh.start(self.graph)
+        read = self.fresh.start(self.graph).edges_read
+        assert read <= 3 * self.graph.n_arcs * (2 if self.graph.directed else 1)
         assert self.fresh.audit(self.graph) == []
         mine, other = self.labels, self.fresh
         published = Published(other.columns(), other.scalars(), self.graph.n_vertices)
@@ -195,6 +197,27 @@ def test_starting_over_when_the_search_costs_too_much(monkeypatch: pytest.Monkey
         run = Run(seed % 2 == 0, seed)
         started_over += sum(r.started_over for r in play(random_history(seed, directed=seed % 2 == 0), run))
     assert started_over > 5
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_threads_change_nothing(directed: bool) -> None:
+    """A graph large enough for several spans to the same forest with one."""
+    history = rmat_history(3, directed=directed, scale=16, degree=4, epochs=0)
+    run = Run(directed)
+    run.step(history.epochs[0])
+    forests = []
+    threads = nb.get_num_threads()
+    for active in (1, nb.config.NUMBA_NUM_THREADS):
+        nb.set_num_threads(active)
+        try:
+            run.fresh.start(run.graph)
+        finally:
+            nb.set_num_threads(threads)
+        forests.append([column[: 1 << 16].copy() for column in run.fresh._forest[:6]])
+    for one, other in zip(*forests, strict=True):
+        np.testing.assert_array_equal(one, other)
+    run.check()
+    run.check_against_oracle()
 
 
 # -- shapes that hurt ---------------------------------------------------------------------------------------

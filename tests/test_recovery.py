@@ -30,6 +30,7 @@ from graphtide.daemon.pipeline import Pipeline
 from graphtide.daemon.produce import Columns as Edges
 from graphtide.daemon.produce import canonical, partition_of
 from graphtide.daemon.records import BadRecord, Partition, RawRecord, UpdateBlock
+from graphtide.daemon.reuse import IdReuse
 from graphtide.daemon.service import Service, _stop_on_signal
 from graphtide.daemon.source_kafka import Cluster, KafkaSource, Topic
 from graphtide.daemon.source_spool import SpoolSource
@@ -155,14 +156,21 @@ class Letters:
     def flush(self) -> None: ...
 
 
+def at_once(index: VertexIndex) -> IdReuse:
+    """Where nobody asks, there is nobody to wait for."""
+    return IdReuse(index, lambda: lambda: True)
+
+
 def ingested(
     source: ScriptedSource, *, directed: bool = True, decoder: Decoder | None = None, kind: Kind = "int"
 ) -> tuple[list[Prepared], list[IngestReport], list[BadRecord]]:
     queue, letters, reports = PreparedQueue(1000), Letters(), list[IngestReport]()
+    index = VertexIndex.create(kind)
     ingest = Ingest(
         source=source,  # type: ignore[arg-type]
         decoder=decoder or Decoder(kind),
-        index=VertexIndex.create(kind),
+        index=index,
+        reuse=at_once(index),
         dead_letters=letters,  # type: ignore[arg-type]
         queue=queue,
         report=reports.append,
@@ -375,7 +383,8 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     index.insert(np.arange(40))
     engine = Engine(graph, [], index.lookup)  # type: ignore[arg-type]
     pipeline = Pipeline(
-        graph=graph, index=index, engine=engine, queue=queue, source=stub, dead_letters=stub, store=store,
+        graph=graph, index=index, reuse=at_once(index), engine=engine, queue=queue, source=stub,
+        dead_letters=stub, store=store,
         link=stub, metrics=Metrics(), gate=StorageGate(), position=Position(1), identity={}, program_specs={},
         updates_max=10, linger_s=0, checkpoint_interval_s=0, on_checkpoint=safe.append,
         background_audit=no_audit(graph, engine),
@@ -417,7 +426,8 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
     engine = Engine(graph, [], index.lookup)  # type: ignore[arg-type]
     store = CheckpointStore(tmp_path)
     pipeline = Pipeline(
-        graph=graph, index=index, engine=engine, queue=queue, source=stub, dead_letters=stub, store=store,
+        graph=graph, index=index, reuse=at_once(index), engine=engine, queue=queue, source=stub,
+        dead_letters=stub, store=store,
         link=stub, metrics=metrics, gate=StorageGate(), position=Position(1), identity={}, program_specs={},
         updates_max=10, linger_s=0, checkpoint_interval_s=3600, on_checkpoint=lambda _: None,
         background_audit=no_audit(graph, engine),

@@ -2,7 +2,7 @@
 //
 // Live keys (src << 32 | dst) stand to the left of each leaf of 64 slots, in ascending order over all leaves.
 // A key belongs into the last leaf whose head is not above it; merges leave heads alone, redistribution sets
-// them. row_leaf[u] means something only where degrees[u] > 0: it is then the last leaf whose head is not above
+// them. rows[u].leaf means something only where rows[u].degree > 0: it is then the last leaf whose head is not above
 // the row's smallest possible key, u << 32, so never later than the row's first key and at most one leaf earlier.
 #pragma once
 
@@ -32,6 +32,13 @@ struct __align__(16) Record {
     u32 update;
 };
 constexpr u32 DELETES = 0x80000000u;
+
+// Where a row begins, and its length: side by side, since who needs one mostly needs the other.
+struct __align__(8) Row {
+    u32 leaf;
+    u32 degree;
+};
+constexpr u32 ROWS_BEYOND = 4;  // empty rows behind the last one, so that the next ones of any may be looked at
 
 // A leaf with updates.
 struct __align__(16) Item {
@@ -86,8 +93,7 @@ struct State {
     float* weights;       // [n_leaves * LEAF_SLOTS], weighted arrays only
     u32* counts;          // [n_leaves] live keys; above LEAF_SLOTS only within a batch: the rest is in records
     u64* heads;           // [n_leaves + 1] ascending; heads[0] = 0, heads[n_leaves] = EMPTY_KEY
-    u32* row_leaf;        // [vertices]
-    u32* degrees;         // [vertices]
+    Row* rows;            // [vertices + ROWS_BEYOND]
     const double* lower;  // [height + 1] density bounds of redistributed windows, by height
     const double* upper;
     // By leaf, zero between batches.
@@ -115,6 +121,8 @@ struct State {
     u32 height;      // of the root window
     u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root
     u32 room;
+    u32 n_vertices;
+    u32 unused;
 };
 
 // One batch of updates; passed to kernels by value.
@@ -123,7 +131,7 @@ struct Batch {
     const u8* ops;         // 0: delete
     const float* weights;  // null: every insert means 1
     u32 n;
-    u32 n_vertices;
     u32 sequence;      // published when all is done
     u32 heavy_merged;  // the heavy leaves have been merged already
+    u32 unused;
 };

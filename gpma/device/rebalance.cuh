@@ -197,10 +197,10 @@ __device__ __forceinline__ void index_row(
     const u64 least = u64(row) << 32;
     if (position == 0 && is_first) {
         // Where the head is above, the row may as well have begun further left, and its index is still right.
-        if (least >= load_cached(state.heads + leaf)) state.row_leaf[row] = leaf;
+        if (least >= load_cached(state.heads + leaf)) state.rows[row].leaf = leaf;
     } else if (u32(previous >> 32) != row) {
         // The first key of a leaf becomes its head, which is then above ``least`` unless it is equal.
-        state.row_leaf[row] = position == 0 && key != least ? leaf - 1 : leaf;
+        state.rows[row].leaf = position == 0 && key != least ? leaf - 1 : leaf;
     }
 }
 
@@ -211,7 +211,7 @@ __device__ __forceinline__ void index_row_behind(const State& state, u32 leaf, u
     if (leaf + 1 == state.n_leaves) return;
     const u64 head = load_cached(state.heads + leaf + 1);
     const u32 row = u32(head >> 32);
-    if (row != u32(key >> 32) && head != u64(row) << 32) state.row_leaf[row] = leaf;
+    if (row != u32(key >> 32) && head != u64(row) << 32) state.rows[row].leaf = leaf;
 }
 
 // Writes staged keys into leaves ``begin`` to ``end`` of the ``n_leaves`` from leaf ``window`` on.

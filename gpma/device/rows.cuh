@@ -29,15 +29,13 @@ __device__ __forceinline__ Edge load_edge(const State& state, u64 slot)
     return {load_once(state.keys + slot), WEIGHTED ? load_once(state.weights + slot) : 1.0f};
 }
 
-// The slot of an edge; NO_SLOT when there is no such edge, or no such row among the ``n_vertices``.
-__device__ __forceinline__ u64 find_slot(const State& state, u64 key, u32 n_vertices)
+// The slot of an edge; NO_SLOT when there is no such edge, or no such row.
+__device__ __forceinline__ u64 find_slot(const State& state, u64 key)
 {
     const u32 row = source(key);
-    const u32 degree = row < n_vertices ? state.degrees[row] : 0;
-    if (degree == 0) return NO_SLOT;
-    const u32 low = state.row_leaf[row];
-    const u32 high = u32(min(u64(low) + leaves_behind(state, degree), u64(state.n_leaves - 1)));
-    const u32 leaf = last_leaf<1>(state, key, low, high);
+    const Row own = row < state.n_vertices ? state.rows[row] : Row{0, 0};
+    if (own.degree == 0) return NO_SLOT;
+    const u32 leaf = last_leaf<1>(state, key, own.leaf, last_leaf_of_row(state, row, own));
     u64 slot = u64(leaf) << LEAF_SHIFT;
     const u64 end = slot + state.counts[leaf];
     for (u32 span = state.counts[leaf]; span > 1;) {
@@ -61,7 +59,7 @@ template <u32 WIDTH> __device__ __forceinline__ u64 first_slot(const State& stat
     static_assert(STEP <= WIDTH, "two rounds of probes");
     const u64 first_key = u64(u) << 32;
     const u32 lane = lane_number() % WIDTH, tile = tile_lanes<WIDTH>();
-    for (u32 leaf = state.row_leaf[u];; leaf++) {
+    for (u32 leaf = state.rows[u].leaf;; leaf++) {
         const u64 base = u64(leaf) << LEAF_SHIFT;
         const u32 count = state.counts[leaf];
         // How many slots are below the row? First every STEP-th one is looked at, then those behind the last below.

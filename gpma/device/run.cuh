@@ -109,7 +109,7 @@ __device__ __forceinline__ void count_degree(const State& state, u64 key, int ch
     const u32 added = __ballot_sync(ALL_LANES, change > 0) & peers;
     const u32 removed = __ballot_sync(ALL_LANES, change < 0) & peers;
     const int sum = __popc(added) - __popc(removed);
-    if (sum && lane_number() == __ffs(peers) - 1) atomicAdd(state.degrees + row, u32(sum));
+    if (sum && lane_number() == __ffs(peers) - 1) atomicAdd(&state.rows[row].degree, u32(sum));
 }
 
 // Merges what stays of a leaf's keys with updates ``begin`` to ``end`` of the run, all of which are its own; where

@@ -18,7 +18,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void probe_run(
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < run.n; i += u64(gridDim.x) * blockDim.x)
     {
         const u64 key = run.keys[i];
-        const u32 leaf = row_exists(state, batch, key) ? locate<1>(state, key) : state.n_leaves - 1;
+        const u32 leaf = row_exists(state, key) ? locate<1>(state, key) : state.n_leaves - 1;
         probe(state, batch, run, u32(i), leaf, outcomes);
     }
     add_outcomes(state, outcomes, block_totals);
@@ -138,7 +138,7 @@ extern "C" __global__ __launch_bounds__(RUN_THREADS) void index_leaves(
             const u64 last = spread.share - 1 + (leaf - 1 < spread.extra);  // of the leaf before
             const u64 before = i ? state.keys[slot + i - 1] : leaf ? state.keys[slot - LEAF_SLOTS + last] : ~key;
             if (before >> 32 != key >> 32)
-                state.row_leaf[key >> 32] = u32(leaf - (i == 0 && leaf > 0 && key != least));
+                state.rows[key >> 32].leaf = u32(leaf - (i == 0 && leaf > 0 && key != least));
         }
         if (lane_number() == 0) {
             state.counts[leaf] = count;

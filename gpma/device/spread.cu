@@ -13,7 +13,7 @@ struct Target {
     float* weights;
     u32* counts;
     u64* heads;
-    u32* row_leaf;
+    Row* rows;
     u64 n_edges;
     u32 n_leaves;
     u32 unused;
@@ -51,7 +51,7 @@ __device__ __forceinline__ void put(const Target& to, u64 rank, u64 key, float w
     if (before != EMPTY_KEY && u32(before >> 32) == row) return;
     // The last leaf whose head is not above row << 32: the one before, when the row's first key heads a leaf.
     const bool heads_leaf = slot == 0 && leaf > 0 && u32(key) != 0;
-    to.row_leaf[row] = heads_leaf ? leaf - 1 : leaf;
+    to.rows[row].leaf = heads_leaf ? leaf - 1 : leaf;
 }
 
 // The counts of all leaves, and the heads of the first, of empty ones, and of the one behind the last.
@@ -82,8 +82,8 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void find_bad_key(
         if (keys[i] >> 32 >= n_vertices || (i > 0 && keys[i] <= keys[i - 1])) atomicMin(bad, i);
 }
 
-// Adds the length of each row to ``degrees``; keys ascending. One addition for a row in each warp.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void count_degrees(const u64* keys, u64 n, u32* degrees)
+// Adds the length of each row to its degree; keys ascending. One addition for a row in each warp.
+extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void count_degrees(const u64* keys, u64 n, Row* rows)
 {
     const u64 step = u64(gridDim.x) * blockDim.x;
     for (u64 first = u64(blockIdx.x) * blockDim.x + threadIdx.x - lane_number(); first < n; first += step) {
@@ -93,7 +93,7 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void count_degrees(const
         const u32 begins = __ballot_sync(ALL_LANES, lane_number() == 0 || row != before);
         if (!(begins >> lane_number() & 1) || i >= n) continue;
         const u32 after = begins & ~(lanes_before() | 1u << lane_number());
-        atomicAdd(degrees + row, (after ? __ffs(after) - 1 : 32) - lane_number());
+        atomicAdd(&rows[row].degree, (after ? __ffs(after) - 1 : 32) - lane_number());
     }
 }
 

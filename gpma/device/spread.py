@@ -13,7 +13,7 @@ import numpy as np
 from ..edges import EdgeList
 from .module import import_cupy
 from .module import load as load_module
-from .state import DeviceArray, RowIndex, Slots, address, allocate
+from .state import DeviceArray, RowIndex, Slots, address, allocate, plain
 
 THREADS = 256
 # More blocks than this gain nothing: each thread then takes several edges.
@@ -21,7 +21,7 @@ BLOCKS_MAX = 1 << 14
 # struct Target of spread.cu.
 _TARGET = np.dtype(
     [
-        *((name, np.uint64) for name in ("keys", "weights", "counts", "heads", "row_leaf", "n_edges")),
+        *((name, np.uint64) for name in ("keys", "weights", "counts", "heads", "rows", "n_edges")),
         *((name, np.uint32) for name in ("n_leaves", "unused")),
     ]
 )
@@ -54,8 +54,8 @@ def load(slots: Slots, rows: RowIndex, keys: DeviceArray, weights: DeviceArray |
     """Replace all contents by these edges (strictly ascending keys of existing rows), spread evenly."""
     weighted = slots.weights is not None
     target = _target(slots, rows, keys.size)
-    rows.degrees.fill(0)
-    _launch("count_degrees", keys.size, (keys, np.uint64(keys.size), rows.degrees), weighted=weighted)
+    rows.pairs.fill(0)
+    _launch("count_degrees", keys.size, (keys, np.uint64(keys.size), rows.pairs), weighted=weighted)
     _launch("begin_leaves", slots.counts.size + 1, (target,), weighted=weighted)
     _launch("load_columns", keys.size, (target, keys, weights), weighted=weighted)
 
@@ -99,12 +99,12 @@ def _target(slots: Slots, rows: RowIndex, n_edges: int) -> Any:
         ("weights", slots.weights),
         ("counts", slots.counts),
         ("heads", slots.heads),
-        ("row_leaf", rows.leaf),
+        ("rows", rows.pairs),
     ):
         target[name] = address(array)
     target["n_edges"] = n_edges
     target["n_leaves"] = slots.counts.size
-    return target
+    return plain(target)
 
 
 def _launch(kernel: str, n_threads: int, arguments: tuple[Any, ...], *, weighted: bool) -> None:

@@ -17,9 +17,11 @@ from .module import import_cupy
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
 
-# As in the .cuh files: most updates of one leaf that a tile merges; leaves of a chunk, as a shift.
+# As in the .cuh files: most updates of one leaf that a tile merges; leaves of a chunk, as a shift; empty rows
+# behind the last one.
 BUCKET = 16
 CHUNK_SHIFT = 10
+ROWS_BEYOND = 4
 
 
 def _structure(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype[np.void]:
@@ -29,16 +31,16 @@ def _structure(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype[
 # struct State.
 STATE = _structure(
     (
-        *("keys", "weights", "counts", "heads", "row_leaf", "degrees", "lower", "upper"),
+        *("keys", "weights", "counts", "heads", "rows", "lower", "upper"),
         *("pending", "marks", "chunks"),
         *("records", "update_leaf", "update_rank", "items"),
         *("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
         *("outcome", "old_weights", "counters", "status"),
     ),
-    ("n_leaves", "height", "leaf_least", "room"),
+    ("n_leaves", "height", "leaf_least", "room", "n_vertices", "unused"),
 )
 # struct Batch.
-BATCH = _structure(("keys", "ops", "weights"), ("n", "n_vertices", "sequence", "heavy_merged"))
+BATCH = _structure(("keys", "ops", "weights"), ("n", "sequence", "heavy_merged", "unused"))
 # struct Run.
 RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
 COUNTERS_BYTES = 72  # struct Counters
@@ -65,10 +67,26 @@ class Slots(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """``leaf`` and ``degrees``, uint32 by vertex, on the device; ``leaf`` is valid where ``degrees`` is not 0."""
+    """Where each row begins, and its length: struct Row by vertex, and ROWS_BEYOND empty ones, on the device.
 
-    leaf: DeviceArray
-    degrees: DeviceArray
+    ``pairs`` uint32[2 * (vertices + ROWS_BEYOND)]: leaf and degree in turn; a leaf is valid where the degree is
+    not 0.
+    """
+
+    pairs: DeviceArray
+
+    @property
+    def room(self) -> int:
+        """How many vertices there is room for."""
+        return int(self.pairs.size) // 2 - ROWS_BEYOND
+
+    @property
+    def leaf(self) -> DeviceArray:
+        return self.pairs[: 2 * self.room : 2]
+
+    @property
+    def degrees(self) -> DeviceArray:
+        return self.pairs[1 : 2 * self.room : 2]
 
 
 class Work(NamedTuple):
@@ -114,7 +132,7 @@ def new_rows(n_vertices: int) -> RowIndex:
     Raises:
         MemoryError: the device has not enough.
     """
-    return RowIndex(zeros(n_vertices, np.uint32), zeros(n_vertices, np.uint32))
+    return RowIndex(zeros(2 * (n_vertices + ROWS_BEYOND), np.uint32))
 
 
 def new_work(room: int, small_max: int, *, weighted: bool) -> Work:
@@ -143,6 +161,11 @@ def point_at(structure: npt.NDArray[np.void], arrays: NamedTuple) -> None:
     """Write the addresses of these arrays into the fields of the same names."""
     for name, array in zip(arrays._fields, arrays, strict=True):
         structure[name] = address(array)
+
+
+def plain(structure: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """A structure as plain bytes: CuPy passes those on as they are, and takes 30 us to look at fields first."""
+    return structure.view(f"V{structure.itemsize}")
 
 
 def address(array: DeviceArray | None) -> int:

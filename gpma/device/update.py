@@ -42,13 +42,15 @@ FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAV
 STATUS_WORDS = 11
 # Threads of a block, as in update.cu.
 BLOCK_THREADS = 512
-MERGE_THREADS, MERGE_BLOCKS = 256, 4
+MERGE_THREADS, MERGE_BLOCKS = 256, 3
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
-# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX.
+# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX; a warp for each
+# update, but no fewer than BLOCKS_LEAST, the one for still smaller batches: fewer wait for each other sooner.
 FEW_MAX = 2048
+BLOCKS_LEAST = 64
 QUIET_MAX = 200_000
 BLOCKS = 2
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
@@ -56,6 +58,8 @@ BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
+# Records number updates by 31 bits.
+UPDATES_MAX = (1 << 31) - 1
 # How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
 SPINS_MAX = 20_000
 
@@ -134,15 +138,17 @@ class Pipeline:
         assert self._work is not None
         return self._work
 
-    def point_at_array(self, slots: Slots, rows: RowIndex, layout: Layout, leaf_least: int) -> None:
+    def point_at_array(
+        self, slots: Slots, rows: RowIndex, n_vertices: int, layout: Layout, leaf_least: int
+    ) -> None:
         """From here on batches go to this array."""
         point_at(self.state, slots)
-        self.state["row_leaf"], self.state["degrees"] = address(rows.leaf), address(rows.degrees)
+        self.state["rows"], self.state["n_vertices"] = address(rows.pairs), n_vertices
         self._n_leaves = layout.n_leaves
         self.state["n_leaves"], self.state["height"] = layout.n_leaves, layout.height
         self.state["leaf_least"] = leaf_least
 
-    def begin(self, columns: Columns, n_vertices: int) -> None:
+    def begin(self, columns: Columns) -> None:
         """Take room for a batch, and make it the one that kernels see.
 
         Raises:
@@ -150,7 +156,7 @@ class Pipeline:
         """
         n = int(columns.keys.size)
         if n > self._room:
-            self._reserve(max(n, int(self._room * ROOM)))
+            self._reserve(max(n, min(int(self._room * ROOM), UPDATES_MAX)))
         self._n = n
         BATCH_FIELDS.pack_into(
             self._batch_bytes,
@@ -159,8 +165,8 @@ class Pipeline:
             columns.ops.data.ptr,
             0 if columns.weights is None else columns.weights.data.ptr,
             n,
-            n_vertices,
             self.next_sequence(),
+            0,
             0,
         )
 
@@ -171,7 +177,9 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        blocks = self.n_blocks if self._n <= FEW_MAX else self.n_blocks_max
+        blocks = min(max(_ceil(self._n, BLOCK_THREADS // 32), BLOCKS_LEAST), self.n_blocks)
+        if self._n > FEW_MAX:
+            blocks = self.n_blocks_max
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
@@ -254,6 +262,8 @@ class Pipeline:
         return self.wait()
 
     def _reserve(self, room: int) -> None:
+        if room > UPDATES_MAX:
+            raise MemoryError(f"a batch has room for {UPDATES_MAX} updates, not {room}")
         # The old ones go first: they may be what the new ones need. Without them no batch has begun.
         self._work, self._room = None, 0
         with self.stream:  # what is set to zero is so before kernels look
@@ -272,5 +282,5 @@ def _stage_bytes(weighted: bool) -> int:
     n_leaves, slot_bytes = 1 << 7, 12 if weighted else 8
     stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (16 * (8 + 1) + 4) * 8
     leaf = slot_bytes << LEAF_SHIFT
-    merge = BLOCK_THREADS // BUCKET * (2 * (leaf + BUCKET * RECORD_BYTES) + leaf + BUCKET * slot_bytes)
+    merge = BLOCK_THREADS // BUCKET * 2 * (leaf + BUCKET * (slot_bytes + RECORD_BYTES))
     return max(stage, merge)

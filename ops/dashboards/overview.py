@@ -215,7 +215,7 @@ PROGRAMS = (
 GRAPH = (
     PanelSpec(
         "Size",
-        "Vertices and edges, and deleted vertices, whose ids are kept.",
+        "Vertices and edges; dense ids of deleted vertices, which others get once they are a share of all.",
         "short",
         (
             Query(f"sum({_series('vertices')})", "vertices"),
@@ -229,6 +229,7 @@ GRAPH = (
         "ops",
         (
             Query(_rate("edge_changes_total", "kind"), "edges {{kind}}"),
+            Query(_rate("ids_reused_total"), "ids that went to another vertex"),
             Query(_rate("vertex_changes_total", "kind"), "vertices {{kind}}"),
         ),
         stacked=True,

@@ -1,0 +1,217 @@
+"""When the dense id of a deleted vertex goes to another vertex, so that streams whose vertices come and go for
+ever need no more ids than they have vertices.
+
+Results, queues and requests name vertices by dense id, so an id may change hands only when nobody refers to it:
+
+1. The engine published an epoch in which the vertex is dead (``IdReuse.published``). While a checkpoint is being
+   written that has it alive, or a program stands still whose results do, the engine keeps that to itself.
+2. No update that waits for the engine inserts it: those are looked through. Its external id is then taken out of
+the
+   vertex index, and another insert of it finds another vertex.
+3. The query server has ended all requests that it had begun when it learned of that (a *grace period*): whoever
+read
+   the id in an epoch before, or looked it up, is gone.
+4. The id is free, and the next new vertex gets it. To everything below this is a dead vertex that came back.
+
+It begins when dead vertices are a certain share, and goes in pieces. Nothing of it is saved: after a restart every
+dead vertex is free.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import Keys, Op, Ops, Vertices
+from ..gpma.vertex_index import VertexIndex
+from ..partition.existence import Flags
+from ..partition.graph import GraphChange
+
+if TYPE_CHECKING:
+    from .ingest import DenseBatch
+
+Grace = Callable[[], bool]
+"""Whether everybody has gone who was there when it began."""
+
+DEAD_MIN, DEAD_SHARE = 4096, 32
+"""Dead vertices are left alone up to this number, and up to one of so many dense ids."""
+PIECE = 1 << 15
+"""The most that change hands together: what the ingest thread stops for is milliseconds."""
+LOOKED_THROUGH_PER_ID = 8
+"""At most about so many waiting updates are looked through for each id."""
+
+_SCANNED = 1 << 20
+_INSERT = np.uint8(Op.INSERT)
+
+_LIVES, _DEAD, _GIVEN, _LEFT, _ASKED = range(5)
+"""What ingest knows of a dense id: it names a vertex; a deleted one (of the epoch published last); it was given to
+another vertex, which waits for the engine; nobody finds it; whether anybody still inserts it is being asked."""
+
+States = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """After an epoch: the last item that it took, and which vertices died and came back."""
+
+    item: int
+    died: Vertices
+    revived: Vertices
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An item that the engine has not published: its number, its updates, and the ids given out for it."""
+
+    item: int
+    batches: Sequence[DenseBatch]
+    given: Vertices
+
+
+class IdReuse:
+    """``published`` is for the engine's thread, everything else for that of ingest."""
+
+    def __init__(self, index: VertexIndex, begin_grace: Callable[[], Grace]) -> None:
+        """``begin_grace``: begins a grace period of all who look vertices up outside of the engine."""
+        self.reused = 0
+        self._index = index
+        self._begin_grace = begin_grace
+        self._reports: deque[_Report] = deque()
+        self._missed = False  # the engine's: some died that were not reported
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_updates = 0
+        self._states: States = np.zeros(0, np.uint8)
+        self._n_dead = 0
+        self._scanned = 0
+        self._leaving: tuple[Vertices, Grace] | None = None
+        self._make_room()
+        self._states[index.free_vertices] = _LEFT
+
+    def published(self, item: int, change: GraphChange | None, alive: Flags, *, hold: bool) -> None:
+        """An epoch is published, whose last item was this one. ``alive``: of all dense ids.
+
+        ``hold``: something that goes on refers to vertices of an epoch before, which may have died in this one.
+        """
+        none = np.empty(0, np.uint32)
+        died = none if change is None else change.deleted_vertices
+        if hold:
+            self._missed = self._missed or died.size > 0
+            died = none
+        elif self._missed:
+            self._missed = False
+            died = np.flatnonzero(~alive).astype(np.uint32)
+        self._reports.append(_Report(item, died, none if change is None else change.revived_vertices))
+
+    def queued(self, item: int, batches: Sequence[DenseBatch]) -> None:
+        """This item is about to wait for the engine; its vertices were just indexed."""
+        given = self._index.take_reused()
+        self._make_room()
+        self._states[given] = _GIVEN
+        self.reused += given.size
+        self._waiting.append(_Waiting(item, batches, given))
+        self._waiting_updates += sum(len(batch.edges) for batch in batches)
+
+    def step(self) -> None:
+        """Do what can be done now; often, between two items."""
+        while self._reports:
+            self._take(self._reports.popleft())
+        if self._leaving is not None:
+            vertices, is_over = self._leaving
+            if is_over():
+                self._index.free(vertices)
+                self._leaving = None
+        wanted = max(
+            DEAD_MIN, self._index.n_vertices // DEAD_SHARE, self._waiting_updates // LOOKED_THROUGH_PER_ID
+        )
+        if self._leaving is None and self._n_dead > wanted:
+            self._begin_to_leave()
+
+    def memory_bytes(self) -> int:
+        return self._states.nbytes
+
+    # -- inside -------------------------------------------------------------------------------------------
+
+    def _take(self, report: _Report) -> None:
+        states = self._states
+        while self._waiting and self._waiting[0].item <= report.item:
+            done = self._waiting.popleft()
+            self._waiting_updates -= sum(len(batch.edges) for batch in done.batches)
+            states[done.given] = _DEAD  # unless it is among those that came back
+            self._n_dead += done.given.size
+        self._n_dead -= int(np.count_nonzero(states[report.revived] == _DEAD))
+        states[report.revived] = _LIVES
+        died = report.died[states[report.died] == _LIVES]
+        states[died] = _DEAD
+        self._n_dead += died.size
+
+    def _begin_to_leave(self) -> None:
+        """Take ids of dead vertices that nobody inserts out of the index, and begin their grace period."""
+        states = self._states
+        found = self._next_dead()
+        states[found] = _ASKED
+        for waiting in self._waiting:
+            for batch in waiting.batches:
+                _spare(_frozen(batch.edges.keys), _frozen(batch.edges.ops), states)
+                if batch.vertices is not None:
+                    named = batch.vertices.vertices[batch.vertices.ops == Op.INSERT_VERTEX]
+                    states[named[states[named] == _ASKED]] = _DEAD
+        leaving = found[states[found] == _ASKED]
+        if leaving.size == 0:
+            return
+        self._index.remove(leaving)
+        states[leaving] = _LEFT
+        self._n_dead -= leaving.size
+        self._leaving = leaving, self._begin_grace()
+
+    def _next_dead(self) -> Vertices:
+        """Some of the dead vertices; others the next time, all of them in turn."""
+        found: list[npt.NDArray[np.int64]] = []
+        n_found, n_vertices = 0, self._index.n_vertices
+        for _ in range(n_vertices // _SCANNED + 2):
+            if self._scanned >= n_vertices:
+                self._scanned = 0
+            end = min(self._scanned + _SCANNED, n_vertices)
+            here = np.flatnonzero(self._states[self._scanned : end] == _DEAD)[: PIECE - n_found] + self._scanned
+            found.append(here)
+            n_found += here.size
+            self._scanned = end if n_found < PIECE else int(here[-1]) + 1
+            if n_found == PIECE:
+                break
+        return np.unique(np.concatenate(found)).astype(np.uint32)
+
+    def _make_room(self) -> None:
+        n = self._index.n_vertices
+        if n > self._states.size:
+            states = np.zeros(max(n, self._states.size * 3 // 2), np.uint8)
+            states[: self._states.size] = self._states
+            self._states = states
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _spare(keys: Keys, ops: Ops, states: States) -> None:
+    """Whom an edge insert names stays with its id."""
+    for i in range(keys.size):
+        if ops[i] == _INSERT:
+            src, dst = np.int64(keys[i] >> np.uint64(32)), np.int64(keys[i] & np.uint64(0xFFFF_FFFF))
+            if states[src] == _ASKED:
+                states[src] = _DEAD
+            if states[dst] == _ASKED:
+                states[dst] = _DEAD
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous read-only view: the one form of input for which the kernel is compiled."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def warm_up() -> None:
+    """Compile the kernel, or load it from the cache."""
+    _spare(_frozen(np.zeros(1, np.uint64)), _frozen(np.ones(1, np.uint8)), np.zeros(1, np.uint8))

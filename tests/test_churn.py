@@ -1,0 +1,210 @@
+"""The daemon on a stream whose vertices come and go for ever: it needs no more ids than it has vertices, and
+nobody is ever shown what belonged to another vertex."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from running import Daemon
+
+from graphtide import Client
+from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.errors import UnknownVertex
+from graphtide.daemon.spool import SpoolWriter
+from graphtide.gpma.edges import Op
+from graphtide.gpma.ids import IdColumn, StringColumn
+
+RINGS, SIZE = 20, 50
+"""A record makes so many rings of so many vertices, and takes away those of ``ALIVE`` records before."""
+ALIVE = 3
+PER_RECORD = RINGS * SIZE
+RECORDS = 120
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def named(kind: str, numbers: np.ndarray) -> Any:
+    """External ids; strings of many lengths."""
+    return [f"{'long' * (n % 9)}/{n:08}" for n in numbers.tolist()] if kind == "string" else numbers
+
+
+def column(kind: str, numbers: np.ndarray) -> IdColumn:
+    return StringColumn.of(named(kind, numbers)) if kind == "string" else numbers
+
+
+def record(kind: str, number: int) -> bytes:
+    """Vertices of other records never meet: ring k of record r has the numbers from (r * RINGS + k) * SIZE on."""
+    born = np.arange(number * PER_RECORD, (number + 1) * PER_RECORD)
+    after = born // SIZE * SIZE + (born + 1) % SIZE
+    gone = born - ALIVE * PER_RECORD
+    gone = gone[gone >= 0]
+    src = np.concatenate([born, gone])
+    dst = np.concatenate([after, np.zeros(gone.size, np.int64)])
+    ops = np.repeat(np.array([Op.INSERT, Op.DELETE_VERTEX], np.uint8), [born.size, gone.size])
+    heads = column(kind, dst)
+    if kind == "string":
+        heads = StringColumn.of([*named(kind, after), *[""] * gone.size])
+    return encode_msgpack(column(kind, src), heads, ops)
+
+
+def label_of(kind: str, number: int) -> Any:
+    """The smallest id of its ring; strings by their bytes."""
+    return min(named(kind, np.arange(SIZE) + number // SIZE * SIZE))
+
+
+class Reader(threading.Thread):
+    """Asks for vertices of all records and holds every answer against what their rings say."""
+
+    def __init__(self, daemon: Daemon, kind: str, upto: list[int]) -> None:
+        super().__init__()
+        self.daemon_process, self.kind, self.upto = daemon, kind, upto
+        self.done = threading.Event()
+        self.known = self.unknown = 0
+        self.wrong: list[Any] = []
+
+    def run(self) -> None:
+        rng = np.random.default_rng(3)
+        try:
+            with self.daemon_process.client() as client:
+                while not self.done.is_set():
+                    # Mostly those that are about to come, to go, or to have gone.
+                    newest = self.upto[0]
+                    numbers = rng.integers(max(newest - 8, 0) * PER_RECORD, (newest + 2) * PER_RECORD, 300)
+                    self.look(client, np.unique(numbers))
+        except Exception as error:
+            self.wrong.append(error)
+
+    def look(self, client: Client, numbers: np.ndarray) -> None:
+        ids = named(self.kind, numbers)
+        name = dict(zip(ids if self.kind == "string" else ids.tolist(), numbers.tolist(), strict=True))
+        answer = client.get("components", ids)
+        unknown = {name[id] for id in answer.unknown}
+        self.unknown += len(unknown)
+        for number, label in zip(numbers.tolist(), answer.values.tolist(), strict=True):
+            if number not in unknown:
+                self.known += 1
+                if label != label_of(self.kind, number):
+                    self.wrong.append((number, label))
+        for number in numbers[:3].tolist():
+            self.neighbors(client, number)
+        best = client.top("pagerank", k=20)
+        if not set(map(type, best.ids)) <= {str, int, np.int64}:
+            self.wrong.append(best.ids)
+
+    def neighbors(self, client: Client, number: int) -> None:
+        ring = np.arange(SIZE) + number // SIZE * SIZE
+        after = named(self.kind, ring[(number + 1) % SIZE : (number + 1) % SIZE + 1])[0]
+        vertex = named(self.kind, np.array([number]))[0]
+        try:
+            found = list(client.neighbors(vertex, direction="out").ids)
+            members = list(client.component(vertex, limit=SIZE).members)
+        except UnknownVertex:
+            return
+        if found != [after]:
+            self.wrong.append((vertex, found))
+        if set(members) != set(named(self.kind, ring)):
+            self.wrong.append((vertex, members))
+
+
+def settle(client: Client, offsets: dict[str, int], alive: Sequence[int], kind: str) -> int:
+    """All vertices and no others, every value right; how many dense ids there are."""
+    client.wait(offsets, timeout_ms=60_000)
+    stats = client.stats()
+    assert stats["vertices"] == stats["edges"] == len(alive) * PER_RECORD
+    for number in alive:
+        numbers = np.arange(number * PER_RECORD, (number + 1) * PER_RECORD)
+        labels = client.get("components", named(kind, numbers)).values.tolist()
+        assert labels == [label_of(kind, number) for number in numbers.tolist()]
+    gone = np.arange((alive[0] - 1) * PER_RECORD, alive[0] * PER_RECORD)
+    assert len(client.get("components", named(kind, gone)).unknown) == PER_RECORD
+    return int(stats["vertices"]) + int(stats["dead_vertices"])
+
+
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long: bool) -> None:
+    records = RECORDS * (10 if run_long else 1)
+    settings = {
+        "graph": {"vertex_ids": kind, "weights": "unweighted"},
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.5},
+        "program": [
+            {"name": "components"},
+            {"name": "pagerank"},
+            {"name": "bfs", "source": "none" if kind == "string" else -1},
+        ],
+    }
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="a") as writer:
+        daemon.start()
+        upto = [0]
+        reader = Reader(daemon, kind, upto)
+        reader.start()
+        most = 0
+        for number in range(records):
+            writer.append(record(kind, number))
+            upto[0] = number
+            if number % 2:  # so that there are epochs, and not one of everything
+                with daemon.client() as client:
+                    client.wait({"a.msgpack": writer.offset}, timeout_ms=60_000)
+                    stats = client.stats()
+                    most = max(most, stats["vertices"] + stats["dead_vertices"])
+            if number == records // 2:
+                reader.done.set()
+                reader.join()
+                assert not reader.wrong
+                daemon.kill()
+                daemon.start()
+                reader = Reader(daemon, kind, upto)
+                reader.start()
+        reader.done.set()
+        reader.join()
+        alive = range(records - ALIVE, records)
+        with daemon.client() as client:
+            assert settle(client, {"a.msgpack": writer.offset}, alive, kind) <= most
+        assert not reader.wrong
+        assert reader.known > 100 and reader.unknown > 100
+        assert most < records * PER_RECORD / 3
+        assert daemon.stop() == 0, daemon.log_tail()
+        daemon.start()
+        with daemon.client() as client:
+            settle(client, {"a.msgpack": writer.offset}, alive, kind)
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path) -> None:
+    settings = {
+        "graph": {"weights": "unweighted"},
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
+        "program": [{"name": "components"}, {"name": "pagerank"}],
+    }
+    points = (
+        "checkpoint.copied:2",
+        "checkpoint.array_written:14",
+        "epoch.published:12",
+        "checkpoint.before_rename:2",
+        "epoch.applied:9",
+        "ingest.queued:15",
+        "checkpoint.after_rename:2",
+    )
+    number = 0
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="a") as writer:
+        for point in points:
+            daemon.start(kill_at=point, ready_s=None)
+            assert daemon.process is not None
+            for _ in range(400):
+                writer.append(record("int", number))
+                number += 1
+                time.sleep(0.02)
+                if daemon.process.poll() is not None:
+                    break
+            assert daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
+        daemon.start()
+        with daemon.client() as client:
+            ids = settle(client, {"a.msgpack": writer.offset}, range(number - ALIVE, number), "int")
+        assert ids < number * PER_RECORD / 2
+        assert daemon.stop() == 0, daemon.log_tail()

@@ -1,0 +1,460 @@
+"""Dense ids change hands: a stream of vertices that come and go for ever, beside queues, requests and
+checkpoints."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from naive import NaiveGraph
+
+from graphtide.compute.engine import Engine
+from graphtide.compute.external_order import SortedVertices
+from graphtide.compute.program import Program, Published
+from graphtide.compute.registry import KINDS, make_program
+from graphtide.daemon import reuse as reuse_module
+from graphtide.daemon.ingest import Prepared, concatenate, dense_batch
+from graphtide.daemon.records import UpdateBlock
+from graphtide.daemon.reuse import IdReuse
+from graphtide.gpma import id_table, slots
+from graphtide.gpma.edges import NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
+from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.gpma.vertex_index import Kind, VertexIndex
+from graphtide.partition.graph import Graph
+
+Update = tuple[int, int, int, float]
+"""op, src, dst, weight, by number; what a number is called depends on the kind of ids."""
+
+SOURCE = 3
+GIVEN: dict[str, Any] = {"tolerance": 1e-3}
+
+
+def named(kind: Kind, numbers: Any) -> IdColumn:
+    """Numbers as external ids, whose order is another."""
+    column = np.asarray(numbers, np.int64)
+    if kind == "int":
+        return (column.astype(np.uint64) * np.uint64(0x9E37_79B9_7F4A_7C15)).view(np.int64)
+    return StringColumn.of(f"{'x' * (number * 7 % 50)}/{number}" for number in column.tolist())
+
+
+def listed(ids: IdColumn) -> list[Any]:
+    return ids.to_list() if isinstance(ids, StringColumn) else ids.tolist()
+
+
+@dataclass
+class Request:
+    """Somebody who read dense ids, and will ask for their external ones."""
+
+    dense: Vertices
+    external: list[Any]
+
+
+@dataclass
+class Saving:
+    """A checkpoint whose arrays are still to be written: those of the index are not copied."""
+
+    index: dict[str, np.ndarray]
+    edges: EdgeList
+    dead: Vertices
+    n_vertices: int
+    alive: set[int]
+    arcs: dict[tuple[int, int], float]
+
+
+class World:
+    """Everything of the daemon that knows dense ids, in one thread, in any order that its threads might take."""
+
+    def __init__(self, seed: int, *, kind: Kind = "int", directed: bool = True, programs: bool = True) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.kind: Kind = kind
+        self.directed = directed
+        self.requests: list[Request] = []
+        self.index = VertexIndex.create(kind)
+        self.graph = Graph(directed=directed)
+        self.model = NaiveGraph(directed)
+        self.begin(programs=programs)
+        self.fresh = 100
+        self.saving: Saving | None = None
+        self.most = 0
+
+    def begin(self, *, programs: bool) -> None:
+        """What a start makes anew, on the index and the graph as they are."""
+        self.reuse = IdReuse(self.index, self.begin_grace)
+        self.queue: deque[tuple[Prepared, list[Update]]] = deque()
+        self.items = 0
+        kinds = KINDS if programs else ()
+        self.engine = Engine(self.graph, [self.made(kind) for kind in kinds], self.resolve, threads=1)
+        self.engine.start()
+
+    def close(self) -> None:
+        self.engine.close()
+        self.graph.close()
+
+    def made(self, kind: str) -> Program:
+        source = listed(named(self.kind, [SOURCE]))[0]
+        given = {**GIVEN, "source": source, "sources": source}
+        wanted = {p.name: given[p.name] for p in KINDS[kind].parameters if p.name in given}
+        return make_program(kind, None, wanted, self.index)
+
+    def resolve(self, ids: Any) -> Vertices:
+        column = StringColumn.of(ids) if self.kind == "string" else np.array(ids, np.int64)
+        return self.index.lookup(column)
+
+    # -- ingest -------------------------------------------------------------------------------------------
+
+    def updates(self, most: int = 12) -> list[Update]:
+        """New vertices, old ones that go, some that come back; the source among them."""
+        rng = self.rng
+        made: list[Update] = []
+        for _ in range(int(rng.integers(1, most))):
+            old = int(rng.integers(0, 12)) if rng.random() < 0.3 else self.fresh - 1 - int(rng.integers(0, 15))
+            other = self.fresh - 1 - int(rng.integers(0, 25))
+            weight = float(rng.integers(1, 5))
+            match rng.integers(0, 10):
+                case 0 | 1 | 2:
+                    made.append((Op.INSERT, old, self.fresh, weight))
+                    self.fresh += 1
+                case 3:
+                    made.append((Op.INSERT_VERTEX, self.fresh, 0, 0))
+                    self.fresh += 1
+                case 4 | 5 | 6:
+                    gone = self.fresh - 1 - int(rng.integers(0, 40)) if rng.random() < 0.95 else SOURCE
+                    made.append((Op.DELETE_VERTEX, gone, 0, 0))
+                case 7:
+                    made.append((Op.DELETE, old, other, 0))
+                case _:
+                    made.append((Op.INSERT, other, old, weight))
+        return made
+
+    def ingest(self, updates: list[Update]) -> None:
+        ops, src, dst, weights = (np.array(column) for column in zip(*updates, strict=True))
+        alone = ops >= Op.INSERT_VERTEX
+        heads = named(self.kind, np.where(alone, 0, dst))
+        block = UpdateBlock(named(self.kind, src), heads, ops.astype(np.uint8), weights.astype(np.float32), 0)
+        dense = dense_batch(block, self.index)
+        self.items += 1
+        self.reuse.queued(self.items, [dense])
+        nothing = np.empty(0, np.int64)
+        prepared = Prepared([dense], dense.updates, self.index.n_vertices, {}, nothing, nothing, item=self.items)
+        self.queue.append((prepared, updates))
+        self.most = max(self.most, self.index.n_vertices)
+
+    # -- the engine ---------------------------------------------------------------------------------------
+
+    def epoch(self) -> None:
+        taken = [self.queue.popleft() for _ in range(min(len(self.queue), int(self.rng.integers(1, 5))))]
+        items = [item for item, _ in taken]
+        batch, vertex_ops = concatenate(items, weighted=True)
+        change = self.graph.apply(batch, items[-1].n_vertices, vertex_ops)
+        assert not [run.error for run in self.engine.refresh(change) if run.error]
+        found = {id: wrong for id, wrong in self.engine.audit().items() if wrong}
+        assert not found
+        for _, updates in taken:
+            ops, src, dst, weights = zip(*updates, strict=True)
+            self.model.apply(src, dst, ops, weights)
+        self.reuse.published(items[-1].item, change, self.graph.alive, hold=self.saving is not None)
+
+    # -- requests, and what waits for them ----------------------------------------------------------------
+
+    def request(self) -> None:
+        """It reads of the newest epoch, and looks up what the index knows now."""
+        dense = np.flatnonzero(self.graph.alive).astype(np.uint32)
+        self.requests.append(Request(dense, listed(self.index.external(dense))))
+
+    def end_request(self) -> None:
+        if self.requests:
+            request = self.requests.pop(int(self.rng.integers(0, len(self.requests))))
+            assert listed(self.index.external(request.dense)) == request.external
+
+    def begin_grace(self) -> Callable[[], bool]:
+        then = list(self.requests)
+        return lambda: not any(request is other for request in self.requests for other in then)
+
+    # -- checkpoints --------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        n = self.graph.n_vertices
+        dead = np.flatnonzero(~self.graph.alive).astype(np.uint32)
+        edges = self.graph.export()
+        model = set(self.model.alive), dict(self.model.contents())
+        self.saving = Saving(self.index.state(n), edges, dead, n, *model)
+
+    def written(self) -> tuple[Saving, dict[str, np.ndarray]]:
+        assert self.saving is not None
+        saved, self.saving = self.saving, None
+        return saved, {name: array.copy() for name, array in saved.index.items()}
+
+    def check_saved(self) -> None:
+        saved, arrays = self.written()
+        index = VertexIndex.create(self.kind)
+        index.restore(arrays, saved.dead)
+        graph = Graph(directed=self.directed)
+        graph.load(saved.edges, saved.n_vertices, saved.dead)
+        compare(graph, index, self.kind, saved.alive, saved.arcs)
+        assert np.array_equal(np.sort(index.free_vertices), saved.dead)
+        graph.close()
+
+    def restart(self) -> None:
+        """From a checkpoint of this moment; what waits is read again."""
+        self.take()
+        saved, arrays = self.written()
+        again = [updates for _, updates in self.queue]
+        self.close()
+        self.index = VertexIndex.create(self.kind)
+        self.index.restore(arrays, saved.dead)
+        self.graph = Graph(directed=self.directed)
+        self.graph.load(saved.edges, saved.n_vertices, saved.dead)
+        self.requests.clear()
+        self.begin(programs=bool(self.engine.programs))
+        for updates in again:
+            self.ingest(updates)
+
+    def check(self) -> None:
+        compare(self.graph, self.index, self.kind, self.model.alive, self.model.contents())
+
+
+def compare(
+    graph: Graph, index: VertexIndex, kind: Kind, alive: set[int], arcs: dict[tuple[int, int], float]
+) -> None:
+    """The graph by external ids."""
+    numbers = sorted(alive)
+    dense = index.lookup(named(kind, numbers)) if numbers else np.empty(0, np.uint32)
+    assert sorted(dense.tolist()) == np.flatnonzero(graph.alive).tolist()
+    assert listed(index.external(dense)) == listed(named(kind, numbers))
+    number_of = dict(zip(dense.tolist(), numbers, strict=True))
+    stored = graph.export()
+    assert stored.weights is not None
+    ends = zip(sources(stored.keys).tolist(), destinations(stored.keys).tolist(), strict=True)
+    found = {(number_of[u], number_of[v]): w for (u, v), w in zip(ends, stored.weights.tolist(), strict=True)}
+    assert found == arcs
+
+
+@pytest.fixture
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids change hands as soon as they may, and tables are tiny."""
+    monkeypatch.setattr(reuse_module, "DEAD_MIN", 2)
+    monkeypatch.setattr(reuse_module, "DEAD_SHARE", 1 << 30)
+    monkeypatch.setattr(reuse_module, "LOOKED_THROUGH_PER_ID", 1 << 30)
+    monkeypatch.setattr(reuse_module, "PIECE", 5)
+    monkeypatch.setattr(reuse_module, "_SCANNED", 7)
+    monkeypatch.setattr(slots, "SLOTS_MIN", 16)
+    monkeypatch.setattr(id_table, "ARENA_BYTES_MIN", 64)
+    monkeypatch.setattr(id_table, "_COPIED_MIN", 1)
+
+
+@pytest.mark.usefixtures("_eager")
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_ids_change_hands_in_any_order_of_the_threads(
+    kind: Kind, directed: bool, seed: int, run_long: bool
+) -> None:
+    reused = 0
+    for k in range(60 if run_long else 8):
+        world = World(seed + k, kind=kind, directed=directed)
+        for _ in range(150):
+            match world.rng.integers(0, 16):
+                case 0 | 1 | 2 | 3:
+                    world.ingest(world.updates())
+                case 4 | 5 | 6 | 7 | 8 if world.queue:
+                    world.epoch()
+                    world.check()
+                case 9:
+                    world.request()
+                case 10 | 11:
+                    world.end_request()
+                case 12 if world.saving is None:
+                    world.take()
+                case 13 if world.saving is not None:
+                    world.check_saved()
+                case 14 if world.saving is None and world.rng.random() < 0.2:
+                    reused += world.reuse.reused
+                    world.restart()
+                    world.check()
+                case _:
+                    world.reuse.step()
+        reused += world.reuse.reused
+        world.close()
+    assert reused > 100
+
+
+@pytest.mark.usefixtures("_eager")
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_vertices_that_come_and_go_for_ever_need_no_more_ids(kind: Kind) -> None:
+    world = World(1, kind=kind, programs=False)
+    sizes = []
+    for number in range(1_500):
+        born = world.fresh
+        world.fresh += 4
+        made: list[Update] = [(Op.INSERT, born + k, born + (k + 1) % 4, 1.0) for k in range(4)]
+        gone: list[Update] = [(Op.DELETE_VERTEX, born - 40 + k, 0, 0) for k in range(4)]
+        world.ingest(made + gone)
+        world.reuse.step()
+        if world.rng.random() < 0.5:
+            while world.queue:
+                world.epoch()
+        if number % 100 == 99:
+            sizes.append((world.index.memory_bytes(), world.graph.n_vertices))
+            world.check()
+    assert world.reuse.reused > 5_000
+    assert world.most < 300
+    memory = [size for size, _ in sizes]
+    assert max(memory[3:]) <= 2 * min(memory[3:]), "arrays are renewed, and do not grow"
+    world.close()
+
+
+@pytest.mark.usefixtures("_eager")
+def test_an_id_that_waits_to_come_back_is_not_given_away() -> None:
+    world = World(1, programs=False)
+    world.ingest([(Op.INSERT_VERTEX, number, 0, 0) for number in range(8)])
+    world.epoch()
+    world.ingest([(Op.DELETE_VERTEX, number, 0, 0) for number in range(8)])
+    world.epoch()
+    world.ingest([(Op.INSERT, 1, 2, 1.0), (Op.DELETE, 3, 4, 0), (Op.DELETE_VERTEX, 5, 0, 0)])
+    world.ingest([(Op.INSERT_VERTEX, 6, 0, 0)])
+    for _ in range(10):
+        world.reuse.step()
+    free = set(world.index.free_vertices.tolist())
+    assert free and not free & {1, 2, 6}
+    world.ingest([(Op.INSERT_VERTEX, number, 0, 0) for number in (20, 21, 22)])
+    while world.queue:
+        world.epoch()
+        world.check()
+    assert world.model.alive == {1, 2, 6, 20, 21, 22}
+    assert world.graph.n_vertices == 8
+    world.close()
+
+
+@pytest.mark.usefixtures("_eager")
+def test_a_vertex_that_came_and_went_within_an_epoch_leaves_its_id() -> None:
+    """Also where that id had been another's, of which the engine then hears nothing."""
+    world = World(1, programs=False)
+    for number in range(200):
+        world.ingest([(Op.INSERT_VERTEX, 100 + number, 0, 0), (Op.DELETE_VERTEX, 100 + number, 0, 0)])
+        world.epoch()
+        world.reuse.step()
+    assert world.graph.n_vertices < 10
+    assert world.reuse.reused > 150
+    world.close()
+
+
+@pytest.mark.usefixtures("_eager")
+def test_what_goes_on_holds_the_vertices_of_its_time() -> None:
+    world = World(1, programs=False)
+    world.ingest([(Op.INSERT_VERTEX, number, 0, 0) for number in range(10)])
+    world.epoch()
+    world.request()
+    world.take()
+    world.ingest([(Op.DELETE_VERTEX, number, 0, 0) for number in range(10)])
+    world.epoch()
+    for _ in range(10):
+        world.reuse.step()
+    assert (world.resolve(listed(named("int", range(10)))) != NO_VERTEX).all(), "a checkpoint has them alive"
+    world.check_saved()
+    world.ingest([(Op.INSERT_VERTEX, 20, 0, 0)])
+    world.epoch()
+    for _ in range(10):
+        world.reuse.step()
+    assert (world.resolve(listed(named("int", range(10)))) == NO_VERTEX).any()
+    assert world.index.free_vertices.size == 0, "a request has read them"
+    world.end_request()
+    for _ in range(10):
+        world.reuse.step()
+    assert world.index.free_vertices.size > 5
+    world.close()
+
+
+def test_few_dead_vertices_are_left_alone() -> None:
+    world = World(1, programs=False)
+    world.ingest([(Op.INSERT_VERTEX, number, 0, 0) for number in range(5_000)])
+    world.ingest([(Op.DELETE_VERTEX, number, 0, 0) for number in range(4_000)])
+    while world.queue:
+        world.epoch()
+    world.reuse.step()
+    assert world.index.free_vertices.size == 0
+    world.ingest([(Op.DELETE_VERTEX, number, 0, 0) for number in range(4_000, 4_100)])
+    world.epoch()
+    world.reuse.step()
+    world.reuse.step()
+    assert world.index.free_vertices.size == 4_100
+    world.close()
+
+
+def test_the_order_of_vertices_forgets_old_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphtide.compute.external_order._TAIL_FLOOR", 3)
+    rng = np.random.default_rng(1)
+
+    class Names:
+        ids = rng.permutation(1_000)
+
+        def smallest(self, dense: Vertices) -> int:
+            return int(dense[self.ids[dense].argmin()])
+
+        def sort_by_external(self, dense: Vertices) -> Vertices:
+            return dense[self.ids[dense].argsort()]
+
+    names = Names()
+    order = SortedVertices(names)
+    n, resorted = 10, 0
+    for _ in range(300):
+        n = min(n + int(rng.integers(0, 3)), 600)
+        changed = np.unique(rng.integers(0, n, rng.integers(0, 5))).astype(np.uint32)
+        names.ids[changed] = rng.integers(1_000, 1 << 40, changed.size)
+        order.renamed(changed)
+        before = order._sorted
+        ordered = order.prepare(n)
+        resorted += ordered is not before
+        placed = ordered[ordered != NO_VERTEX]
+        assert (np.diff(names.ids[placed]) > 0).all()
+        everybody = np.concatenate([placed, order.loose(), np.arange(ordered.size, n)])
+        assert np.array_equal(np.sort(everybody), np.arange(n))
+        assert all(ordered[order.position(int(vertex))] == vertex for vertex in placed)
+        assert all(order.position(int(vertex)) == 0 for vertex in order.loose())
+    assert 3 < resorted < 150
+
+
+def test_a_restored_index_gives_out_what_was_dead() -> None:
+    index = VertexIndex.create("int")
+    index.restore({"ids": np.arange(10)}, np.array([7, 2], np.uint32))
+    assert index.lookup(np.array([2, 3, 7])).tolist() == [NO_VERTEX, 3, NO_VERTEX]
+    assert index.insert(np.array([7, 50, 51])).tolist() == [2, 7, 10]
+    assert sorted(index.take_reused().tolist()) == [2, 7]
+    assert index.take_reused().size == 0
+
+
+def test_a_large_component_is_named_by_its_smallest_id_whoever_has_it() -> None:
+    """The one that names it is deleted again and again, and its dense id goes to a vertex of any other name."""
+    rng = np.random.default_rng(2)
+    index, graph = VertexIndex.create("int"), Graph(weighted=False)
+    program = make_program("components", None, {}, index)
+    engine = Engine(graph, [program], lambda ids: np.empty(0, np.uint32), threads=1)
+    engine.start()
+
+    def epoch(updates: list[tuple[int, int, int]]) -> None:
+        ops, src, dst = (np.array(column) for column in zip(*updates, strict=True))
+        dense = dense_batch(UpdateBlock(src, dst, ops.astype(np.uint8), None, 0), index)
+        change = graph.apply(dense.edges, index.n_vertices, dense.vertices)
+        assert not [run.error for run in engine.refresh(change) if run.error]
+        index.remove(change.deleted_vertices)
+        index.free(change.deleted_vertices)
+
+    alive = set(rng.integers(0, 1 << 40, 2_000).tolist())
+    ring = sorted(alive)
+    hubs = ring[-3:]
+    epoch([(Op.INSERT, hub, vertex) for hub in hubs for vertex in ring])
+    for _ in range(120):
+        smallest, others = min(alive), rng.integers(0, 1 << 38, 3).tolist()
+        epoch([(Op.DELETE_VERTEX, smallest, 0)])
+        alive.remove(smallest)
+        epoch([(Op.INSERT, vertex, hub) for vertex in others for hub in hubs])
+        alive.update(others)
+        dense = index.lookup(np.array(sorted(alive)))
+        label = program.read(Published(program.columns(), program.scalars(), graph.n_vertices), dense).values
+        assert set(index.external(label).tolist()) == {min(alive)}
+    assert graph.n_vertices < 2_000 + 3 * 120
+    assert not any(engine.audit().values())
+    engine.close()
+    graph.close()
