@@ -107,7 +107,8 @@ def updates(graph: Graph, batches: list[int], repeats: int, copy: float) -> list
 
 
 def update_seconds(graph: Graph, array: DevicePackedArray, n: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each insert, delete and mixed batch of ``n``, but for the first ones; the array is then as before.
+    """Seconds of each insert, delete and mixed batch of ``n``, but for the first ones; the array is then as
+    before.
 
     Batches of one kind follow each other as far as they add no more than ``SHARE_ADDED`` to the graph.
     """
