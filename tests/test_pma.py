@@ -424,6 +424,48 @@ def test_no_batch_pays_for_growth() -> None:
     assert array.check() == []
 
 
+# Hot spots.
+
+
+@pytest.mark.parametrize(("shape", "mean"), [("ascending", 3), ("descending", 25), ("hub", 30), ("one leaf", 15)])
+def test_batches_on_a_hot_spot_move_little(shape: str, mean: float) -> None:
+    """``mean``: slots moved for each update; without a stretch beside it they were 110, 208, 24 and 118."""
+    array = loaded(1_000_000, 1 << 14, seed=50)
+    rng = np.random.default_rng(51)
+    moved, grown = [], 0
+    for step in range(800):
+        keys, ops = shapes(1 << 14)[shape](rng, step, 1000)
+        before = n_slots(array)
+        moved.append(array.apply(EdgeBatch(keys, ops)).slots_moved)
+        grown += n_slots(array) > before
+        if step % 40 == 0:
+            assert array.check() == []
+    assert grown >= 2
+    assert sum(moved) < mean * 800_000
+    # Carried edges, and wide windows until the stretch is there.
+    assert sum(slots > 120_000 for slots in moved) < len(moved) // 25
+    assert array.check() == []
+
+
+def test_a_stretch_goes_home_when_a_hot_spot_is_over() -> None:
+    with thresholds(crowded=16):
+        array = loaded(200_000, 1 << 12, seed=52)
+        rng = np.random.default_rng(53)
+        for step in range(200):
+            array.apply(EdgeBatch.of(np.full(100, 5), 2**31 - 100 * step - np.arange(100)))
+        assert array._carried or not array.migrating
+        assert array._hot_spot.there
+        for _ in range(1500):
+            src, dst = rng.integers(0, 1 << 12, 100), rng.integers(0, 2**31, 100)
+            array.apply(EdgeBatch.of(src[:50], dst[:50]))
+            array.apply(EdgeBatch.of(src[:50], dst[:50], np.zeros(50, np.uint8)))
+            if not array.migrating:
+                break
+            assert array.n_edges > 0
+        assert not array._hot_spot.there and not array._carried
+        assert array.check() == []
+
+
 # Shrinking by and by.
 
 
