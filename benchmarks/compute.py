@@ -367,6 +367,7 @@ def measure(
     directed: bool = True,
 ) -> tuple[Rows, Rows]:
     """Both tables of one graph: loaded with ``load``, then changed by these batches."""
+    started = time.perf_counter()
     bench = Bench(load, arguments.programs or list(registry.KINDS), directed=directed)
     threads, budget = len(os.sched_getaffinity(0)), arguments.budget
     followers = None
@@ -388,6 +389,7 @@ def measure(
             rows += more
         violations = {id: found for id, found in bench.engine.audit().items() if found}
         assert not violations, violations
+        print(f"{what}: {time.perf_counter() - started:.0f} s")
         return scratch, rows
     finally:
         if followers is not None:

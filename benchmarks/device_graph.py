@@ -45,18 +45,22 @@ def copy_bandwidth() -> float:
     return 2 * source.nbytes / timed(lambda: cupy.copyto(target, source), 5)
 
 
-def timed(work: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of device time, after a warm-up."""
+def timed(work: Callable[[], Any], repeats: int, in_a_row: int = 1) -> float:
+    """Median seconds of device time, after a warm-up.
+
+    ``in_a_row``: calls that are timed together, so that short kernels do not wait for their launch.
+    """
     for _ in range(WARM_UP):
         work()
     seconds = []
     for _ in range(repeats):
         start, end = cupy.cuda.Event(), cupy.cuda.Event()
         start.record()
-        work()
+        for _ in range(in_a_row):
+            work()
         end.record()
         end.synchronize()
-        seconds.append(cupy.cuda.get_elapsed_time(start, end) / 1e3)
+        seconds.append(cupy.cuda.get_elapsed_time(start, end) / 1e3 / in_a_row)
     return median(seconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -22,10 +23,12 @@ from device_graph import (
 
 from graphtide.gpma.device import module, reads
 from graphtide.gpma.device.array import DevicePackedArray
+from graphtide.gpma.device.state import plain
 from graphtide.gpma.edges import EdgeList
 
 LEAVES_A_WARP = 8  # as in storage_device.cu
 ROWS_READ = 100_000
+IN_A_ROW = 5
 
 
 def scans(graph: Graph, repeats: int) -> list[Row]:
@@ -53,22 +56,19 @@ def scans(graph: Graph, repeats: int) -> list[Row]:
     leaf_blocks = blocks(32 * -(-n_leaves // LEAVES_A_WARP))
     row_blocks = blocks(32 * walk.n_chunks)
     some = (min(2112, leaf_blocks[0]),)
-    times = {
-        "CSR pull, own": timed(lambda: kernels["csr_pull"](csr_blocks, (THREADS,), (csr, x, y)), repeats),
-        "CSR pull, cuSPARSE": cusparse_seconds(array, x, repeats),
-        "pull by leaf": timed(
-            lambda: kernels["pull_by_leaf"](leaf_blocks, (THREADS,), (view.state, x, y)), repeats
-        ),
-        "pull by row": timed(
-            lambda: kernels["pull_by_row"](row_blocks, (THREADS,), (view.state, walk.walk, x, y)), repeats
-        ),
-        "pull by row, a tile each": timed(
-            lambda: kernels["pull_by_tile"](tile_blocks, (THREADS,), (view.state, vertices, np.uint32(n), x, y)),
-            repeats,
-        ),
-        "CSR all edges": timed(lambda: kernels["csr_iterate"](some, (THREADS,), (csr, total)), repeats),
-        "all edges": timed(lambda: kernels["iterate_leaves"](some, (THREADS,), (view.state, total)), repeats),
+    launches: dict[str, tuple[str, tuple[int], tuple[Any, ...]]] = {
+        "CSR pull, own": ("csr_pull", csr_blocks, (csr, x, y)),
+        "pull by leaf": ("pull_by_leaf", leaf_blocks, (view.state, x, y)),
+        "pull by row": ("pull_by_row", row_blocks, (view.state, walk.walk, x, y)),
+        "pull by row, a tile each": ("pull_by_tile", tile_blocks, (view.state, vertices, np.uint32(n), x, y)),
+        "CSR all edges": ("csr_iterate", some, (csr, total)),
+        "all edges": ("iterate_leaves", some, (view.state, total)),
     }
+    times = {
+        name: timed(partial(kernels[kernel], grid, (THREADS,), arguments), repeats, IN_A_ROW)
+        for name, (kernel, grid, arguments) in launches.items()
+    }
+    times["CSR pull, cuSPARSE"] = cusparse_seconds(array, x, repeats)
     assert_same_sums(kernels, view, walk, csr, (leaf_blocks, row_blocks, csr_blocks), x)
     pull = min(seconds for name, seconds in times.items() if name.startswith("CSR pull") and seconds)
     rows = []
@@ -100,7 +100,7 @@ def csr_of(array: DevicePackedArray) -> tuple[Any, Any]:
     kind = [*((f"array{i}", np.uint64) for i in range(5)), ("n_edges", np.uint64), ("n_rows", np.uint32)]
     csr = np.zeros(1, np.dtype([*kind, ("unused", np.uint32)]))
     csr[0] = (*(column.data.ptr for column in arrays), array.n_edges, vertices.size, 0)
-    return csr, arrays
+    return plain(csr), arrays
 
 
 def cusparse_seconds(array: DevicePackedArray, x: Any, repeats: int) -> float:
@@ -111,7 +111,7 @@ def cusparse_seconds(array: DevicePackedArray, x: Any, repeats: int) -> float:
         offsets, neighbors, weights = array.export_csr()
         columns = (weights, neighbors.astype(np.int32), offsets.astype(np.int32))
         matrix = csr_matrix(columns, shape=(array.n_vertices, array.n_vertices))
-        return timed(lambda: matrix @ x, repeats)
+        return timed(lambda: matrix @ x, repeats, IN_A_ROW)
     except (ImportError, ValueError, RuntimeError) as error:
         print(f"no cuSPARSE: {error}")
         return 0.0

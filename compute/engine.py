@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numba as nb
 import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
@@ -63,7 +64,10 @@ class Engine:
         threads: int = 2,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``resolve`` is asked for a program's sources until all of them are known."""
+        """``resolve`` is asked for a program's sources until all of them are known.
+
+        ``threads``: how many programs run side by side, and how many threads the kernels of one use.
+        """
         self._graph = graph
         self._resolve = resolve
         self._clock = clock
@@ -71,6 +75,7 @@ class Engine:
         self._states: dict[str, ProgramState] = {}
         self._unresolved: set[str] = set()
         self._threads = threads
+        self._kernel_threads = min(threads, nb.get_num_threads())
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="program")
         for program in programs:
             self.add(program)
@@ -111,6 +116,7 @@ class Engine:
 
         Raises:
             KeyError: there is no such program.
+            RuntimeError: a process that was forked cannot run programs.
         """
         chosen = list(self._programs) if ids is None else list(ids)
         programs = [self._programs[id] for id in chosen]
@@ -119,7 +125,11 @@ class Engine:
         return self._run_all(programs, lambda program: program.start(self._graph))
 
     def refresh(self, change: GraphChange) -> list[ProgramRun]:
-        """Bring every program that is not quarantined up to date with a change that the graph has taken."""
+        """Bring every program that is not quarantined up to date with a change that the graph has taken.
+
+        Raises:
+            RuntimeError: a process that was forked cannot run programs.
+        """
         if change.deleted_vertices.size:  # a source may be among them, and may come back
             self._unresolved.update(id for id, program in self._programs.items() if program.sources)
         programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
@@ -141,16 +151,22 @@ class Engine:
 
     def _run_all(self, programs: Sequence[Program], work: Callable[[Program], Refresh]) -> list[ProgramRun]:
         """Run, longest first by the last measure; the results stand in the order of ``programs``."""
+        self._graph.require_own_process()
         waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
         done: dict[str, ProgramRun] = {}
 
         def drain() -> None:
-            while True:
+            allowed = nb.get_num_threads()  # to the kernels that this thread calls
+            if allowed != self._kernel_threads:
+                nb.set_num_threads(self._kernel_threads)
+            while waiting:
                 try:
                     program = waiting.popleft()
                 except IndexError:
-                    return
+                    break
                 done[program.id] = self._run(program, work)
+            if allowed != self._kernel_threads:
+                nb.set_num_threads(allowed)
 
         # The caller's thread is one of the threads: a lone program costs no handover.
         others = min(self._threads, len(programs)) - 1

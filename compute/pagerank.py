@@ -23,9 +23,14 @@ is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = 
 |r| being the sum of the sizes of all residuals (columns of M^-1 add up to at most 1 / (1 - d)). In a sum errors
 cancel that bind at single vertices: b is far below a after dense passes, and the bound may be larger for it.
 ``bound`` is set so that error_bound stays below the tolerance; where the ratio or b outgrows its allowance, the
-bound is tightened and the residuals are solved to it before anything is published. What the proof leaves out is
-rounding: kept residuals drift by about 1e-16 an operation, for which ``DRIFT`` of the bound is reserved; the audit
-recomputes them and compares.
+bound is tightened and the residuals are solved to it before anything is published.
+
+**Rounding.** A kept residual is not quite that of the estimate: each operation may round it, or the value that it
+belongs to. By how much at most is added up, operation by operation (Higham, "Accuracy and Stability of Numerical
+Algorithms", 2002, chapters 2 to 4), over all vertices together: weights are at least 1, so that bounds every
+vertex. ``DRIFT`` of the bound is reserved for it. When it outgrows that, a dense pass computes residuals anew;
+what a pass rounds itself is taken in multiples of the weights where the sizes of hubs would say too much. Should
+even that be too much, then ``error_bound`` says so.
 
 **Vertices.** A deleted vertex leaves the system: no restart, no value, no weight, and no edge. A new or revived
 one enters it without edges, solved: value and majorant are 1.
@@ -50,9 +55,12 @@ from .pagerank_kernels import (
     NORM,
     PASSES,
     PUSHES,
+    ROUNDED,
     SIZE,
+    SLIPPED,
     SOLVED,
     STRETCH,
+    SUMS,
     SWEEPS,
     WORK_SLOTS,
     Outbox,
@@ -60,6 +68,7 @@ from .pagerank_kernels import (
 )
 from .program import Answer, Column, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
+from .walk_kernels import ROUNDOFF
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
 
 Work = npt.NDArray[np.int64]
@@ -69,11 +78,15 @@ HUB = 4.0
 # A weight is renewed when it is off by this factor.
 WEIGHT_HYSTERESIS = 1.3
 # The relative slack that the majorant's equation is solved to.
-SLACK = 0.1
+SLACK = 0.15
 # How far the other way the majorant's equation may be off.
 SURPLUS = 1.0
-# The share of the bound that is left to the rounding of kept residuals.
+# The share of the bound that is left to the rounding of kept residuals, ...
 DRIFT = 0.01
+# ... and what the majorant's equation, whose terms are at least 1, is left for it.
+SLACK_DRIFT = 1e-3
+# NumPy adds up in pairs of blocks: a sum is off by less than so many times itself, in units of ``ROUNDOFF``.
+SUM_ROUNDED = 64
 # How far majorant / estimate may grow before the bound is tightened.
 RATIO_ALLOWANCE = 1.03
 # By how much the bound is tightened at once, at most.
@@ -84,14 +97,15 @@ SUM_ALLOWANCE = 1.25
 SUM_SHARE_MIN = 0.1
 # The first threshold of pushes, in multiples of the bound.
 LEVEL = 4.0
-# An edge costs about so many times as much in a push as in a dense pass, where a vertex costs as much as so many
-# edges;
-PUSH_COST = 4
-PASS_VERTEX = 6
-# pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
+# Dense passes take over where pushing what is due costs more than this part of a pass: an edge of a push costs
+# about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
+# (Both are measured by ``benchmarks/walks.py``.)
+PUSH_COST = 3
+PASS_VERTEX = 2
+# Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
-# Pushes that cost more than this many edges are divided between two threads.
-PUSH_ALONE = 1 << 15
+# Sweeps that cost more than this many edges, more than half a millisecond, are divided between two threads.
+PUSH_ALONE = 1 << 17
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.
 SLOW = 0.5
@@ -161,6 +175,8 @@ class PageRank(RandomWalk):
                 kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
                 system.sums[NORM] += edit.norm_by
                 system.sums[SIZE] += edit.size_by
+                system.sums[ROUNDED] += edit.rounded
+                system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + system.sums[SIZE]
                 work[EDGES] += edit.edges_read
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:
@@ -174,36 +190,44 @@ class PageRank(RandomWalk):
         return {
             "norm": float(self._first.sums[NORM]),
             "error_bound": self.error_bound,
-            "amplification": self._ratio / (1 - SLACK),
+            "amplification": self._ratio / (1 - SLACK - SLACK_DRIFT),
         }
 
     @property
     def error_bound(self) -> float:
         """The certified relative error of every result, normalising included (see the head of this file)."""
-        a = self._bound * (1 + DRIFT) * self._ratio / (1 - SLACK)
+        a = (self._bound + max(self._reserve, self._rounding)) * self._ratio / (1 - SLACK - SLACK_DRIFT)
         return (a + min(a, self._sum_error)) / (1 - a) if a < 1 else math.inf
 
     @property
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
-        norm, size = map(float, self._first.sums)
-        return (1 + DRIFT) * max(0.0, size) / ((1 - self.damping) * norm) if norm > 0 else 0.0
+        norm, size, rounded, slipped = map(float, self._first.sums)
+        off = max(0.0, size) + ROUNDOFF * (rounded + slipped)
+        return off / ((1 - self.damping) * norm) if norm > 0 else 0.0
+
+    @property
+    def _rounding(self) -> float:
+        """What kept residuals may be off by, in multiples of the weights."""
+        return ROUNDOFF * (float(self._first.sums[ROUNDED]) + self._passed)
 
     def state(self) -> dict[str, Column]:
         n = self._n
         scalars = [self._bound, self._ratio, self._ratio_allowed, self._sum_allowed, self._unseen]
+        sums = self._first.sums, self._second.sums
+        rounding = [*sums[0][ROUNDED:], sums[1][ROUNDED], self._passed, self._reserve_least, self._reserve]
         return {
             "estimate": self._first.value[:n],
             "residual": self._first.residual[:n],
             "weight": self._first.weight[:n],
             "majorant": self._second.value[:n],
             "slack": self._second.residual[:n],
-            "scalars": np.array([*self._first.sums, *scalars]),
+            "scalars": np.array([*self._first.sums[:ROUNDED], *scalars, *rounding]),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {name: (7,) if name == "scalars" else (n,) for name in self.state()}
+        shapes = {name: (13,) if name == "scalars" else (n,) for name in self.state()}
         wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
         if wrong:
             raise ValueError(f"the saved {wrong[0]} is not that of a graph of {n} vertices")
@@ -214,9 +238,11 @@ class PageRank(RandomWalk):
         self._first.rhs[:n] = state["weight"] > 0
         self._second.value[:n] = state["majorant"]
         self._second.residual[:n] = state["slack"]
-        self._first.sums[:] = state["scalars"][:2]
+        self._first.sums[:] = state["scalars"][[0, 1, 7, 8]]
+        self._second.sums[ROUNDED] = state["scalars"][9]
         self._bound, self._ratio, self._ratio_allowed, self._sum_allowed = map(float, state["scalars"][2:6])
         self._unseen = int(state["scalars"][6])
+        self._passed, self._reserve_least, self._reserve = map(float, state["scalars"][10:])
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
@@ -229,8 +255,11 @@ class PageRank(RandomWalk):
         alive = graph.alive[part]
         r, read = self._true_residual(graph, _estimate(self._first), begin, end)
         s, read_again = self._true_residual(graph, _estimate(self._second), begin, end)
-        off = np.abs(r - self._first.residual[part])
-        drift = self._bound * DRIFT
+        # What recomputing them has rounded itself.
+        degrees = graph.in_rows().degrees[part]
+        own, own_slack = (ROUNDOFF * (degrees + 10.0) * (np.abs(x) + np.abs(e) + w) for x, e in ((y, r), (z, s)))
+        off = np.maximum(0, np.abs(r - self._first.residual[part]) - own)
+        drift = self._reserve
         if alive.any():
             self.drift = max(self.drift, float((off[alive] / (drift * w[alive])).max()))
         # Comparisons are written so that a NaN fails them.
@@ -239,8 +268,9 @@ class PageRank(RandomWalk):
         rules = {
             "pagerank-positive": np.where(alive, exists, gone),
             "pagerank-residual": off <= drift * w,
-            "pagerank-bound": np.abs(r) <= self._bound * (1 + DRIFT) * w,
-            "pagerank-slack": (s <= SLACK * (1 + 1e-6) * w) & (s >= -SURPLUS * (1 + 1e-6) * w),
+            "pagerank-bound": np.abs(r) <= (self._bound + drift) * w + own,
+            "pagerank-slack": (s <= (SLACK + SLACK_DRIFT) * w + own_slack)
+            & (s >= -(SURPLUS + SLACK_DRIFT) * w - own_slack),
             "pagerank-ratio": z <= self._ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
@@ -249,13 +279,13 @@ class PageRank(RandomWalk):
         return found, read + read_again
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        norm, size = map(float, self._first.sums)
+        norm, size, _, slipped = map(float, self._first.sums)
         total = float(self._first.value[: self._n].sum())
         sizes = float(np.abs(self._first.residual[: self._n]).sum())
         found = []
         if not abs(norm - total) <= 1e-9 * total:
             found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
-        if not sizes <= size + DRIFT * size + 1e-12 * total:
+        if not sizes <= size + ROUNDOFF * (slipped + SUM_ROUNDED * sizes):
             found.append(Violation("pagerank-sum", f"|r| {size!r}, but residuals add up to {sizes!r}"))
         return found, 0
 
@@ -278,6 +308,10 @@ class PageRank(RandomWalk):
         self._second = _system(capacity, weight, weight)
         self._n = n
         self._sum_allowed = SUM_SHARE_MIN * self.tolerance
+        # What a pass has rounded, in multiples of the weights and of ``ROUNDOFF``, where that tells more.
+        self._passed = 0.0
+        # What of a bound is reserved for rounding, and the least for a graph on which a pass rounds that much.
+        self._reserve = self._reserve_least = 0.0
         self._allow(1.0)
         self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
         # Pushes since the last look at the ratio of every vertex.
@@ -292,7 +326,9 @@ class PageRank(RandomWalk):
     def _set_bound(self) -> None:
         """The widest bound with which both allowances keep to the tolerance."""
         a = max(self.tolerance - self._sum_allowed, self.tolerance / 2) / (1 + self.tolerance)
-        self._bound = a * (1 - SLACK) / ((1 + DRIFT) * self._ratio_allowed)
+        allowed = a * (1 - SLACK - SLACK_DRIFT) / self._ratio_allowed
+        self._reserve = max(DRIFT * allowed, self._reserve_least)
+        self._bound = max(allowed - self._reserve, allowed / 2)
 
     def _add_vertices(self, n: int, appeared: Vertices) -> None:
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
@@ -306,19 +342,25 @@ class PageRank(RandomWalk):
         for column in (first.value, first.rhs, first.weight, second.value):
             column[appeared] = 1
         first.sums[NORM] += appeared.size
+        first.sums[SLIPPED] += first.sums[NORM]
         kernels.mark_moved(appeared, appeared.size, first.moved)
 
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more."""
         first, second = self._first, self._second
+        if not gone.size:
+            return
         left = float(first.value[gone].sum())
+        # Taking away leaves what rounding did to the larger sums.
+        first.sums[SLIPPED] += 2 * SUM_ROUNDED * (first.sums[NORM] + first.sums[SIZE])
         first.sums[NORM] -= left
         first.sums[SIZE] -= np.abs(first.residual[gone]).sum()
         for column in (first.value, first.residual, first.rhs, first.weight, second.value, second.residual):
             column[gone] = 0
         if left > first.sums[NORM]:
             # What remains of larger sums is known no better than those were.
-            first.sums[:] = first.value[: self._n].sum(), np.abs(first.residual[: self._n]).sum()
+            first.sums[[NORM, SIZE]] = first.value[: self._n].sum(), np.abs(first.residual[: self._n]).sum()
+            first.sums[SLIPPED] = SUM_ROUNDED * (first.sums[NORM] + first.sums[SIZE])
         kernels.mark_moved(gone, gone.size, first.moved)
 
     def _start(self, graph: Graph, alive: npt.NDArray[np.bool_], work: Work) -> None:
@@ -336,6 +378,8 @@ class PageRank(RandomWalk):
         multiple = float(first.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
         second.value[:n] = multiple * first.value[:n]
         second.residual[:n] = first.weight[:n] - multiple * (first.rhs[:n] - first.residual[:n])
+        off = float(first.sums[ROUNDED]) + self._passed * float(first.weight[:n].max())
+        second.sums[ROUNDED] = multiple * off + 8 * float(second.value[:n].max())
         second.flags[:] = 1
         self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, False, work)
         self._allow(kernels.ratio_max(n, first, second))
@@ -348,9 +392,11 @@ class PageRank(RandomWalk):
         first, second = self._first, self._second
         while True:
             self._solve(graph, first, Limits(self._bound, self._bound), LEVEL, anew, work)
-            kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
+            self._passed *= kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
             self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, anew, work)
             anew = False
+            if not self._rounding_holds(graph, work):
+                continue
             if not self._ratio_holds(work) or not self._sum_holds():
                 first.flags[:] = 1
             elif not first.flags.any():
@@ -432,11 +478,59 @@ class PageRank(RandomWalk):
 
     def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
         self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
-        system.sums[:] = system.value[: self._n].sum(), self._pulls.size
+        pulls, n = self._pulls, self._n
+        norm = float(system.value[:n].sum())
+        system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
+        if system is self._first:
+            self._passed = 0.0
+            if ROUNDOFF * pulls.rounded_max > self._reserve / 2:
+                self._weigh_rounding(graph)
         system.moved[:] = _ALL
         self._unseen = self._n + 1
         work[EDGES] += self._pulls.edges
         work[PASSES] += 1
+
+    def _weigh_rounding(self, graph: Graph) -> None:
+        """Take what the last pass rounded in multiples of the weights, which is less at hubs."""
+        first, n = self._first, self._n
+        exists = np.flatnonzero(first.weight[:n])
+        y, r, w = (column[exists] for column in (first.value, first.residual, first.weight))
+        each = (np.abs(y) + np.abs(r)) * (0.5 * graph.in_rows().degrees[exists] + 10) / w
+        self._passed = float(each.max(initial=0)) + self._pulls.hidden
+        first.sums[ROUNDED] = 0
+
+    def _rounding_holds(self, graph: Graph, work: Work) -> bool:
+        """Whether rounding is within what is reserved for it; if not, residuals have been computed anew."""
+        first, second = self._first, self._second
+        if ROUNDOFF * second.sums[ROUNDED] > SLACK_DRIFT:
+            self._pass_until_solved(graph, second, Limits(SURPLUS, SLACK), work)
+            return False
+        if self._rounding <= self._reserve:
+            return True
+        # Pushes would only round again.
+        solved = self._pass_until_solved(graph, first, Limits(self._bound, self._bound), work)
+        if self._rounding > self._reserve / 2:
+            self._reserve_least = 4 * self._rounding
+            self._set_bound()
+            first.flags[:] = 1
+        if not solved:
+            # The tolerance is out of reach of float64 on this graph: say what holds.
+            exists = np.flatnonzero(first.weight[: self._n])
+            self._bound = float((np.abs(first.residual[exists]) / first.weight[exists]).max(initial=0))
+            first.flags[:] = 0
+        return not solved
+
+    def _pass_until_solved(self, graph: Graph, system: System, limits: Limits, work: Work) -> bool:
+        """Passes until residuals are within their limits (true) or shrink no more (false)."""
+        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
+        size = math.inf
+        while True:
+            self._pass(graph, system, limits, work)
+            if self._pulls.over[0] == 0:
+                return True
+            if self._pulls.size >= size:
+                return False
+            size = self._pulls.size
 
     def _ratio_holds(self, work: Work) -> bool:
         """Renew the ratio; false when it outgrew its allowance, and the bound has been tightened for it."""
@@ -483,6 +577,7 @@ class PageRank(RandomWalk):
         whole = whole or changed > out.size
         if whole:
             self._first.sums[NORM] = self._first.value[: self._n].sum()
+            self._first.sums[SLIPPED] += SUM_ROUNDED * self._first.sums[NORM]
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},
             iterations=int(work[SWEEPS] + work[PASSES]),
@@ -501,7 +596,7 @@ def _system(capacity: int, rhs: Column, weight: Column) -> System:
         weight,
         np.zeros(capacity // BLOCK, np.uint8),
         np.zeros(capacity // 64, np.uint64),
-        np.zeros(2),
+        np.zeros(SUMS),
     )
 
 

@@ -34,8 +34,9 @@ class System(NamedTuple):
 
     ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
     float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
-    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[2], of the values
-    and of the sizes of the residuals; the second system has no use for them.
+    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[SUMS]: of the
+    values, of the sizes of the residuals, and in units of ``ROUNDOFF`` what rounding may have put between
+    residuals and true ones, and between these two sums and true ones. The second system uses the third only.
     """
 
     value: F64
@@ -63,7 +64,8 @@ PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
 
 # Slots of ``System.sums``.
-NORM, SIZE = range(2)
+NORM, SIZE, ROUNDED, SLIPPED = range(4)
+SUMS = 4
 
 # Outcomes of ``solve``.
 SOLVED, COSTLY, DIVIDE = range(3)
@@ -76,8 +78,8 @@ _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
 
-# Starting a push costs as much as pushing along so many edges.
-PUSH_EDGES = 36
+# Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
+PUSH_EDGES = 48
 
 _ONE = np.uint64(1)
 
@@ -138,9 +140,11 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
     """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
 
     Of vertices ``begin`` to ``end`` - 1, multiples of ``STRETCH`` or the capacity: two threads may sweep two parts
-    at once. What goes to the other part is left in the outbox, for ``deliver``. Added to ``sums`` is by how much
-    ``System.sums`` change. Vertices are found a little ahead of being pushed, so that their rows are on the way
-    from memory by then.
+    at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
+    of being pushed, so that their rows are on the way from memory by then.
+
+    Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
+    twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
     """
     keys = rows.keys
     counts = rows.counts
@@ -161,8 +165,11 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
     edges = np.int64(0)
     norm_by = 0.0
     size_by = 0.0
-    first = np.uintp(begin)
-    length = np.uintp(end - begin)
+    moved_by = 0.0
+    rounded = 0.0
+    size_max = system.sums[SIZE]
+    first = np.uint64(begin)
+    last = np.uint64(end - 1)
     ring = np.empty(_RING, np.int64)
     head = np.int64(0)
     tail = np.int64(0)
@@ -203,6 +210,8 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
         value[v] += x
         norm_by += x
         size_by -= abs(x)
+        moved_by += abs(x)
+        rounded += 2.0 * (abs(value[v]) + abs(x))
         moved[v >> 6] |= _ONE << np.uint64(v & 63)
         pushes += 1
         remaining = np.int64(degrees[v])
@@ -212,22 +221,39 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
             leaf, slot = row_start(rows, v)
             while remaining > 0:
                 stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, stop):
-                    u = np.uintp(keys[i] & LOW)
-                    if u - first < length:
-                        before = residual[u]
-                        r = before + share
-                        residual[u] = r
-                        size_by += abs(r) - abs(before)
-                        flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
-                    else:
+                own = slot
+                own_end = stop
+                if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:
+                    for i in range(slot, stop):
+                        u = keys[i] & LOW
+                        own += np.int64(u < first)
+                        own_end -= np.int64(u > last)
+                    for i in range(slot, own):
+                        u = np.uintp(keys[i] & LOW)
                         sent[u] += share
+                        rounded += abs(sent[u])
                         marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    for i in range(own_end, stop):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                for i in range(own, own_end):
+                    u = np.uintp(keys[i] & LOW)
+                    before = residual[u]
+                    r = before + share
+                    residual[u] = r
+                    size_by += abs(r) - abs(before)
+                    rounded += abs(r)
+                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
                 remaining -= stop - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
     sums[NORM] += norm_by
     sums[SIZE] += size_by
+    sums[ROUNDED] += rounded
+    # Pushes let no sum of sizes grow, and every step of adding up rounds.
+    sums[SLIPPED] += 2.0 * (edges + pushes) * size_max + pushes * moved_by + abs(system.sums[NORM])
     work[PUSHES] += pushes
     work[EDGES] += edges
     work[SWEEPS] += 1
@@ -244,6 +270,8 @@ def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untype
     below = -limits.below
     above = limits.above
     size_by = 0.0
+    rounded = 0.0
+    steps = 0
     for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
         if words[word] == np.uint64(0):
             continue
@@ -258,10 +286,14 @@ def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untype
                 residual[v] = r
                 sent[v] = 0.0
                 size_by += abs(r) - abs(before)
+                rounded += abs(r)
                 over |= (r > above) | (r < below)
+            steps += BLOCK
             flags[block] |= np.uint8(over)
         words[word] = np.uint64(0)
     sums[SIZE] += size_by
+    sums[ROUNDED] += rounded
+    sums[SLIPPED] += 2.0 * steps * system.sums[SIZE]
 
 
 @_jit
@@ -294,7 +326,10 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
 
 @_jit
 def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
-    """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis."""
+    """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis.
+
+    The largest factor by which one shrank, at least 1.
+    """
     value = first.value
     residual = first.residual
     weight = first.weight
@@ -302,6 +337,7 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
     moved = first.moved
     slack = second.residual
     slack_flags = second.flags
+    shrunk = 1.0
     for word in range(moved.size):
         bits = moved[word]
         if bits == np.uint64(0):
@@ -313,9 +349,12 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
             if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
                 weight[v] = np.float32(target)
                 slack[v] += np.float64(weight[v]) - old
+                second.sums[ROUNDED] += abs(slack[v])
+                shrunk = max(shrunk, old / np.float64(weight[v]))
                 slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
                 if abs(residual[v]) > bound * weight[v]:
                     flags[v >> BLOCK_SHIFT] = np.uint8(1)
+    return shrunk
 
 
 @_jit

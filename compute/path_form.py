@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from . import path_audit, path_kernels, path_search
+from . import path_audit, path_kernels, path_loss, path_search
 from .program import ProgramError
 from .vertex_program import Kernel, digest, inlined, specialise
 
@@ -24,6 +24,7 @@ _HELPERS: tuple[Callable[..., Any], ...] = (
     path_kernels.heap_sink,
     path_kernels.ask_for_place,
     path_kernels.ask_for_row,
+    path_kernels.ask_for_first_rows,
     path_kernels.ask_for_rows,
 )
 
@@ -93,8 +94,7 @@ class Kernels(NamedTuple):
     """The compiled steps of one program; ``search`` only without weights, ``spread`` only with them."""
 
     classify: Kernel
-    trim: Kernel
-    pull: Kernel
+    settle: Kernel
     relax: Kernel
     push: Kernel
     search: Kernel | None
@@ -130,17 +130,33 @@ def kernels_of(form: Form) -> Kernels:
     }
     for helper in _HELPERS:
         names[helper.__name__] = inlined(helper, names)
-    names["adopt"] = specialise(path_kernels.adopt, names)
     return Kernels(
         specialise(path_kernels.classify, names),
-        specialise(path_kernels.trim_by_value if form.weighted else path_kernels.trim_by_level, names),
-        specialise(path_kernels.pull, names),
+        _settle_kernel(names),
         specialise(path_kernels.relax, names),
         specialise(path_kernels.push_by_value if form.weighted else path_kernels.push_by_level, names),
         None if form.weighted else _search_kernel(names),
         _spread_kernel(names) if form.weighted else None,
         specialise(path_audit.audit_range, names),
     )
+
+
+def _settle_kernel(names: Mapping[str, Any]) -> Kernel:
+    names = {
+        **names,
+        "publish": specialise(path_search.publish, names),
+        "stands_alone": inlined(path_loss.is_independent, names),
+        "keep_better": inlined(path_loss.keep_those_better, names),
+    }
+    own = {
+        "survey_pieces": specialise(path_loss.survey, names),
+        "decide_round": specialise(path_loss.decide, names),
+        "find_children": specialise(path_loss.children, names),
+        "edges_read": specialise(path_loss.edges_read, names),
+        "relax_inner": specialise(path_loss.relax_between, names),
+    }
+    own["take_offers"] = specialise(path_loss.take, {**names, **own})
+    return specialise(path_loss.settle, {**names, **own}, parallel=True)
 
 
 def _search_kernel(names: Mapping[str, Any]) -> Kernel:

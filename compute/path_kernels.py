@@ -31,6 +31,12 @@ _LOW = np.uint64(0xFFFF_FFFF)
 _HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _ONE = np.float32(1)
 
+LOST = np.uint64(0xFFFF_FFFE)
+"""The parent, while a change is settled, of a vertex that has lost its support; no vertex has this number."""
+
+PARENT = np.uint8(1)
+"""In a vertex's role: it may have children; without this it has none."""
+
 _DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
 
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
@@ -149,6 +155,16 @@ def ask_for_row(rows, vertex):  # type: ignore[no-untyped-def]
 
 
 @template
+def ask_for_first_rows(word, rows, vertices, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for what ``ask_for_rows`` will not have asked for at the beginning of vertices[begin:end]."""
+    for k in range(begin, min(begin + AHEAD, end)):
+        ask_for_place(rows, np.int64(vertices[k]))
+        prefetch(word, np.int64(vertices[k]))
+    for k in range(begin, min(begin + AHEAD // 2, end)):
+        ask_for_row(rows, np.int64(vertices[k]))
+
+
+@template
 def ask_for_rows(word, rows, vertices, k, n_vertices):  # type: ignore[no-untyped-def]
     """Ask for rows that will be walked soon, where vertices[k] is walked now.
 
@@ -250,173 +266,7 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
 
 
 @template
-def adopt(word, log, rows, v):  # type: ignore[no-untyped-def]
-    """Give v another parent that offers exactly its value: (found, edges read).
-
-    The parent's own value must be strictly better. Taken best value first, such a vertex has been decided
-    before v, so it is no dependant of v; and a chain of parents that once gets strictly better never returns.
-    """
-    keys, weights, counts, shift = rows.keys, rows.weights, rows.counts, rows.leaf_shift
-    value = word[v] >> _HALF
-    read = np.int64(0)
-    remaining = np.int64(rows.degrees[v])
-    if remaining:
-        leaf, slot = first_slot(rows, int(v))
-        while remaining > 0:
-            end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                u = keys[i] & _LOW
-                read += 1
-                at_tail = word[u]
-                if at_tail != UNREACHED:
-                    # The offer first: it seldom fits, which the processor learns; half of all tails are better.
-                    weight = weights[i] if WEIGHTED else _ONE
-                    if offer(at_tail >> _HALF, weight) == value and precedes(at_tail >> _HALF, value):
-                        write(word, log, v, (value << _HALF) | u)
-                        return True, read
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << shift
-    return False, read
-
-
-@template
-def trim_by_value(word, log, seeds, out, in_, heap, lost, edges_max):  # type: ignore[no-untyped-def]
-    """Take values away from all that depended on lost support: (vertices in ``lost``, edges read).
-
-    -1 vertices when it read too many edges. ``seeds``: entries. Best value first; ``heap``: uint64[n + seeds].
-    """
-    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
-    n_lost = np.int64(0)
-    edges = np.int64(0)
-    size = np.int64(0)
-    for k in range(seeds.size):
-        heap_push(heap, size, seeds[k])
-        size += 1
-        ask_for_place(in_, np.int64(seeds[k] & _LOW))
-        ask_for_place(out, np.int64(seeds[k] & _LOW))
-    while size > 0:
-        entry = heap[0]
-        size -= 1
-        heap_sink(heap, size, heap[size])
-        for k in range(_SOON):
-            if k < size:
-                ask_for_row(in_, np.int64(heap[k] & _LOW))
-                ask_for_row(out, np.int64(heap[k] & _LOW))
-        v = entry & _LOW
-        if word[v] >> _HALF != entry >> _HALF:
-            continue
-        found, read = adopt(word, log, in_, np.int64(v))
-        edges += read
-        if found:
-            continue
-        write(word, log, v, UNREACHED)
-        lost[n_lost] = v
-        n_lost += 1
-        remaining = np.int64(degrees[v])
-        edges += remaining
-        if edges > edges_max:
-            return np.int64(-1), edges
-        if remaining:
-            leaf, slot = first_slot(out, int(v))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    at_head = word[keys[i] & _LOW]
-                    if (at_head & _LOW) == v:
-                        heap_push(heap, size, (at_head & _HIGH) | (keys[i] & _LOW))
-                        size += 1
-                        ask_for_place(in_, np.int64(keys[i] & _LOW))
-                        ask_for_place(out, np.int64(keys[i] & _LOW))
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
-    return n_lost, edges
-
-
-@template
-def trim_by_level(word, log, seeds, out, in_, queue, lost, edges_max):  # type: ignore[no-untyped-def]
-    """``trim_by_value`` where all edges offer alike: ``seeds`` ascend, ``queue`` is uint32[n].
-
-    Children are queued one level below their parent, so the queue itself is in order.
-    """
-    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
-    n_lost = np.int64(0)
-    edges = np.int64(0)
-    seed = np.int64(0)
-    head = np.int64(0)
-    tail = np.int64(0)
-    while seed < seeds.size or head < tail:
-        if head < tail and (seed >= seeds.size or not precedes(seeds[seed] >> _HALF, word[queue[head]] >> _HALF)):
-            v = np.uint64(queue[head])
-            head += 1
-        else:
-            v = seeds[seed] & _LOW
-            seed += 1
-        found, read = adopt(word, log, in_, np.int64(v))
-        edges += read
-        if found:
-            continue
-        write(word, log, v, UNREACHED)
-        lost[n_lost] = v
-        n_lost += 1
-        remaining = np.int64(degrees[v])
-        edges += remaining
-        if edges > edges_max:
-            return np.int64(-1), edges
-        if remaining:
-            leaf, slot = first_slot(out, int(v))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    w = keys[i] & _LOW
-                    if (word[w] & _LOW) == v:
-                        if tail == queue.size:
-                            raise RuntimeError(_DISORDER)
-                        queue[tail] = w
-                        tail += 1
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
-    return n_lost, edges
-
-
-@template
-def pull(word, log, lost, in_, seeds):  # type: ignore[no-untyped-def]
-    """The vertices in ``lost`` take the best offer that there is: (entries written to ``seeds``, edges read)."""
-    keys, weights, counts, shift = in_.keys, in_.weights, in_.counts, in_.leaf_shift
-    degrees = in_.degrees
-    n_seeds = np.int64(0)
-    edges = np.int64(0)
-    for k in range(lost.size):
-        ask_for_rows(word, in_, lost, k, lost.size)
-        v = np.int64(lost[k])
-        best = UNREACHED
-        remaining = np.int64(degrees[v])
-        edges += remaining
-        if remaining:
-            leaf, slot = first_slot(in_, int(v))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    at_tail = word[keys[i] & _LOW]
-                    if at_tail != UNREACHED:
-                        weight = weights[i] if WEIGHTED else _ONE
-                        bits = offer(at_tail >> _HALF, weight)
-                        if improves(bits, best):
-                            best = (bits << _HALF) | (keys[i] & _LOW)
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
-        if best != UNREACHED:
-            write(word, log, v, best)
-            seeds[n_seeds] = (best & _HIGH) | np.uint64(v)
-            n_seeds += 1
-    return n_seeds, edges
-
-
-@template
-def relax(word, log, sources, source_word, improving, improving_weights, seeds, n_seeds):  # type: ignore[no-untyped-def]
+def relax(word, log, role, sources, source_word, improving, improving_weights, seeds, n_seeds):  # type: ignore[no-untyped-def]
     """Sources that became known, and edges that still improve their heads: the number of seeds with those."""
     for k in range(sources.size):
         v = sources[k]
@@ -433,13 +283,14 @@ def relax(word, log, sources, source_word, improving, improving_weights, seeds, 
         bits = offer(at_tail >> _HALF, weight)
         if improves(bits, word[v]):
             write(word, log, v, (bits << _HALF) | (improving[i] >> _HALF))
+            role[improving[i] >> _HALF] = PARENT
             seeds[n_seeds] = (bits << _HALF) | v
             n_seeds += 1
     return n_seeds
 
 
 @template
-def push_by_level(word, log, seeds, out, queue):  # type: ignore[no-untyped-def]
+def push_by_level(word, log, role, seeds, out, queue):  # type: ignore[no-untyped-def]
     """Push on what improved, all edges offering alike: (edges read, levels).
 
     ``seeds`` ascend; one whose vertex has improved since is stale and skipped. A queued vertex is one level
@@ -480,6 +331,7 @@ def push_by_level(word, log, seeds, out, queue):  # type: ignore[no-untyped-def]
                         if tail == queue.size:
                             raise RuntimeError(_DISORDER)
                         write(word, log, v, (bits << _HALF) | u)
+                        role[u] = PARENT
                         queue[tail] = v
                         tail += 1
                 remaining -= end - slot
@@ -489,7 +341,7 @@ def push_by_level(word, log, seeds, out, queue):  # type: ignore[no-untyped-def]
 
 
 @template
-def push_by_value(word, log, seeds, out, heap, large):  # type: ignore[no-untyped-def]
+def push_by_value(word, log, role, seeds, out, heap, large):  # type: ignore[no-untyped-def]
     """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
 
     ``heap``: uint64[>= seeds] holds all entries at hand; when they are more than ``large``, or might not fit, they
@@ -505,6 +357,7 @@ def push_by_value(word, log, seeds, out, heap, large):  # type: ignore[no-untype
     for k in range(seeds.size):
         heap_push(heap, size, seeds[k])
         size += 1
+        ask_for_place(out, np.int64(seeds[k] & _LOW))
     while size > 0:
         entry = heap[0]
         u = entry & _LOW
@@ -530,6 +383,7 @@ def push_by_value(word, log, seeds, out, heap, large):  # type: ignore[no-untype
                 bits = offer(value, weight)
                 if improves(bits, word[v]):
                     write(word, log, v, (bits << _HALF) | u)
+                    role[u] = PARENT
                     heap_push(heap, size, (bits << _HALF) | v)
                     size += 1
                     ask_for_place(out, np.int64(v))

@@ -6,14 +6,13 @@ algorithm for a generalization of the shortest-path problem", 1996), and most up
 O(1) (Feng et al., "RisGraph", SIGMOD 2021):
 
 1. classify: which deleted or changed edges supported their head, which new ones improve theirs.
-2. trim: heads that lost their support, best value first, adopt an in-neighbour of strictly better value that
-   offers exactly theirs, or lose their value; whoever loses it passes the question on to its children. Nothing
-   else happens before this ends.
-3. pull: vertices without a value take the best that their in-neighbours offer.
-4. relax: the new edges that still improve their heads.
-5. push: what improved is pushed on, best value first, so that each vertex is pushed about once.
+2. settle (``path_loss.py``): heads that lost their support adopt another in-neighbour that offers exactly their
+   value, or lose it; whoever loses it passes the question on to its children. Only when this has ended everywhere
+   do those that lost theirs take the best that their in-neighbours offer, and gain by each other.
+3. relax: the new edges that still improve their heads.
+4. push: what improved is pushed on, best value first, so that each vertex is pushed about once.
 
-Values only ever improve strictly in 3 to 5, and an adopted parent is strictly better than its child, so parents
+Values only ever improve strictly after that, and an adopted parent never depends on its child, so parents
 form a forest, and after any history the values are those of a fresh start, bit for bit.
 """
 
@@ -29,20 +28,20 @@ import numpy.typing as npt
 
 from ..gpma.edges import NO_VERTEX, Keys, Vertices
 from ..partition.graph import Graph, GraphChange
-from . import path_audit, path_search
+from . import path_audit, path_loss, path_search
 from .forest_audit import vertices_without_root
 from .path_form import Form, Functors, check, kernels_of
-from .path_kernels import UNREACHED, Log
+from .path_kernels import PARENT, UNREACHED, Log
 from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
 
 _HALF = np.uint64(32)
 _NO_PARENT = np.uint64(NO_VERTEX)
 
-# Trimming is given up, in favour of a fresh start, when it has read this share of all arcs (and this floor):
-# what follows costs about as much again, and a fresh start reads all arcs about once with weights, a fraction of
-# them without.
-_TRIM_SHARE = {True: 4, False: 8}
-_TRIM_FLOOR = 4096
+# Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
+# without (and this floor). A refresh that goes on costs as much as a fresh start at shares of 0.6 (SSSP), 0.9
+# (SSWP) and 0.2 (BFS; benchmarks/paths.py --crossover, RMAT scale 18); what was done until then is lost.
+SETTLE_SHARE = {True: 0.4, False: 0.125}
+_SETTLE_FLOOR = 4096
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
 
@@ -107,11 +106,16 @@ class PathProgram(Program):
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
+        # A source may be without its word until the next run.
+        self._source_waits = True
         self._n = 0
         self._run = 0
         self._word = np.empty(0, np.uint64)
         self._waiting: Column = np.empty(0, np.uint64 if self.needs_weights else np.uint32)
-        self._lost = np.empty(0, np.uint32)
+        self._threads = nb.get_num_threads()
+        self._loss = path_loss.new_loss(0, self._threads)
+        self._seeds = np.empty(0, np.uint64)
+        self._role = np.zeros(0, np.uint8)
         self._log = Log(
             np.zeros(0, np.uint32),
             np.empty(0, np.uint32),
@@ -125,6 +129,7 @@ class PathProgram(Program):
         # A source that is one no longer would keep its word.
         self._source_moved |= not np.isin(self._bound, known).all()
         self._bound = known
+        self._source_waits = True
 
     def warm_up(self, graph: Graph) -> None:
         self._large = 0
@@ -136,13 +141,15 @@ class PathProgram(Program):
     def start(self, graph: Graph) -> Refresh:
         n = graph.n_vertices
         self._add_vertices(n)
-        self._source_moved = False
+        self._source_moved = self._source_waits = False
         self._word[:n] = UNREACHED
+        self._role[:] = 0
         sources = self._living_sources(graph)
         if self._kernels.search is not None:
             bits = np.empty((2, (n + 63) // 64), np.uint64)
             levels, edges, reached = self._kernels.search(
                 self._word,
+                self._role,
                 sources,
                 self._source_word,
                 graph.out_rows(),
@@ -165,26 +172,25 @@ class PathProgram(Program):
             return self._start_over(graph, 0)
         before = self._n
         self._add_vertices(graph.n_vertices)
+        self._source_waits |= self._n > before or change.revived_vertices.size > 0
         lost, improving, weights = self._classify(change)
+        if not (lost.size or improving.size or self._source_waits):
+            return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
         sources = self._living_sources(graph)
+        self._source_waits = False
         log = self._new_log()
-        edges = rounds = 0
-        if lost.size or improving.size or (self._word[sources] != self._source_word).any():
-            n_lost, edges = self._trim(graph, log, lost) if lost.size else (0, 0)
+        seeds = self._seeds = grown(self._seeds, self._n + improving.size + sources.size)
+        n_lost = n_seeds = edges = rounds = 0
+        if lost.size:
+            n_lost, n_seeds, edges = self._settle(graph, log, lost)
             if n_lost < 0:
                 return self._start_over(graph, edges)
-            seeds = np.empty(n_lost + improving.size + sources.size, np.uint64)
-            n_seeds = 0
-            if n_lost:
-                rows = graph.in_rows()
-                n_seeds, read = self._kernels.pull(self._word, log, self._lost[:n_lost], rows, seeds)
-                edges += read
-            n_seeds = self._kernels.relax(
-                self._word, log, sources, self._source_word, improving, weights, seeds, n_seeds
-            )
-            if n_seeds:
-                read, rounds = self._push(graph, log, seeds[:n_seeds])
-                edges += read
+        n_seeds = self._kernels.relax(
+            self._word, log, self._role, sources, self._source_word, improving, weights, seeds, n_seeds
+        )
+        if n_seeds:
+            read, rounds = self._push(graph, log, seeds[:n_seeds])
+            edges += read
         changed = self._changed(log, before)
         return Refresh(
             {"word": changed} if changed.size else {},
@@ -216,46 +222,48 @@ class PathProgram(Program):
 
     def _changed(self, log: Log, before: int) -> Vertices:
         """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
-        new = np.arange(before, self._n, dtype=np.uint32)
         touched = log.vertices[: log.counted[0]]
-        if not touched.size:
-            return new
         differs = self._word[touched] != log.old[: touched.size]
-        if new.size:
+        if self._n > before:
+            new = np.arange(before, self._n, dtype=np.uint32)
             return np.concatenate([touched[differs & (touched < before)], new])
         changed: Vertices = touched[differs]
         return changed
 
-    def _trim(self, graph: Graph, log: Log, lost: Keys) -> tuple[int, int]:
-        """Settle the loss of these entries' support: (vertices in ``self._lost``, -1: too many; edges read)."""
-        # Each vertex waits at most once as a child, and once more if it is one of these.
-        if self.needs_weights:
-            self._waiting = grown(self._waiting, self._n + lost.size)
-        edges_max = max(_TRIM_FLOOR, graph.n_arcs // _TRIM_SHARE[self.needs_weights])
-        if not self.needs_weights:
-            lost = self._best_first(lost)
-        n_lost, edges = self._kernels.trim(
-            self._word, log, lost, graph.out_rows(), graph.in_rows(), self._waiting, self._lost, edges_max
+    def _settle(self, graph: Graph, log: Log, lost: Keys) -> tuple[int, int, int]:
+        """Settle the loss of these entries' support: (vertices in ``self._loss``, seeds, edges read)."""
+        edges_max = max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs))
+        n_lost, n_seeds, edges = self._kernels.settle(
+            self._word,
+            log,
+            self._role,
+            lost,
+            graph.out_rows(),
+            graph.in_rows(),
+            self._loss,
+            self._seeds,
+            edges_max,
+            min(nb.get_num_threads(), self._threads),
         )
-        return int(n_lost), int(edges)
+        return int(n_lost), int(n_seeds), int(edges)
 
     def _push(self, graph: Graph, log: Log, seeds: Keys) -> tuple[int, int]:
         """Push on from these entries to the fixed point: (edges read, rounds)."""
         kernels, out = self._kernels, graph.out_rows()
         if kernels.spread is None:
-            edges, rounds = kernels.push(self._word, log, self._best_first(seeds), out, self._waiting)
+            edges, rounds = kernels.push(self._word, log, self._role, self._best_first(seeds), out, self._waiting)
             return int(edges), int(rounds)
         edges = rounds = 0
         left = seeds.size
         if left <= self._large:
             # An epoch may improve one vertex many times: there can be more seeds than vertices.
             self._waiting = grown(self._waiting, left)
-            left, edges, rounds = kernels.push(self._word, log, seeds, out, self._waiting, self._large)
+            left, edges, rounds = kernels.push(self._word, log, self._role, seeds, out, self._waiting, self._large)
             seeds = self._waiting
         if left:
             threads = nb.get_num_threads()
             piles = path_search.new_piles(self._n, threads)
-            read, _pushed, rounds = kernels.spread(self._word, log, seeds[:left], out, piles, threads)
+            read, _pushed, rounds = kernels.spread(self._word, log, self._role, seeds[:left], out, piles, threads)
             edges += read
         return int(edges), int(rounds)
 
@@ -303,12 +311,24 @@ class PathProgram(Program):
         self._n = 0
         self._add_vertices(word.size)
         self._word[: self._n] = word
+        parents = word.astype(np.uint32)
+        self._role[parents[parents != NO_VERTEX]] = PARENT
         # What the words start from. Where ``bind`` then leaves one of these out, they are void.
         self._bound = np.flatnonzero(word == self._source_word).astype(np.uint32)
+        self._source_waits = True
 
     def memory_bytes(self) -> int:
         log = self._log
-        held: list[Column] = [self._word, self._waiting, self._lost, log.stamp, log.vertices, log.old]
+        held: list[Column] = [
+            self._word,
+            self._waiting,
+            self._role,
+            self._seeds,
+            *self._loss,
+            log.stamp,
+            log.vertices,
+            log.old,
+        ]
         return sum(column.nbytes for column in held)
 
     @classmethod
@@ -362,7 +382,8 @@ class PathProgram(Program):
         if n_vertices > self._word.size:
             self._word = grown(self._word, n_vertices)
             self._waiting = grown(self._waiting, n_vertices)
-            self._lost = grown(self._lost, n_vertices)
+            self._loss = path_loss.new_loss(self._word.size, self._threads)
+            self._role = grown(self._role, n_vertices, 0)
             log = self._log
             self._log = log._replace(
                 stamp=grown(log.stamp, n_vertices, 0),

@@ -21,7 +21,7 @@ from ..gpma.edges import Vertices
 from ..gpma.intrinsics import prefetch
 from ..gpma.rows import first_slot
 from .atomics import compare_swap, exchange, fetch_add, load
-from .path_kernels import AHEAD, NOTHING, UNREACHED
+from .path_kernels import AHEAD, NOTHING, PARENT, UNREACHED
 from .vertex_program import template
 
 _HALF = np.uint64(32)
@@ -62,7 +62,7 @@ split: Any = None
 
 
 @template
-def level_push(word, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
+def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
     """Push the frontier queue[head:tail]: (new tail, edges read, edges of the new frontier)."""
     keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
     edges = np.int64(0)
@@ -81,6 +81,7 @@ def level_push(word, out, queue, head, tail, bits):  # type: ignore[no-untyped-d
                     v = keys[i] & _LOW
                     if word[v] == UNREACHED:
                         word[v] = new
+                        role[u] = PARENT
                         queue[tail] = v
                         tail += 1
                         ahead += np.int64(degrees[v])
@@ -91,11 +92,13 @@ def level_push(word, out, queue, head, tail, bits):  # type: ignore[no-untyped-d
 
 
 @template
-def level_pull(word, in_, n, bits, front, next_front, cursor):  # type: ignore[no-untyped-def]
+def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier: (found, edges read).
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
-    A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap.
+    A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
+    that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
+    numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
     """
     keys, counts, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
     edges = np.int64(0)
@@ -106,12 +109,19 @@ def level_pull(word, in_, n, bits, front, next_front, cursor):  # type: ignore[n
             return found, edges
         stop = min(begin + _SWEEP_PIECE, n)
         next_front[begin >> 6 : (stop + 63) >> 6] = np.uint64(0)
-        for v in range(begin, stop):
-            if word[v] != UNREACHED:
-                continue
+        piece = begin // _SWEEP_PIECE
+        end_waiting = begin + left[piece]
+        if left[piece] < 0:
+            end_waiting = begin
+            for v in range(begin, stop):
+                waiting[end_waiting] = v
+                end_waiting += np.int64(word[v] == UNREACHED) & np.int64(degrees[v] > 0)
+        kept = begin
+        for k in range(begin, end_waiting):
+            v = np.int64(waiting[k])
+            waiting[kept] = v
+            kept += 1
             remaining = np.int64(degrees[v])
-            if remaining == 0:
-                continue
             leaf, slot = first_slot(in_, int(v))
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
@@ -121,20 +131,24 @@ def level_pull(word, in_, n, bits, front, next_front, cursor):  # type: ignore[n
                     i += 1
                     if (front[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
                         word[v] = (bits << _HALF) | u
+                        role[u] = PARENT
                         next_front[v >> 6] |= _ONE << np.uint64(v & 63)
                         found += 1
+                        kept -= 1
                         remaining = np.int64(0)
                         break
                 edges += i - slot
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << shift
+        left[piece] = kept - begin
 
 
 @template
-def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
+def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
     cursor = np.zeros(1, np.int64)
+    left = np.empty(n // _SWEEP_PIECE + 1, np.int64)
     totals = np.zeros((threads, 16), np.int64)
     tail = np.int64(0)
     ahead = np.int64(0)
@@ -156,7 +170,7 @@ def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, fron
             break
         if ahead * _PULL_SHARE <= unexplored or ahead * _PUSH_SHARE <= n:
             unexplored -= ahead
-            new_tail, read, ahead = push_level(word, out, queue, head, tail, bits)
+            new_tail, read, ahead = push_level(word, role, out, queue, head, tail, bits)
             edges += read
             reached += new_tail - tail
             head = tail
@@ -168,6 +182,8 @@ def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, fron
         for k in range(head, tail):
             u = np.uint64(queue[k])
             front[u >> np.uint64(6)] |= _ONE << (u & np.uint64(63))
+        for k in range(left.size):
+            left[k] = -1
         awake = tail - head
         before = np.int64(0)
         while awake > 0 and (awake >= before or awake * _PUSH_SHARE > n):
@@ -177,7 +193,7 @@ def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, fron
             before = awake
             cursor[0] = 0
             for t in nb.prange(threads):
-                found, read = pull_level(word, in_, n, bits, front, next_front, cursor)
+                found, read = pull_level(word, role, in_, n, bits, front, next_front, queue, left, cursor)
                 totals[t, 0] = found
                 totals[t, 1] = read
             awake = np.int64(0)
@@ -190,10 +206,12 @@ def search_by_level(word, sources, source_word, out, in_, n, n_arcs, queue, fron
             front, next_front = next_front, front
         head = np.int64(0)
         tail = np.int64(0)
-        for v in range(n):
-            if (front[v >> 6] >> np.uint64(v & 63)) & _ONE:
-                queue[tail] = v
-                tail += 1
+        for k in range(front.size):
+            if front[k] != 0:
+                for v in range(k << 6, min((k + 1) << 6, n)):
+                    if (front[k] >> np.uint64(v & 63)) & _ONE:
+                        queue[tail] = v
+                        tail += 1
         # What is left is small, and pulling again would cost a pass over all vertices: push to the end.
         ahead = np.int64(0)
         unexplored = np.int64(1 << 62)
@@ -242,7 +260,7 @@ def new_piles(n: int, threads: int) -> Piles:
 def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
     """Append the first ``size`` vertices gathered by a thread to a pile that all share."""
     place = fetch_add(cursor, end, size)
-    for k in range(size):
+    for k in range(min(size, pile.size - place)):
         pile[place + k] = gathered[k]
 
 
@@ -371,7 +389,7 @@ def step_bound(word, degrees, far, n_far, wanted):  # type: ignore[no-untyped-de
 
 
 @template
-def spread(word, log, entries, out, piles, threads):  # type: ignore[no-untyped-def]
+def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-untyped-def]
     """Push on what improved, in steps, best values first: (edges read, vertices pushed, rounds).
 
     ``entries``: what to begin with; repetitions and stale ones do no harm. Values only improve meanwhile, so
@@ -424,6 +442,12 @@ def spread(word, log, entries, out, piles, threads):  # type: ignore[no-untyped-
             n_near = cursor[NEAR_END]
             near, next_near = next_near, near
         n_far = cursor[FAR_END]
+    for k in range(cursor[LOG_END]):
+        if k + AHEAD < cursor[LOG_END]:
+            prefetch(word, np.int64(vertices[k + AHEAD]))
+        parent = word[vertices[k]] & _LOW
+        if parent != _LOW:
+            role[parent] = PARENT
     for k in range(log.counted[0], cursor[LOG_END]):
         old[k] = UNREACHED
     log.counted[0] = cursor[LOG_END]

@@ -20,7 +20,9 @@ them, and Y and Z the sums of y and z. Then |Y - Z| <= |y - z| <= e, and since |
     |y / Y - z / Z| <= |y - z| / Z + |y| |1 / Y - 1 / Z| = |y - z| / Z + |Z - Y| / Z <= 2 e / Z.
 
 So ``error_bound`` = 2 |r| / ((1 - d) Z) bounds the error of z / Z in sum over all vertices. |r| and Z are sums
-that every change keeps up to date, so the bound holds at every epoch; ``DRIFT`` of it is reserved for rounding.
+that every change keeps up to date, so the bound holds at every epoch. What rounding may have done to |r| is kept,
+too, operation by operation; where that outgrows ``DRIFT`` of the bound, which is reserved for it, a dense pass
+computes residuals anew.
 
 **Work.** Nothing is solved before |r| is over its limit. Then vertices are pushed (Andersen, Chung, Lang, "Local
 Graph Partitioning using PageRank Vectors", FOCS 2006), those with the largest residual for their degree first: the
@@ -48,6 +50,7 @@ from .ppr_kernels import (
     N_REACHED,
     NORM,
     PUSHES,
+    ROUNDED,
     ROUNDS,
     SIZE,
     TOTAL,
@@ -56,6 +59,7 @@ from .ppr_kernels import (
 )
 from .program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, violations
+from .walk_kernels import ROUNDOFF
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
 
 Work = npt.NDArray[np.int64]
@@ -119,6 +123,7 @@ class PersonalisedPageRank(RandomWalk):
         walks.sums[NORM] += edit.norm_by
         walks.sums[SIZE] += edit.size_by
         walks.sums[TOTAL] += edit.total_by
+        walks.sums[ROUNDED] += edit.rounded + edit.slipped + walks.sums[SIZE]
         kernels.note_changed(edit.rescaled, walks)
         kernels.touch(edit.touched, walks)
         self._remove_vertices(change.deleted_vertices)
@@ -127,6 +132,9 @@ class PersonalisedPageRank(RandomWalk):
             self._start(graph, work)
             return self._report(work, whole=True, started_over=True)
         whole = bool(self._active.size) and self._settle(graph, work)
+        if self._active.size and ROUNDOFF * self._walks.sums[ROUNDED] > DRIFT * self._size_max():
+            self._pass_until_solved(graph, work)
+            whole = True
         return self._report(work, whole=whole, started_over=False)
 
     def columns(self) -> dict[str, Column]:
@@ -138,23 +146,24 @@ class PersonalisedPageRank(RandomWalk):
     @property
     def error_bound(self) -> float:
         """The certified error in sum of the results (see the head of this file); 0 while there are none."""
-        size, norm = map(float, self._walks.sums[[SIZE, NORM]])
+        size, norm, rounded = map(float, self._walks.sums[[SIZE, NORM, ROUNDED]])
         if not self._active.size:
             return 0.0
+        off = max(DRIFT * self._size_max(), ROUNDOFF * rounded)
         # Rounding may leave a sum of nothing below zero.
-        return 2 * max(0.0, size) / ((1 - DRIFT) * (1 - self.damping) * norm) if norm > 0 else math.inf
+        return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
 
     def state(self) -> dict[str, Column]:
         return {
             "estimate": self._walks.value[: self._n],
             "residual": self._walks.residual[: self._n],
             "sources": self._active,
-            "scalars": np.array([*self._walks.sums[: TOTAL + 1], self._threshold, self._level()]),
+            "scalars": np.array([*self._walks.sums[: ROUNDED + 1], self._threshold, self._level()]),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {"estimate": (n,), "residual": (n,), "scalars": (5,)}
+        shapes = {"estimate": (n,), "residual": (n,), "scalars": (6,)}
         wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
         if wrong or "sources" not in state or (state["sources"] >= n).any():
             raise ValueError(f"the saved {(*wrong, 'sources')[0]} is not that of a graph of {n} vertices")
@@ -162,10 +171,10 @@ class PersonalisedPageRank(RandomWalk):
         self._walks.value[:n] = state["estimate"]
         self._walks.residual[:n] = state["residual"]
         self._active = self._bound = state["sources"].astype(np.uint32)
-        self._walks.rhs[self._active] = state["scalars"][4]
+        self._walks.rhs[self._active] = state["scalars"][5]
         kernels.list_all(n, self._walks)
-        self._walks.sums[: TOTAL + 1] = state["scalars"][:3]
-        self._threshold = float(state["scalars"][3])
+        self._walks.sums[: ROUNDED + 1] = state["scalars"][:4]
+        self._threshold = float(state["scalars"][4])
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """The residuals of vertices begin .. end - 1, from their in-edges, against the kept ones."""
@@ -279,7 +288,9 @@ class PersonalisedPageRank(RandomWalk):
         level = self._level()
         for column in (walks.value, walks.residual):
             column /= level
-        walks.sums[: TOTAL + 1] /= level
+        walks.sums[: ROUNDED + 1] /= level
+        # Dividing has rounded every value and residual, and the new sums are not those of what came of it.
+        walks.sums[ROUNDED] += 4 * float(np.abs(walks.value).sum()) + 4 * float(walks.sums[SIZE])
         walks.rhs[self._active] = 1
         self._threshold /= level
 
@@ -307,6 +318,7 @@ class PersonalisedPageRank(RandomWalk):
             after = before + (now - walks.rhs[vertices])
             walks.residual[vertices] = after
             walks.sums[SIZE] += float((np.abs(after) - np.abs(before)).sum())
+            walks.sums[ROUNDED] += float(np.abs(after).sum() + np.abs(before).sum()) * (2 + vertices.size)
             walks.sums[TOTAL] += float((after - before).sum())
             walks.rhs[vertices] = now
             kernels.touch(vertices, walks)
@@ -324,6 +336,7 @@ class PersonalisedPageRank(RandomWalk):
         had_value = gone[walks.value[gone] != 0]
         walks.sums[NORM] -= float(np.maximum(0, walks.value[gone]).sum())
         walks.sums[SIZE] -= float(np.abs(walks.residual[gone]).sum())
+        walks.sums[ROUNDED] += gone.size * float(walks.sums[SIZE])
         walks.sums[TOTAL] -= float(walks.residual[gone].sum())
         walks.value[gone] = 0
         walks.residual[gone] = 0
@@ -375,6 +388,7 @@ class PersonalisedPageRank(RandomWalk):
             if self._pulls.size <= TARGET * self._size_max():
                 break
         kernels.list_all(self._n, self._walks)
+        self._walks.sums[ROUNDED] = self._pulls.rounded + self._n * self._pulls.size
         self._threshold = LEVEL * self._threshold_min(graph)
 
     def _estimate(self) -> Estimate:

@@ -23,9 +23,11 @@ REACHED, WAITING, CHANGED = 1, 2, 4
 N_REACHED, N_WAITING, N_CHANGED, HEAD = range(4)
 COUNTS = 4
 # Slots of ``Walks.sums``: of the sizes of residuals, of the positive values, and of residuals; and what
-# SIZE / NORM was when residuals were balanced last, infinity before the first time in a solve.
-SIZE, NORM, TOTAL, BALANCED_AT = range(4)
-SUMS = 4
+# SIZE / NORM was when residuals were balanced last, infinity before the first time in a solve. ROUNDED: what
+# rounding may have put between |r| and SIZE, in units of ``ROUNDOFF``: in residuals and in adding them up, and in
+# NORM, at what that is to the error.
+SIZE, NORM, TOTAL, ROUNDED, BALANCED_AT = range(5)
+SUMS = 5
 # Slots of the ``work`` counters.
 PUSHES, EDGES, ROUNDS = range(3)
 WORK_SLOTS = 3
@@ -122,6 +124,7 @@ def _balance(sources, walks):  # type: ignore[no-untyped-def]
         v = sources[i]
         sums[SIZE] += abs(residual[v] + by) - abs(residual[v])
         residual[v] += by
+        sums[ROUNDED] += abs(residual[v]) + 2.0 * sums[SIZE]
         rhs[v] = now
     sums[TOTAL] += by * sources.size
     touch(sources, walks)
@@ -152,6 +155,7 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
     size = walks.sums[SIZE]
     norm = walks.sums[NORM]
     total = walks.sums[TOTAL]
+    rounded = 0.0
     pushes = np.int64(0)
     edges = np.int64(0)
     enough = True
@@ -175,6 +179,9 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
             norm += max(0.0, value[v] + x) - max(0.0, value[v])
             value[v] += x
             total -= x
+            # A sum is off by its size, a share by twice itself; the new value by its own size, which v and its
+            # out-neighbours together see once each.
+            rounded += 2.0 * (abs(value[v]) + abs(x)) + 2.0 * size * (remaining + 1) + (1.0 - damping) * norm
             _join(v, CHANGED, marks, changed, counts, N_CHANGED)
             pushes += 1
             edges += remaining
@@ -190,6 +197,7 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
                         after = before + share
                         residual[u] = after
                         size += abs(after) - abs(before)
+                        rounded += abs(after)
                         if before == 0.0:
                             _join(u, REACHED, marks, reached, counts, N_REACHED)
                         if abs(after) > threshold and abs(after) > threshold * degrees[u]:
@@ -211,6 +219,7 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
     walks.sums[SIZE] = size
     walks.sums[NORM] = norm
     walks.sums[TOTAL] = total
+    walks.sums[ROUNDED] += rounded
     work[PUSHES] += pushes
     work[EDGES] += edges
     return enough

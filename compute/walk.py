@@ -64,7 +64,7 @@ class Edit(NamedTuple):
 
     ``rescaled``: the vertices whose value changed, each once; ``touched``: those whose residual did, some
     repeatedly. By how much the sums grew: ``norm_by`` that of positive values, ``size_by`` that of the sizes of
-    residuals, ``total_by`` that of residuals.
+    residuals, ``total_by`` that of residuals. ``rounded``, ``slipped``: see ``walk_kernels.edit_rows``.
     """
 
     rescaled: Vertices
@@ -72,6 +72,8 @@ class Edit(NamedTuple):
     norm_by: float
     size_by: float
     total_by: float
+    rounded: float
+    slipped: float
     edges_read: int
 
 
@@ -111,7 +113,7 @@ class RandomWalk(Program):
         changes = inserted.size + deleted.size
         rescaled = np.empty(changes, np.uint32)
         touched = np.empty(TOUCHED_PER_EDGE * changes, np.uint32)
-        sums = np.zeros(3)
+        sums = np.zeros(5)
         n_rescaled, n_touched, edges = walk_kernels.edit_rows(
             graph.out_rows(),
             inserted,
@@ -123,8 +125,10 @@ class RandomWalk(Program):
             touched,
             sums,
         )
-        norm_by, size_by, total_by = map(float, sums)
-        return Edit(rescaled[:n_rescaled], touched[:n_touched], norm_by, size_by, total_by, int(edges))
+        norm_by, size_by, total_by, rounded, slipped = map(float, sums)
+        return Edit(
+            rescaled[:n_rescaled], touched[:n_touched], norm_by, size_by, total_by, rounded, slipped, int(edges)
+        )
 
     def _true_residual(self, graph: Graph, estimate: Estimate, begin: int, end: int) -> tuple[F64, int]:
         """(residual of vertices begin .. end - 1, recomputed from their in-edges; edges read)."""

@@ -20,7 +20,10 @@ ROW_EDIT_FACTOR = 4
 TOUCHED_PER_EDGE = ROW_EDIT_FACTOR + 2
 
 # Slots of the sums of ``edit_rows``.
-GROWN, SIZE, TOTAL = range(3)
+GROWN, SIZE, TOTAL, ROUNDED, SLIPPED = range(5)
+
+# The unit roundoff of float64: the result of an operation is off by at most this share of it.
+ROUNDOFF = 2.0**-53
 
 _NO_ROW = np.int64(1) << np.int64(40)
 
@@ -52,7 +55,14 @@ def edit_rows(  # type: ignore[no-untyped-def]
     ``inserted`` and ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Written to
     ``rescaled`` (uint32, room for every changed row) are the vertices whose value changed, each once, and to
     ``touched`` (uint32, room for ``TOUCHED_PER_EDGE`` a change) those whose residual did, perhaps repeatedly. To
-    ``sums`` (float64[3]) is added by how much grew: positive values, the sizes of residuals, residuals.
+    ``sums`` (float64[5]) is added by how much grew: positive values, the sizes of residuals, residuals; and in
+    units of ``ROUNDOFF`` what rounding may have put between kept residuals and true ones, all vertices together,
+    and between these sums and true ones.
+
+    Rounding. A sum r of a residual is off by |r|. A share (two operations) by twice itself. The rescaled value y
+    differs by up to 4 |y| from the one for which unchanged edges keep their contribution exactly, which is what
+    out-neighbours then are off by together, and by another |y| from the one that the residual of u is told of. In
+    a row that trades its contributions, the difference of two quotients is off by three times their sum, an edge.
 
     The value of a vertex is rescaled with its degree, so that unchanged edges keep their contribution (Zhang,
     Lofgren, Goel, "Approximate Personalized PageRank on Dynamic Graphs", KDD 2016): O(1) a change, whatever the
@@ -66,6 +76,8 @@ def edit_rows(  # type: ignore[no-untyped-def]
     grown_by = 0.0
     size_by = 0.0
     total_by = 0.0
+    rounded = 0.0
+    slipped = 0.0
     i = np.int64(0)
     j = np.int64(0)
     while i < inserted.size or j < deleted.size:
@@ -91,12 +103,15 @@ def edit_rows(  # type: ignore[no-untyped-def]
                     size_by += abs(residual[u] - by) - abs(residual[u])
                     residual[u] -= by
                     total_by -= by
+                    rounded += abs(residual[u]) + 6.0 * abs(value[u])
+                    slipped += 2.0 * (abs(size_by) + abs(grown_by) + abs(total_by))
                     rescaled[n_rescaled] = u
                     n_rescaled += 1
                     touched[n_touched] = u
                     n_touched += 1
                 else:
                     by = y * (damping / after - damping / before)
+                    rounded += 3.0 * abs(y) * (1.0 + after / before)
                     remaining = after
                     leaf, slot = row_start(rows, u)
                     while remaining > 0:
@@ -105,6 +120,8 @@ def edit_rows(  # type: ignore[no-untyped-def]
                             v = np.uintp(rows.keys[k] & LOW)
                             size_by += abs(residual[v] + by) - abs(residual[v])
                             residual[v] += by
+                            rounded += abs(residual[v])
+                            slipped += 2.0 * abs(size_by)
                             touched[n_touched] = v
                             n_touched += 1
                         remaining -= end - slot
@@ -116,16 +133,22 @@ def edit_rows(  # type: ignore[no-untyped-def]
             # went count in full. (Without an old share there is only the new one.)
             share = y * damping / (before if before > 0 else after)
             total_by += share * ((i_end - i) - (j_end - j))
+            rounded += 2.0 * abs(share) * (i_end - i + j_end - j)
+            slipped += 4.0 * abs(total_by)
             for k in range(i, i_end):
                 v = np.uintp(inserted[k] & LOW)
                 size_by += abs(residual[v] + share) - abs(residual[v])
                 residual[v] += share
+                rounded += abs(residual[v])
+                slipped += 2.0 * abs(size_by)
                 touched[n_touched] = v
                 n_touched += 1
             for k in range(j, j_end):
                 v = np.uintp(deleted[k] & LOW)
                 size_by += abs(residual[v] - share) - abs(residual[v])
                 residual[v] -= share
+                rounded += abs(residual[v])
+                slipped += 2.0 * abs(size_by)
                 touched[n_touched] = v
                 n_touched += 1
         i = i_end
@@ -133,6 +156,9 @@ def edit_rows(  # type: ignore[no-untyped-def]
     sums[GROWN] += grown_by
     sums[SIZE] += size_by
     sums[TOTAL] += total_by
+    sums[ROUNDED] += rounded
+    # Once more for every sum, which grows as well.
+    sums[SLIPPED] += slipped + abs(grown_by) + abs(size_by) + abs(total_by)
     return n_rescaled, n_touched, edges
 
 

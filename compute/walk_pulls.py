@@ -16,6 +16,13 @@ matrix d P^T + b l^T / sum b, l the mass that a vertex loses (1 - d, or 1 where 
 sum by at least d a pass on every graph (Haveliwala and Kamvar, "The Second Eigenvalue of the Google Matrix",
 2003), and five to eight times a pass on graphs that mix.
 
+**Rounding.** A residual that a pass computes is off by at most ``ROUNDOFF`` times
+
+    (edges / 2 + 10) * (|y| + |r|) + what negative shares hide in the sum of the in-neighbours' shares:
+
+each share is off by four operations, their sums (of every second one) by one for each, and putting them together
+with y takes a few. ``Pulls`` gives the largest of these over all vertices, and bounds of their sum.
+
 Threads take chunks of about equal edges from a counter, so that a thread without a core of its own takes few.
 Sums are added up by chunk: results do not depend on the threads.
 """
@@ -48,10 +55,11 @@ _GRAIN = 128
 # Fewer in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
-# Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, and of the
-# vertices over their limits and their out-edges.
-_MASS, _PASSED_ON, _SIZE, _OVER, _OVER_EDGES = range(5)
-_COLUMNS = 5
+# Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, of the
+# vertices over their limits and their out-edges, of the sizes of negative values; and the largest rounding and
+# the sum of all roundings, as the head of this file has them.
+_MASS, _PASSED_ON, _SIZE, _OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _ROUNDED = range(8)
+_COLUMNS = 8
 
 
 class Estimate(NamedTuple):
@@ -139,6 +147,9 @@ def _pull(  # type: ignore[no-untyped-def]
         size = 0.0
         over = np.int64(0)
         over_edges = np.int64(0)
+        negative = 0.0
+        rounded_max = 0.0
+        rounded_sum = 0.0
         flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
         v = begin
         while v < end and degrees[v] == 0:
@@ -172,6 +183,10 @@ def _pull(  # type: ignore[no-untyped-def]
             value[v] = y
             residual[v] = r
             size += abs(r)
+            negative -= min(y, 0.0)
+            rounded = (abs(y) + abs(r)) * (0.5 * np.float64(degrees[v]) + 10.0)
+            rounded_max = max(rounded_max, rounded)
+            rounded_sum += rounded
             # Without branches: which vertices are over cannot be guessed.
             is_over = np.int64((r > above * weight[v]) | (r < below * weight[v]))
             flags[v >> BLOCK_SHIFT] |= np.uint8(is_over)
@@ -190,6 +205,9 @@ def _pull(  # type: ignore[no-untyped-def]
         sums[chunk, _SIZE] = size
         sums[chunk, _OVER] = over
         sums[chunk, _OVER_EDGES] = over_edges
+        sums[chunk, _NEGATIVE] = negative
+        sums[chunk, _ROUNDED_MAX] = rounded_max
+        sums[chunk, _ROUNDED] = rounded_sum
 
 
 class Pulls:
@@ -205,6 +223,7 @@ class Pulls:
         self._sums = np.zeros((CHUNKS, _COLUMNS))
         self._restarts = 0.0
         self._alone = True
+        self._degree_max = 0
         self.edges = 0
 
     @property
@@ -221,6 +240,21 @@ class Pulls:
         """(vertices over their limits after the last pass, out-edges of theirs)."""
         return int(self._sums[:, _OVER].sum()), int(self._sums[:, _OVER_EDGES].sum())
 
+    @property
+    def rounded_max(self) -> float:
+        """What a residual that the last pass left may be off by at most, in units of ``ROUNDOFF``."""
+        return float(self._sums[:, _ROUNDED_MAX].max()) + self.hidden
+
+    @property
+    def rounded(self) -> float:
+        """What the residuals that the last pass left may be off by together, in units of ``ROUNDOFF``."""
+        return float(self._sums[:, _ROUNDED].sum()) + self.hidden
+
+    @property
+    def hidden(self) -> float:
+        """What rounding may have done to negative shares, which hide in sums: all, at the largest degree."""
+        return float(self._sums[:, _NEGATIVE].sum()) * (self._degree_max + 20)
+
     def begin(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int, estimate: Estimate) -> None:
         """Before a pass, unless the one before was a pass of the same estimate on the same graph."""
         if self._shares.size < estimate.value.size:
@@ -228,6 +262,7 @@ class Pulls:
             self._next = np.zeros(estimate.value.size)
         _cut(rows, n, self._cuts)
         self.edges = int(rows.degrees[:n].sum(dtype=np.int64))
+        self._degree_max = int(rows.degrees[:n].max(initial=0))
         self._alone = self.edges < _ALONE
         self._restarts = float(estimate.rhs[:n].sum(dtype=np.float64))
         self._sums[:] = 0

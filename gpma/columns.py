@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .arrays import Slots
+from .layout import TOP_LEAVES, TOP_SHIFT
 
 # mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
 _MAP_NORESERVE = 0x4000
@@ -42,8 +43,8 @@ _HUGE_MIN = 4 << 20
 _ALIGNMENT = 2 << 20
 # Pages come for so many leaves at a time: 2 MiB of keys.
 _PIECE_LEAVES = 1 << 13
-# Bytes of the entries of one leaf and of one slot: count and head; key and weight.
-_LEAF_BYTES = 4 + 8
+# Bytes of the entries of one leaf and of one slot: count, head, and its share of a top; key and weight.
+_LEAF_BYTES = 4 + 8 + 8 / TOP_LEAVES
 _KEY_BYTES, _WEIGHT_BYTES = 8, 4
 
 
@@ -58,6 +59,7 @@ class Columns:
     weights: npt.NDArray[np.float32]
     counts: npt.NDArray[np.int32]
     heads: npt.NDArray[np.uint64]
+    tops: npt.NDArray[np.uint64]
     leaf_shift: int
     memory: mmap.mmap | None
 
@@ -73,14 +75,15 @@ class Columns:
             MemoryError: there is not enough.
         """
         leaf_bytes = _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
-        reserved = _reserve(_memory_bytes() + 4 * _ALIGNMENT)
-        n_leaves_max = _memory_bytes() // leaf_bytes
+        reserved = _reserve(_memory_bytes() + 5 * _ALIGNMENT)
+        n_leaves_max = int(_memory_bytes() / leaf_bytes) >> TOP_SHIFT << TOP_SHIFT
         if reserved is None or n_leaves > n_leaves_max:
             return cls(
                 np.empty(n_leaves << leaf_shift, np.uint64),
                 np.empty(n_leaves << leaf_shift if weighted else 0, np.float32),
                 np.zeros(n_leaves, np.int32),
                 np.empty(n_leaves, np.uint64),
+                np.empty(_n_tops(n_leaves), np.uint64),
                 leaf_shift,
                 None,
             )
@@ -91,20 +94,20 @@ class Columns:
             (np.float32, n_leaves_max << leaf_shift if weighted else 0),
             (np.int32, n_leaves_max),
             (np.uint64, n_leaves_max),
+            (np.uint64, _n_tops(n_leaves_max)),
         ):
             column = np.frombuffer(reserved, dtype, size, offset) if size else np.empty(0, dtype)
             columns.append(column)
             offset = -(-(offset + column.nbytes) // _ALIGNMENT) * _ALIGNMENT
-        keys, weights, counts, heads = columns
-        return cls(keys, weights, counts, heads, leaf_shift, reserved)
+        keys, weights, counts, heads, tops = columns
+        return cls(keys, weights, counts, heads, tops, leaf_shift, reserved)
 
     def slots(self, n_leaves: int, stretch: tuple[int, int] | None = None) -> Slots:
         """The first so many leaves; ``stretch``: those of them that a migration keeps empty."""
         n_slots = n_leaves << self.leaf_shift
         begin, end = stretch if stretch is not None else (n_leaves, n_leaves)
-        return Slots(
-            self.keys[:n_slots], self.weights[:n_slots], self.counts[:n_leaves], self.heads[:n_leaves], begin, end
-        )
+        heads, tops = self.heads[:n_leaves], self.tops[: _n_tops(n_leaves)]
+        return Slots(self.keys[:n_slots], self.weights[:n_slots], self.counts[:n_leaves], heads, tops, begin, end)
 
     def prefer_large_pages(self, n_leaves: int) -> None:
         """Ask for large pages where an array of so many leaves fills some: a fault in 2 MiB, not in 4 KiB."""
@@ -144,11 +147,13 @@ class Columns:
             (self.weights, self.leaf_shift),
             (self.counts, 0),
             (self.heads, 0),
+            (self.tops, -TOP_SHIFT),
         )
         pages = []
         for column, shift in columns:
             if column.size:
-                ends = (column.ctypes.data + column.itemsize * (leaf << shift) for leaf in (first, last))
+                entries = (leaf << shift if shift >= 0 else -(-leaf >> -shift) for leaf in (first, last))
+                ends = (column.ctypes.data + column.itemsize * entry for entry in entries)
                 begin, end = (-(-end // mmap.PAGESIZE) * mmap.PAGESIZE for end in ends)
                 pages.append((begin, end))
         return pages
@@ -219,6 +224,11 @@ def _in_pieces(advise: Callable[[int, int], bool], first: int, last: int, stop: 
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def _n_tops(n_leaves: int) -> int:
+    """How many tops so many leaves have."""
+    return (n_leaves + TOP_LEAVES - 1) >> TOP_SHIFT
 
 
 def _memory_bytes() -> int:

@@ -15,17 +15,14 @@ import numpy as np
 
 from .arrays import Int
 from .edges import Offsets, SubCSR, Vertices, Weights
-from .intrinsics import prefetch
-from .rows import LOW, RowView, first_slot
+from .rows import LOW, RowView, ask_for_row, first_slot
 from .threads import Pair
 
 # From so many edges, two threads are faster than one.
 DIVIDED_EDGES_MIN = 1 << 16
 
-# The row of the vertex this far ahead is asked for; of a leaf, its first lines, which hold most rows.
-_AHEAD = 12
-_LINES = 4
-_LINE = 8  # keys
+# The row of the vertex this far ahead is asked for.
+AHEAD = 12
 
 
 def gather(rows: RowView, vertices: Vertices, *, weighted: bool, pair: Pair) -> SubCSR:
@@ -66,11 +63,8 @@ def copy_edges(
     slot = np.int64(0)
     following = np.int64(-1)
     while out < end:
-        if x + _AHEAD < vertices.size:
-            near = np.int64(rows.row_leaf[vertices[x + _AHEAD]])
-            prefetch(counts, near)
-            for line in range(_LINES):
-                prefetch(keys, (near << rows.leaf_shift) + line * _LINE)
+        if x + AHEAD < vertices.size:
+            ask_for_row(rows, vertices[x + AHEAD])
         u: Int = np.int64(vertices[x])
         stop = min(offsets[x + 1], end)
         if out < stop:

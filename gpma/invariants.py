@@ -12,7 +12,7 @@ import numpy as np
 
 from .arrays import RowIndex, Slots
 from .edges import Keys, sources
-from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, Layout
+from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT, Layout
 
 
 class State(NamedTuple):
@@ -61,6 +61,9 @@ def wrong_leaves(state: State) -> list[str]:
         problems.append("the first head is not 0")
     if (heads[counts > 0] > slots.keys[first[counts > 0]]).any():
         problems.append("a head is above its leaf's first key")
+    same_top = np.flatnonzero(leaf % TOP_LEAVES == 0)
+    if (slots.tops[leaf[same_top] >> TOP_SHIFT] != heads[same_top]).any():
+        problems.append("a top is not the head of its leaf")
     if (heads[1:] <= slots.keys[first[:-1] + counts[:-1] - 1]).any():
         problems.append("a head is not above all keys before it")
     return problems
@@ -73,7 +76,7 @@ def wrong_windows(state: State, windows: Iterable[tuple[int, int]]) -> list[str]
         counts = state.slots.counts[begin:end]
         if counts.max() - counts.min() > 1:
             return [f"leaves {begin} to {end} were redistributed, but not evenly"]
-        height = (begin ^ (end - 1)).bit_length()
+        height = (end - begin).bit_length() - 1  # beside a stretch they may be wider by half, or cut short
         least, most = (bounds[height] * (end - begin) * LEAF_SLOTS for bounds in (layout.lower, layout.upper))
         if end - begin < layout.n_leaves and not least <= counts.sum(dtype=np.int64) <= most:
             return [f"leaves {begin} to {end} were redistributed and out of bounds for height {height}"]

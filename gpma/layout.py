@@ -20,6 +20,10 @@ import numpy.typing as npt
 LEAF_SHIFT = 5
 LEAF_SLOTS = 1 << LEAF_SHIFT
 
+# So many heads, one cache line, have a top in common.
+TOP_SHIFT = 3
+TOP_LEAVES = 1 << TOP_SHIFT
+
 # Bounds tighten evenly from leaf to local window, jump, and tighten little from there to the root. The jump is
 # what makes large redistributions rare: after one, a local window has that much room before the next.
 LEAF_LOWER, LOCAL_LOWER, WIDE_LOWER, ROOT_LOWER = 0.125, 0.30, 0.38, 0.40
@@ -37,6 +41,8 @@ SHARE_FULL = FILL * LEAF_SLOTS
 # falls from GROW_AT to about 0.71, and each edge moves once per 17% of new edges.
 GROW_AT = 0.80
 GROWTH = 1.2
+# A hot spot lets an array grow as soon as it is so dense.
+GROW_EARLY_AT = 0.66
 # An array from which so much was deleted begins to shrink, and its edges move together while 5% more go: before
 # ROOT_LOWER. Where edges come again meanwhile, and it is denser than REGROW_AT, they spread out again instead.
 SHRINK_AT = 0.45
@@ -82,27 +88,32 @@ class Layout:
             return np.linspace(leaf, root, self.height + 1)
         return np.concatenate([np.linspace(leaf, local, n_local), np.linspace(wide, root, LOCAL_DEPTH)])
 
-    @property
+    @cached_property
     def edges_max(self) -> int:
         """With more edges than this the array must grow."""
         return int(ROOT_UPPER * self.n_slots)
 
-    @property
+    @cached_property
     def edges_many(self) -> int:
         """With more edges than this the array should begin to grow."""
         return int(GROW_AT * self.n_slots)
 
-    @property
+    @cached_property
+    def edges_crowded(self) -> int:
+        """With more edges than this the array may grow because many of them are in one place."""
+        return int(GROW_EARLY_AT * self.n_slots)
+
+    @cached_property
     def edges_few(self) -> int:
         """With fewer edges than this, after a deletion, the array should begin to shrink."""
         return int(SHRINK_AT * self.n_slots)
 
-    @property
+    @cached_property
     def edges_enough(self) -> int:
         """With more edges than this the array should not go on shrinking."""
         return int(REGROW_AT * self.n_slots)
 
-    @property
+    @cached_property
     def edges_min(self) -> int:
         """With fewer edges than this the array must shrink; a single leaf never does."""
         # The second term matters for two leaves only, which one leaf cannot always replace.

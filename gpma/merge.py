@@ -31,7 +31,7 @@ from .arrays import (
 from .edges import EMPTY_KEY, Keys, Ops, Vertices, Weights
 from .intrinsics import copy, prefetch, shift
 from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .search import AHEAD, LINE
+from .search import AHEAD, LINE, set_head
 from .windows import Windows
 
 _HALF = np.uint64(32)
@@ -302,9 +302,9 @@ def _spread(
     row_leaf: Vertices,
     not_row: Int,
 ) -> None:
-    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there; they
-    and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
-    keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
+    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there;
+    they and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
     new_keys, new_weights = pending.keys, pending.weights
     edges = stay + hi - lo
     share, extra = edges // (end - begin), edges % (end - begin)
@@ -331,7 +331,7 @@ def _spread(
                         weights[np.uintp(slot)] = new_weights[np.uintp(i)]
         counts[np.uintp(leaf)] = np.int32(count)
         if leaf > begin:
-            heads[np.uintp(leaf)] = keys[np.uintp(base)] if count > 0 else EMPTY_KEY
+            set_head(heads, tops, leaf, keys[np.uintp(base)] if count > 0 else EMPTY_KEY)
         _index_leaf(keys, base, count, leaf, row_leaf, not_row)
 
 
@@ -351,9 +351,8 @@ def _redistribute(
 
     One end is the same; at the other one leaves are empty before, or afterwards.
     """
-    if new_begin < begin:
-        slots.heads[np.uintp(new_begin)] = slots.heads[np.uintp(begin)]
-        begin = new_begin
+    set_head(slots.heads, slots.tops, new_begin, slots.heads[np.uintp(begin)])
+    begin = min(begin, new_begin)
     stay = _pack(slots, begin, end)
     # The row of the smallest key may begin before the window; then its index must stay as it is. (The row may
     # be indexed by another thread at this moment, but only in leaves before the window.)
@@ -365,8 +364,6 @@ def _redistribute(
     row = smallest >> _HALF
     if smallest == EMPTY_KEY or np.int64(row_leaf[np.uintp(row)]) >= begin:
         row = np.uint64(EMPTY_KEY)
-    if new_begin > begin:
-        slots.heads[np.uintp(new_begin)] = slots.heads[np.uintp(begin)]
     _spread(slots, begin << LEAF_SHIFT, new_begin, new_end, stay, pending, lo, hi, row_leaf, row)
     for leaf in range(begin, min(new_begin, end)):
         slots.counts[np.uintp(leaf)] = np.int32(0)

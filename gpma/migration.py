@@ -6,6 +6,11 @@ them at the other end of the stretch, which so moves on. Both parts are in order
 one or the other (``search.find_leaf``), walks along a row skip empty leaves, and each part keeps its own density
 bounds (``windows.py``).
 
+Where all updates fall on one **hot spot**, spreading evenly would give it but little room, again and again. Then
+the stretch is carried there, past leaves that stay as full as they are, and waits: windows beside it take the
+leaves that they need (``windows.py``). Through a hot region it goes to and fro, and gives room where leaves are
+crowded. When that is over it is carried back.
+
 **Growth** adds empty leaves behind the last one, which costs nothing: they are the stretch. It moves left, and
 narrows until it is used up. **Shrinking** makes a small stretch of the first sparse leaves. It moves right, and
 widens until it reaches the end of the array; then it is cut off.
@@ -26,6 +31,7 @@ from .arrays import DELETED, INSERTED, Int, Slots, Updates
 from .edges import EMPTY_KEY, Vertices
 from .intrinsics import copy
 from .layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
+from .search import set_head
 
 _HALF = np.uint64(32)
 # With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
@@ -36,6 +42,14 @@ BLOCK_LEAVES = 64
 BLOCK_DENSITY = 0.55
 # It moves at least so many edges a step: over a leaf or two nothing would be gained, for want of half leaves.
 STEP_EDGES = 1000
+
+
+# So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, they get
+# only RELIEVED.
+CARRIED_LEAVES = 32
+CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.65 * LEAF_SLOTS
+# Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
+SPREAD, GATHER, CARRY = 0, 1, 2
 
 
 class Step(NamedTuple):
@@ -113,6 +127,37 @@ def plan_right(slots: Slots, edges_wanted: Int) -> Step:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Step:
+    """The next step of a stretch that is carried past so many leaves (to the left, if they are fewer than none).
+
+    They stay about as full as they are, and the stretch as wide as it is; but crowded ones are relieved.
+    """
+    counts = slots.counts
+    begin, end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
+    most = min(abs(leaves), end - begin, CARRIED_LEAVES)
+    taken, edges = np.int64(0), np.int64(0)
+    while taken < most and edges < edges_wanted:
+        edges += np.int64(counts[np.uintp(begin - 1 - taken if leaves < 0 else end + taken)])
+        taken += 1
+    width = taken
+    if edges > CROWDED * taken:
+        width = min(np.int64(np.ceil(edges / RELIEVED)), end - begin)
+    if leaves < 0:
+        return Step(begin - taken, np.int64(0), end - width, end, edges, begin - taken, end - width)
+    return Step(end, np.int64(0), begin, begin + width, edges, begin + width, end + taken)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_step(slots: Slots, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int) -> Step:
+    """The next step of ``way``; ``leaves`` only matter where the stretch is carried."""
+    if way == SPREAD:
+        return plan_left(slots, edges_left, edges_wanted)
+    if way == GATHER:
+        return plan_right(slots, edges_wanted)
+    return plan_carry(slots, leaves, edges_wanted)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
     """Where a stretch that moves right can begin: (first leaf of a block, the one behind it, edges before it)."""
     counts = slots.counts
@@ -131,7 +176,7 @@ def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) -> None:
     """Write leaves first..last of the step's target, their heads and the index of rows that begin in them."""
-    keys, weights, counts, heads = slots.keys, slots.weights, slots.counts, slots.heads
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
     share, extra = step.edges // (step.end - step.begin), step.edges % (step.end - step.begin)
     before = (first - step.begin) * share + min(np.int64(first - step.begin), extra)
     source, taken = np.int64(step.source), np.int64(step.source_slot)
@@ -159,7 +204,7 @@ def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) ->
             to += run
             taken += run
         counts[np.uintp(leaf)] = np.int32(count)
-        heads[np.uintp(leaf)] = keys[np.uintp(base)]
+        set_head(heads, tops, leaf, keys[np.uintp(base)])
         for slot in range(base, to):
             u = keys[np.uintp(slot)] >> _HALF
             if u != row:
@@ -192,19 +237,27 @@ def vacate(slots: Slots, step: Step) -> None:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def migrate(
-    slots: Slots, row_leaf: Vertices, rightwards: bool, edges_left: Int, edges_wanted: Int
+    slots: Slots, row_leaf: Vertices, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int
 ) -> tuple[Int, Int, Int]:
     """Move about so many edges, in as many steps as that takes; returns (moved, stretch begin, stretch end)."""
     moved = np.int64(0)
     while moved < edges_wanted and slots.stretch_begin < slots.stretch_end:
-        if rightwards:
-            step = plan_right(slots, edges_wanted - moved)
-        else:
-            step = plan_left(slots, edges_left - moved, edges_wanted - moved)
+        step = plan_step(slots, way, leaves, edges_left, edges_wanted - moved)
         if step.edges == 0:
             break
         move(slots, row_leaf, step, step.begin, step.end)
         vacate(slots, step)
         moved += step.edges
-        slots = Slots(slots.keys, slots.weights, slots.counts, slots.heads, step.stretch_begin, step.stretch_end)
+        edges_left -= step.edges  # as long as the stretch moves left, and else of no use
+        # Past how many leaves is left: on their old side.
+        leaves += slots.stretch_begin - step.stretch_begin if leaves < 0 else slots.stretch_end - step.stretch_end
+        slots = Slots(
+            slots.keys,
+            slots.weights,
+            slots.counts,
+            slots.heads,
+            slots.tops,
+            step.stretch_begin,
+            step.stretch_end,
+        )
     return moved, np.int64(slots.stretch_begin), np.int64(slots.stretch_end)

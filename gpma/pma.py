@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import merge, migration, search, sorting, spread, windows
+from . import hot_spot, merge, migration, search, sorting, spread, windows
 from .arrays import DELETED, INSERTED, RowIndex
 from .columns import Columns, Pages
 from .edges import (
@@ -30,6 +30,7 @@ from .edges import (
     Weights,
 )
 from .gather import gather
+from .hot_spot import HotSpot
 from .invariants import (
     State,
     wrong_keys,
@@ -43,7 +44,18 @@ from .layout import FILL, LEAF_SHIFT, SHARE_FULL, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
-from .work import Part, Plan, ReportColumns, Work, column, columns_after, new_work, report, report_columns
+from .work import (
+    Part,
+    Plan,
+    ReportColumns,
+    Work,
+    column,
+    columns_after,
+    new_work,
+    report,
+    report_columns,
+    totals_of,
+)
 
 # Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
 ROOM = 1.5
@@ -54,6 +66,12 @@ KEPT_EDGES_PER_UPDATE = 12
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
 MIGRATED_PER_UPDATE = 20
+# New edges crowd beside a stretch when one in so many takes leaves from it. An array grows again for a hot spot
+# when so few of its leaves are left in the stretch: one in so many.
+HOT_SHARE = 8
+RESERVE_SHARE = 50
+# A stretch of so few leaves that was carried is not worth it any more.
+STRETCH_LEAVES_MIN = 1 << 6
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
 # From so many updates, entries of a report, or edges that move, on two threads are faster than one.
@@ -79,13 +97,16 @@ class PackedMemoryArray:
         self._layout = Layout.holding(0)
         self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
         self._slots = self._columns.slots(self._layout.n_leaves)
-        self._slots.heads[0] = 0
+        self._slots.heads[0] = self._slots.tops[0] = 0
         self._pages = Pages()
         # While a migration goes on: whether it shrinks the array, the edges left of the stretch, and up to how
         # many edges it waits for pages.
         self._shrinks = False
         self._edges_left = 0
         self._patient_until = 0
+        # Where new edges crowd, and whether the stretch was carried there.
+        self._hot_spot = HotSpot()
+        self._carried = False
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
         self._n_windows = 0
         self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
@@ -161,11 +182,11 @@ class PackedMemoryArray:
         """
         self._n_windows = 0
         parts = self._look_up(batch) if len(batch) else []
-        totals = [sum(part.totals[state] for part in parts) for state in range(4)]
+        totals = parts[0].totals if len(parts) == 1 else totals_of(parts)
         n_edges = self._n_edges + totals[INSERTED] - totals[DELETED]
         layout = self._layout.resized(n_edges)
         at_once = layout is not self._layout
-        if not at_once and not self.migrating and self._should_grow(n_edges):
+        if not at_once and self._should_grow(n_edges):
             layout = layout.grown()
         columns = report_columns(totals, weighted=self.weighted)
         return Plan(parts, n_edges, layout, at_once, columns, self._other_columns(layout))
@@ -191,23 +212,28 @@ class PackedMemoryArray:
             begin, end = parts[0].begin, parts[-1].end
             self._edges_left += migration.net_change(self._work.updates, begin, end, self._slots.stretch_begin)
         written = self._merge(parts, all_wait=at_once)
+        self._hot_spot.count(m)
+        beside = False
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
-            slots_moved = self._redistribute(written.n_pending)
+            slots_moved, waiting = self._redistribute(written.n_pending)
+            beside = waiting * HOT_SHARE > m
         fewer = n_edges < self._n_edges
         self._n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
         if other is not None and layout.n_leaves < n_leaves_before:
             self._move_to(other, layout.n_leaves)
         self._layout = layout
-        if self.migrating:
-            slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
-        elif layout.n_leaves > n_leaves_before and not at_once:
+        if layout.n_leaves > n_leaves_before and not at_once:
             self._begin_to_grow(n_leaves_before)
+        elif self.migrating:
+            # What is being used is not taken away.
+            if not beside or self._shrinks:
+                slots_moved += self._migrate(m)
         elif n_edges < layout.edges_few and fewer and self._columns.memory is not None:
             slots_moved += self._begin_to_shrink()
-            slots_moved += self._migrate(m * MIGRATED_PER_UPDATE)
+            slots_moved += self._migrate(m)
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
             self._n_windows = 0
@@ -267,7 +293,7 @@ class PackedMemoryArray:
         slots = self._slots
         return {
             "slots": slots.keys.nbytes + slots.weights.nbytes,
-            "leaves": slots.counts.nbytes + slots.heads.nbytes,
+            "leaves": slots.counts.nbytes + slots.heads.nbytes + slots.tops.nbytes,
             "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
             "scratch": self._work.n_bytes,
         }
@@ -363,13 +389,21 @@ class PackedMemoryArray:
             lists += [(left.begin, a_listed), (noted, b_listed)]
         return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
 
-    def _redistribute(self, n_pending: int) -> int:
-        """Redistribute what must be; returns the slots written."""
+    def _redistribute(self, n_pending: int) -> tuple[int, int]:
+        """Redistribute what must be; returns the slots written, and how many new edges took leaves of a stretch.
+
+        Notes hot spots.
+        """
         if n_pending == 0:
-            return 0
+            return 0, 0
         layout, slots, work = self._layout, self._slots, self._work
         found = work.windows
         n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
+        first, last, waiting = windows.hot_leaves(slots, work.pending, found, n, hot_spot.CROWDED_LEAVES)
+        if first >= 0:
+            self._hot_spot.see(slots.heads[first], slots.heads[last], self._n_edges)
+        elif waiting:
+            self._hot_spot.stay(self._n_edges)
         moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
@@ -383,7 +417,7 @@ class PackedMemoryArray:
             stretch = (stretch_begin, stretch_end) if stretch_begin < stretch_end else None
             self._slots = self._columns.slots(layout.n_leaves, stretch)
         self._n_windows = n
-        return int(moved)
+        return int(moved), int(waiting)
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
         """Spread everything over so many leaves, with the new edges that wait; returns the slots written."""
@@ -397,21 +431,31 @@ class PackedMemoryArray:
         return n_edges
 
     def _should_grow(self, n_edges: int) -> bool:
-        """With this many edges after the batch: there are many, or another such batch would be too much."""
-        layout = self._layout
+        """With this many edges after the batch: there are many, or another such batch would be too much; or they
+        crowd in one place, and no stretch is left, or almost none."""
+        layout, slots = self._layout, self._slots
+        if self.migrating:
+            lengthens = not self._shrinks and slots.stretch_end == layout.n_leaves
+            if not lengthens or slots.stretch_end - slots.stretch_begin > layout.n_leaves // RESERVE_SHARE:
+                return False
+        if self._hot_spot.there and n_edges > layout.edges_crowded:
+            return True
+        if self.migrating:
+            return False
         soon = 2 * n_edges - self._n_edges > layout.edges_max and n_edges > FILL * layout.n_slots
         return n_edges > layout.edges_many or soon
 
     def _begin_to_grow(self, before: int) -> None:
-        """Open a stretch behind the last one of so many leaves."""
+        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there."""
         after = self._layout.n_leaves
         self._shrinks = False
+        self._carried = False
         self._edges_left = self._n_edges
         self._patient_until = self._n_edges + self._n_edges // PATIENCE
         self._n_windows = 0  # the bounds are others now
         self._columns.prefer_large_pages(after)
         self._pages.get(self._columns, before, after)
-        self._slots = self._columns.slots(after, (before, after))
+        self._slots = self._columns.slots(after, (min(before, self._slots.stretch_begin), after))
 
     def _begin_to_shrink(self) -> int:
         """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
@@ -438,8 +482,8 @@ class PackedMemoryArray:
         self._shrinks = False
         self._pages.give_back(self._columns, n_leaves, before)
 
-    def _migrate(self, edges: int) -> int:
-        """Let about so many edges migrate; returns the slots written."""
+    def _migrate(self, n_updates: int) -> int:
+        """Let edges migrate after a batch of so many updates; returns the slots written."""
         if not self.migrating or not (self._shrinks or self._pages.done or self._n_edges > self._patient_until):
             return 0
         self._n_windows = 0
@@ -447,37 +491,62 @@ class PackedMemoryArray:
         n_leaves = self._slots.counts.size
         if self._shrinks and self._n_edges > self._layout.edges_enough:
             self._shrinks = False
-        edges = min(edges, self._n_edges - self._edges_left if self._shrinks else self._edges_left)
+        way, leaves, per_update = self._way()
+        edges = n_updates * per_update
+        room = self._slots.stretch_end - self._slots.stretch_begin
         while self.migrating and moved < edges:
-            room = self._slots.stretch_end - self._slots.stretch_begin
-            divided = self._threads > 1 and min(edges - moved, room << LEAF_SHIFT) >= DIVIDED_MOVES_MIN
-            some, begin, end = (self._step if divided else self._steps)(edges - moved)
+            before = self._slots.stretch_begin
+            some, begin, end = self._steps(way, leaves, edges - moved)
             if some == 0:
+                if way != migration.SPREAD:
+                    break
                 # The left part is too sparse for steps. That takes many deletions, which cost as much.
                 merge.resize(self._slots, self._rows.leaf, self._work.pending, 0, 0, n_leaves, n_leaves)
                 begin = end
                 moved += self._n_edges
             moved += some
-            self._edges_left += some if self._shrinks else -some
+            self._edges_left += some if begin > before else -some
             self._slots = self._columns.slots(n_leaves, (begin, end) if begin < end else None)
+            if way == migration.CARRY:
+                break
+        if way == migration.CARRY:
+            self._carried = self._slots.stretch_end < n_leaves
+            if self._slots.stretch_end - self._slots.stretch_begin < room:
+                self._hot_spot.stay(self._n_edges)
+            if self._slots.stretch_end - self._slots.stretch_begin < STRETCH_LEAVES_MIN:
+                moved += self._close_stretch()
         if self._shrinks and self._slots.stretch_end == n_leaves:
             self._end_shrinking()
         return moved
 
-    def _steps(self, edges: int) -> tuple[int, int, int]:
-        """Steps until about so many edges moved; returns how many did, and the stretch."""
-        done: tuple[int, int, int] = migration.migrate(
-            self._slots, self._rows.leaf, self._shrinks, self._edges_left, edges
-        )
-        return done
+    def _close_stretch(self) -> int:
+        """Spread the leaves before a narrow stretch over it; returns the slots written."""
+        slots, n_leaves = self._slots, self._slots.counts.size
+        end = slots.stretch_end
+        begin = max(0, slots.stretch_begin - (end - slots.stretch_begin))
+        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, slots.stretch_begin, end)
+        self._slots = self._columns.slots(n_leaves)
+        return int(slots.counts[begin:end].sum())
 
-    def _step(self, edges: int) -> tuple[int, int, int]:
-        """One step of at most so many edges, by two threads; returns as ``_steps`` does."""
-        slots, row_leaf = self._slots, self._rows.leaf
+    def _way(self) -> tuple[int, int, int]:
+        """Where the stretch goes; past how many leaves, where it is carried; and how many edges an update."""
+        slots = self._slots
         if self._shrinks:
-            step = migration.plan_right(slots, edges)
-        else:
-            step = migration.plan_left(slots, self._edges_left, edges)
+            return migration.GATHER, 0, MIGRATED_PER_UPDATE
+        if self._hot_spot.there:
+            return migration.CARRY, *self._hot_spot.course(slots)
+        if self._carried:
+            return migration.CARRY, slots.counts.size - slots.stretch_end, MIGRATED_PER_UPDATE
+        return migration.SPREAD, 0, MIGRATED_PER_UPDATE
+
+    def _steps(self, way: int, leaves: int, edges: int) -> tuple[int, int, int]:
+        """Some steps, of at most so many edges; returns how many moved, and the stretch."""
+        slots, row_leaf = self._slots, self._rows.leaf
+        room = (slots.stretch_end - slots.stretch_begin) << LEAF_SHIFT
+        if self._threads == 1 or min(edges, room) < DIVIDED_MOVES_MIN or way == migration.CARRY:
+            done: tuple[int, int, int] = migration.migrate(slots, row_leaf, way, leaves, self._edges_left, edges)
+            return done
+        step = migration.plan_step(slots, way, leaves, self._edges_left, edges)
         middle = (step.begin + step.end) // 2
         if middle > step.begin:
             self._pair.run(
@@ -508,7 +577,7 @@ class PackedMemoryArray:
         slots = self._slots
         stretch = (slots.stretch_begin, slots.stretch_end) if self.migrating else None
         moved = columns.slots(n_leaves, stretch)
-        for name in ("keys", "weights", "counts", "heads"):
+        for name in ("keys", "weights", "counts", "heads", "tops"):
             new, old = getattr(moved, name), getattr(slots, name)
             new[:] = old[: new.size]
         self._columns, self._slots = columns, moved
@@ -575,8 +644,7 @@ def warm_up() -> None:
             array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
             first += 500
         array.apply(few)
-        if array.migrating:
-            array._step(1)
+        _divided_step(array)
         # Until it shrinks, in the same way.
         array.load(array.export())
         keys = array.export().keys
@@ -585,5 +653,12 @@ def warm_up() -> None:
         while begin < keys.size and not array.migrating:
             array.apply(EdgeBatch(keys[begin : begin + 8], np.zeros(8, np.uint8)))
             begin += 8
-        if array.migrating:
-            array._step(1)
+        _divided_step(array)
+
+
+def _divided_step(array: PackedMemoryArray) -> None:
+    """One step with the kernels that two threads call."""
+    slots = array._slots
+    step = migration.plan_step(slots, array._way()[0], 0, array._edges_left, 1)
+    migration.move(slots, array._rows.leaf, step, step.begin, step.end)
+    migration.vacate(slots, step)

@@ -26,8 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from .edges import Keys, Vertices, Weights
+from .intrinsics import prefetch
 
 LOW = np.uint64(0xFFFF_FFFF)
+
+# Keys of one cache line, and how many lines of a leaf ``ask_for_row`` asks for: most rows end there.
+_LINE = 8
+_LINES = 4
 
 
 class RowView(NamedTuple):
@@ -64,6 +69,15 @@ def first_slot(rows: RowView, u: int) -> tuple[np.int64, np.int64]:
         if slot < end and rows.keys[slot] >= first_key:
             return leaf, slot
         leaf += np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def ask_for_row(rows: RowView, u: int) -> None:
+    """Have the beginning of row u, of any degree, fetched from memory: its leaf's count, and lines of its keys."""
+    leaf = np.int64(rows.row_leaf[u])
+    prefetch(rows.counts, leaf)
+    for line in range(_LINES):
+        prefetch(rows.keys, (leaf << rows.leaf_shift) + line * _LINE)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -8,7 +8,7 @@ import numpy as np
 from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Slots, Updates
 from .edges import Keys, Offsets, Ops, Vertices, Weights
 from .intrinsics import copy, prefetch
-from .layout import LEAF_SHIFT
+from .layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from .sorting import Packing, SortScratch, order_part
 
 # Searches that run side by side, so that their cache misses overlap.
@@ -17,6 +17,14 @@ LANES = 32
 AHEAD = 24
 # Keys of one cache line.
 LINE = 8
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def set_head(heads: Keys, tops: Keys, leaf: Int, head: Int) -> None:
+    """Write the head of a leaf, and the top that is the same."""
+    heads[np.uintp(leaf)] = head
+    if leaf & (TOP_LEAVES - 1) == 0:
+        tops[np.uintp(leaf >> TOP_SHIFT)] = head
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -51,15 +59,16 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _locate(heads: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices) -> None:
+def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices) -> None:
     """leaf[i] = the leaf of keys[i], for ascending keys lo..hi that belong into leaves first..end.
 
-    LANES keys at a time share one binary search over the leaves from the one before them on; the stretch to
-    search is found by doubling, so that clustered batches search little.
+    LANES keys at a time share one binary search over the tops from the one before them on; what to search is found
+    by doubling, so that clustered batches search little. The heads that share a top are counted.
     """
     lanes = np.empty(LANES, np.int64)
     wanted = np.empty(LANES, np.uint64)
-    previous = np.int64(first)
+    previous = np.int64(first) >> TOP_SHIFT
+    tops_end = (np.int64(end) + TOP_LEAVES - 1) >> TOP_SHIFT
     for begin in range(lo, hi, LANES):
         width: Int = np.int64(min(LANES, hi - begin))
         # Lanes without a key of their own repeat the last one, so that all loops are of one length.
@@ -68,30 +77,42 @@ def _locate(heads: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, lea
             lanes[lane] = previous
         last = wanted[LANES - 1]
         step = np.int64(LANES)
-        while previous + step < end and heads[np.uintp(previous + step)] <= last:
+        while previous + step < tops_end and tops[np.uintp(previous + step)] <= last:
             step <<= 1
-        span = min(previous + step, end) - previous
+        span = min(previous + step, tops_end) - previous
         while span > 1:
             half = span >> 1
             for lane in range(LANES):
                 at = lanes[lane]
-                hit = heads[np.uintp(at + half)] <= wanted[lane]
+                hit = tops[np.uintp(at + half)] <= wanted[lane]
                 lanes[lane] = at + (half if hit else 0)
             span -= half
+        for lane in range(LANES):
+            prefetch(heads, lanes[lane] << TOP_SHIFT)
         for lane in range(width):
-            leaf[np.uintp(begin + lane)] = np.uint32(lanes[lane])
+            at, key = lanes[lane] << TOP_SHIFT, wanted[lane]
+            later = np.int64(0)
+            if at >= first and at + TOP_LEAVES <= end:
+                for other in range(1, TOP_LEAVES):
+                    later += np.int64(heads[np.uintp(at + other)] <= key)
+            else:
+                stop = min(at + TOP_LEAVES, np.int64(end))
+                at = max(at, np.int64(first))
+                for other in range(at + 1, stop):
+                    later += np.int64(heads[np.uintp(other)] <= key)
+            leaf[np.uintp(begin + lane)] = np.uint32(at + later)
         previous = lanes[LANES - 1]
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
     """Fill ``leaf`` of updates lo..hi."""
-    heads, keys, leaf = slots.heads, updates.keys, updates.leaf
+    heads, tops, keys, leaf = slots.heads, slots.tops, updates.keys, updates.leaf
     split = np.int64(hi)
     if slots.stretch_end < heads.size:
         split = lo + np.searchsorted(keys[lo:hi], heads[slots.stretch_end])
-    _locate(heads, 0, slots.stretch_begin, keys, lo, split, leaf)
-    _locate(heads, slots.stretch_end, heads.size, keys, split, hi, leaf)
+    _locate(heads, tops, 0, slots.stretch_begin, keys, lo, split, leaf)
+    _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -9,6 +9,7 @@ from .arrays import Int, Slots
 from .edges import EMPTY_KEY, Keys, Vertices, Weights
 from .intrinsics import copy
 from .layout import LEAF_SHIFT
+from .search import set_head
 
 _HALF = np.uint64(32)
 
@@ -18,7 +19,7 @@ def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertic
     """Set the count, the head and the index of a written leaf; ``row`` is the row before it; returns its last."""
     base = leaf << LEAF_SHIFT
     slots.counts[leaf] = np.int32(count)
-    slots.heads[leaf] = slots.keys[base] if count > 0 else EMPTY_KEY
+    set_head(slots.heads, slots.tops, leaf, slots.keys[base] if count > 0 else EMPTY_KEY)
     for slot in range(base, base + count):
         u = slots.keys[np.uintp(slot)] >> _HALF
         if u != row:
@@ -61,7 +62,7 @@ def load(keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices) -> None
             copy(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
         read += count
         row = _finish_leaf(slots, leaf, count, row, row_leaf)
-    slots.heads[0] = np.uint64(0)
+    set_head(slots.heads, slots.tops, np.int64(0), np.uint64(0))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -86,8 +86,13 @@ def _climb(
     height: Int = np.int64(0)
     whole = False
     while True:
-        wider_begin = max((leaf >> height) << height, part_begin)
-        wider_end = min(((leaf >> height) + 1) << height, part_end)
+        wider_begin = min(max((leaf >> height) << height, part_begin), begin)
+        wider_end = max(min(((leaf >> height) + 1) << height, part_end), end)
+        # As far from the stretch as half a window is wide, it reaches up to the stretch.
+        if part_end == slots.stretch_begin and part_end - wider_end < (np.int64(1) << height) >> 1:
+            wider_end = part_end
+        if part_begin == slots.stretch_end and wider_begin - part_begin < (np.int64(1) << height) >> 1:
+            wider_begin = part_begin
         for y in range(wider_begin, begin):
             edges += np.int64(counts[np.uintp(y)])
         for y in range(end, wider_end):
@@ -152,6 +157,25 @@ def plan_windows(
         covered = end
         taken = max(taken, new_end)
     return n_windows
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def hot_leaves(slots: Slots, pending: Pending, windows: Windows, n: Int, leaves_max: Int) -> tuple[Int, Int, Int]:
+    """(the first and the last leaf that overflowed in the widest window of more than ``leaves_max`` leaves, or -1;
+    how many new edges wait in windows that take leaves from the stretch)."""
+    first, last = np.int64(-1), np.int64(-1)
+    widest = np.int64(leaves_max)
+    waiting = np.int64(0)
+    for x in range(n):
+        width = windows.end[x] - windows.begin[x]
+        p_begin, p_end = windows.pending_begin[x], windows.pending_end[x]
+        if width > widest and 2 * windows.edges[x] > width * LEAF_SLOTS:
+            widest = width
+            first, last = np.int64(pending.leaf[p_begin]), np.int64(pending.leaf[p_end - 1])
+        if windows.new_end[x] - windows.new_begin[x] > width:
+            for p in range(p_begin, p_end):
+                waiting += _waiting(pending.end, p)
+    return first, last, waiting
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

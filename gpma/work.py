@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ ReportColumns = tuple[npt.NDArray[Any], ...]
 # What each column of a report is about, in the order of ``merge.split_report``.
 _PARTS = (INSERTED, INSERTED, OVERWRITTEN, OVERWRITTEN, OVERWRITTEN, DELETED, DELETED, ABSENT)
 _WEIGHTS = (False, True, False, True, True, False, True, False)
+_COLUMNS = tuple(zip(_PARTS, _WEIGHTS, strict=True))
+_NO_KEYS, _NO_WEIGHTS = np.empty(0, np.uint64), np.empty(0, np.float32)
 
 
 class Part(NamedTuple):
@@ -30,6 +33,11 @@ class Part(NamedTuple):
     begin: int
     end: int
     totals: tuple[int, ...]
+
+
+def totals_of(parts: Sequence[Part]) -> tuple[int, ...]:
+    """How many updates of all parts are INSERTED, ..., ABSENT."""
+    return tuple(sum(part.totals[state] for part in parts) for state in range(4))
 
 
 class Plan(NamedTuple):
@@ -97,16 +105,20 @@ def column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]
     return np.require(array, dtype, ["C", "A", "W"])
 
 
-def report_columns(totals: list[int], *, weighted: bool) -> ReportColumns:
+def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:
     """The columns that ``merge.split_report`` fills, in its order.
 
     Raises:
         MemoryError: there is not enough.
     """
-    return tuple(
-        np.empty(totals[part], np.uint64) if not weights else np.empty(totals[part] if weighted else 0, np.float32)
-        for part, weights in zip(_PARTS, _WEIGHTS, strict=True)
-    )
+    columns: list[npt.NDArray[Any]] = []
+    for part, weights in _COLUMNS:
+        size = totals[part] if weighted or not weights else 0
+        if size:
+            columns.append(np.empty(size, np.float32 if weights else np.uint64))
+        else:
+            columns.append(_NO_WEIGHTS if weights else _NO_KEYS)
+    return tuple(columns)
 
 
 def columns_after(columns: ReportColumns, totals: tuple[int, ...]) -> ReportColumns:

@@ -110,6 +110,7 @@ class Graph:
         self._pair = Pair(len(self.host.arrays), "in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
+        self._process = os.getpid()
 
     @property
     def alive(self) -> Flags:
@@ -201,7 +202,9 @@ class Graph:
         Raises:
             MemoryError: the graph is as before.
             ValueError: there are fewer vertices than before; the graph is as before.
+            RuntimeError: ``require_own_process``.
         """
+        self.require_own_process()
         before = self.n_vertices
         self._make_room(n_vertices)
         lives = self.existence.plan(batch, vertex_ops, before)
@@ -268,7 +271,11 @@ class Graph:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions).
 
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
+
+        Raises:
+            RuntimeError: ``require_own_process``.
         """
+        self.require_own_process()
         self._make_room(n_vertices)
         self.existence.load(_none() if dead is None else dead)
         self.n_vertices = n_vertices
@@ -326,8 +333,26 @@ class Graph:
                 problems.append("out-rows and in-rows disagree about weights")
         return problems
 
+    def require_own_process(self) -> None:
+        """Check that this is the process that made the graph, and none forked from it.
+
+        Raises:
+            RuntimeError: it is not. There, what waits for this graph's threads waits for ever, and OpenMP ends
+                the process.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this graph belongs to process {self._process}; a process forked from it has none of its "
+                "threads, and must make a graph of its own"
+            )
+
     def close(self) -> None:
-        """End the threads of the graph and its arrays; what comes later is done by the caller's."""
+        """End the threads of the graph and its arrays; what comes later is done by the caller's.
+
+        In a process that was forked there are none.
+        """
+        if os.getpid() != self._process:
+            return
         self._pair.close()
         for array in self.host.arrays:
             array.close()

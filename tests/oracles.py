@@ -26,6 +26,8 @@ UNREACHED = -1.0
 COUNTED_MAX = 2.0**53
 VERTICES_LISTED_MAX = 2_000
 """Oracles that work in plain Python leave out larger graphs."""
+WIDTHS_MAX = 16
+"""An oracle that takes a search for each width leaves out graphs that have more."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class Snapshot:
     @cached_property
     def igraph(self) -> Any:
         return igraph.Graph(n=self.n, edges=np.stack([self.src, self.dst], axis=1), directed=True)
+
+    @cached_property
+    def networkit(self) -> Any:
+        return self._networkit(np.ones(self.src.size), weighted=False)
+
+    @cached_property
+    def networkit_weighted(self) -> Any:
+        return self._networkit(self.weights.astype(np.float64), weighted=True)
+
+    def _networkit(self, weights: Floats, *, weighted: bool) -> Any:
+        ends = (self.src.astype(np.uint64), self.dst.astype(np.uint64))
+        return networkit.GraphFromCoo((weights, ends), n=self.n, weighted=weighted, directed=True)
 
     def by_weight(self) -> Any:
         """The adjacency with weights; explicit zeros are edges of weight zero."""
@@ -77,6 +91,18 @@ def igraph_hops(state: Snapshot) -> Floats:
     return _distances(state.igraph.distances(source=[state.source])[0])
 
 
+def networkit_hops(state: Snapshot) -> Floats:
+    if state.source is None:
+        return _nothing(state)
+    return _networkit_distances(networkit.distance.BFS(state.networkit, state.source, False))
+
+
+def _networkit_distances(search: Any) -> Floats:
+    search.run()
+    found = np.array(search.getDistances(asarray=True))
+    return np.where(found == np.finfo(np.float64).max, UNREACHED, found)
+
+
 def scipy_distances(state: Snapshot) -> Floats:
     if state.source is None:
         return _nothing(state)
@@ -88,6 +114,30 @@ def igraph_distances(state: Snapshot) -> Floats:
         return _nothing(state)
     weights = state.weights.astype(np.float64)
     return _distances(state.igraph.distances(source=[state.source], weights=weights)[0])
+
+
+def networkit_distances(state: Snapshot) -> Floats:
+    if state.source is None:
+        return _nothing(state)
+    return _networkit_distances(networkit.distance.Dijkstra(state.networkit_weighted, state.source, False))
+
+
+def scipy_widths(state: Snapshot) -> Floats | None:
+    """By what is reached over edges that are at least so wide, for each width that there is."""
+    if state.source is None:
+        return _nothing(state)
+    different = np.unique(state.weights)[::-1]
+    if different.size > WIDTHS_MAX:
+        return None
+    widths = _nothing(state)
+    for width in different:
+        wide = state.weights >= width
+        ends = (state.src[wide], state.dst[wide])
+        matrix = sparse.csr_matrix((np.ones(np.count_nonzero(wide)), ends), shape=(state.n, state.n))
+        reached = csgraph.breadth_first_order(matrix, state.source, return_predecessors=False)
+        widths[reached[widths[reached] == UNREACHED]] = width
+    widths[state.source] = np.inf
+    return widths
 
 
 def listed_widths(state: Snapshot) -> Floats | None:
@@ -112,9 +162,7 @@ def listed_widths(state: Snapshot) -> Floats | None:
 def networkit_path_counts(state: Snapshot) -> Floats:
     if state.source is None:
         return _nothing(state)
-    ends = (state.src.astype(np.uint64), state.dst.astype(np.uint64))
-    graph = networkit.GraphFromCoo((np.ones(state.src.size), ends), n=state.n, weighted=False, directed=True)
-    search = networkit.distance.BFS(graph, state.source, True)
+    search = networkit.distance.BFS(state.networkit, state.source, True)
     search.run()
     counts = np.array([search.numberOfPaths(v) for v in range(state.n)])
     return np.where(counts == 0, UNREACHED, np.minimum(counts, COUNTED_MAX))
@@ -138,12 +186,43 @@ def igraph_components(state: Snapshot) -> Floats:
     return _smallest_ids(state, np.array(state.igraph.connected_components(mode="weak").membership, np.int64))
 
 
+def networkit_components(state: Snapshot) -> Floats:
+    search = networkit.components.WeaklyConnectedComponents(state.networkit)
+    search.run()
+    part = np.empty(state.n, np.int64)
+    for k, members in enumerate(search.getComponents()):
+        part[members] = k
+    return _smallest_ids(state, part)
+
+
 def scipy_pagerank(state: Snapshot) -> Floats:
     return state.final.pagerank()
 
 
 def igraph_pagerank(state: Snapshot) -> Floats:
     return np.array(state.igraph.pagerank(damping=0.85))
+
+
+def networkit_pagerank(state: Snapshot) -> Floats:
+    sinks = networkit.centrality.SinkHandling.DistributeSinks
+    ranks = networkit.centrality.PageRank(state.networkit, 0.85, 1e-12, distributeSinks=sinks)
+    ranks.run()
+    scores = np.array(ranks.scores())
+    return np.asarray(scores / scores.sum())
+
+
+def scipy_personalised(state: Snapshot) -> Floats | None:
+    """By iteration until it moves no more; what dangles restarts at the source."""
+    if state.source is None:
+        return None
+    out = np.bincount(state.src, minlength=state.n)
+    links = sparse.csr_matrix((1 / out[state.src], (state.dst, state.src)), shape=(state.n, state.n))
+    restart = np.zeros(state.n)
+    restart[state.source] = 1
+    rank, before = restart, np.zeros(state.n)
+    while np.abs(rank - before).sum() > 1e-9:
+        before, rank = rank, 0.85 * (links @ rank) + (0.15 + 0.85 * rank[out == 0].sum()) * restart
+    return rank
 
 
 def igraph_personalised(state: Snapshot) -> Floats | None:
@@ -153,13 +232,13 @@ def igraph_personalised(state: Snapshot) -> Floats | None:
 
 
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
-    "bfs": (scipy_hops, igraph_hops),
-    "sssp": (scipy_distances, igraph_distances),
-    "sswp": (listed_widths,),
+    "bfs": (scipy_hops, igraph_hops, networkit_hops),
+    "sssp": (scipy_distances, igraph_distances, networkit_distances),
+    "sswp": (listed_widths, scipy_widths),
     "sspaths": (networkit_path_counts,),
-    "components": (scipy_components, igraph_components),
-    "pagerank": (scipy_pagerank, igraph_pagerank),
-    "ppr": (igraph_personalised,),
+    "components": (scipy_components, igraph_components, networkit_components),
+    "pagerank": (scipy_pagerank, igraph_pagerank, networkit_pagerank),
+    "ppr": (igraph_personalised, scipy_personalised),
 }
 
 

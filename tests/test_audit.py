@@ -562,6 +562,78 @@ def test_no_vertex_is_never_evidence_that_breaks_anything() -> None:
     assert {("parts", "representative")} <= found
 
 
+def _one_more(column: str, amount: float) -> Callable[[Program, int], None]:
+    def damage(program: Program, vertex: int) -> None:
+        values = program.columns()[column]
+        values[vertex] += values.dtype.type(amount)
+
+    return damage
+
+
+def _a_hundredth_more(program: Program, vertex: int) -> None:
+    program.columns()["estimate"][vertex] *= 1.01
+
+
+def _another_handle(program: Program, vertex: int) -> None:
+    handle = program.columns()["handle"]
+    handle[vertex] = handle[310] if vertex != 310 else handle[0]
+
+
+WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
+    "bfs": _one_more("word", 2**32),
+    "sssp": _one_more("word", 2**32),  # one unit in the last place
+    "sswp": _one_more("word", 2**32),
+    "sspaths": _one_more("count", 1),
+    "components": _another_handle,
+    "pagerank": _a_hundredth_more,
+    "ppr": _a_hundredth_more,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(registry.KINDS))
+def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
+    """As small as the program tells values apart, at one vertex at a time, by the whole audit and by slices."""
+    kept = two_islands()
+    ids, n = DenseIds(), kept.graph.n_vertices
+    given = {"source": 0, "sources": 0}
+    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
+    program = registry.make_program(kind, None, parameters, ids)
+    program.bind(ids.resolve(program.sources))
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
+    neighbors = [
+        {v, *kept.graph.neighbors(v, "out", 0, n)[0], *kept.graph.neighbors(v, "in", 0, n)[0]} for v in range(n)
+    ]
+    for vertex in (1, 2, 57, 123, 299):
+        saved = {name: column.copy() for name, column in program.columns().items()}
+        WRONG_VALUES[kind](program, vertex)
+        by_slices = [program.audit_slice(kept.graph, v, v + 1)[0] for v in sorted(neighbors[vertex])]
+        for violations in (program.audit(kept.graph), sum(by_slices, program.audit_whole(kept.graph)[0])):
+            assert {v for violation in violations for v in violation.vertices} & neighbors[vertex]
+        for name, column in program.columns().items():
+            column[: saved[name].size] = saved[name]
+        assert program.audit(kept.graph) == []
+
+
+@pytest.mark.parametrize("kind", ["sssp", "sswp"])
+def test_values_that_support_each_other_are_found(kind: str) -> None:
+    """Each follows from its parent's over an edge, and no edge could better any; but no source is behind them."""
+    kept = two_islands()
+    ring = [300 + k for k in range(10)]
+    weight = 0.0 if kind == "sssp" else 2.0
+    kept.apply(EdgeBatch.of(ring, ring[1:] + ring[:1], None, np.full(10, weight, np.float32)), 311)
+    program = registry.make_program(kind, None, {"source": 0})
+    program.bind(np.zeros(1, np.uint32))
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
+    value = int(np.float32(7.0 if kind == "sssp" else weight).view(np.uint32))
+    for before, vertex in itertools.pairwise([ring[-1], *ring]):
+        program.columns()["word"][vertex] = value << 32 | before
+    assert program.audit_slice(kept.graph, 0, 311)[0] == []
+    assert [violation.rule for violation in program.audit_whole(kept.graph)[0]] == ["forest"]
+    assert [violation.rule for violation in program.audit(kept.graph)] == ["forest"]
+
+
 def test_every_kind_of_program_can_be_audited_by_name() -> None:
     """Whatever is registered takes part: by slices, or whole."""
     kept = two_islands()

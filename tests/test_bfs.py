@@ -148,8 +148,8 @@ def test_rechunking_changes_nothing(history: History, seed: int) -> None:
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_starting_over_when_trimming_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TRIM_FLOOR", 0)
+def test_starting_over_when_settling_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
     started_over = 0
     for seed in range(6):
         run = Run(directed)

@@ -367,3 +367,40 @@ def test_a_batch_that_names_a_missing_row_changes_nothing(
         assert array.check() == []
         assert np.array_equal(side.export(array).keys, before.keys)
         assert np.array_equal(side.export(array).weights, before.weights)
+
+
+@pytest.mark.gpu
+def test_an_array_has_more_slots_than_32_bits_can_number() -> None:
+    """2.25 G slots; everything is compared on the device, whose memory must be that of an H200."""
+    cupy = needs_device()
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    if cupy.cuda.Device().mem_info[0] < 120e9:
+        pytest.skip("takes 120 GB of device memory")
+    from graphtide.gpma.device.array import DevicePackedArray
+
+    n, in_row = 1_600_000_000, 16
+    number = cupy.arange(n, dtype=np.uint64)
+    keys = number >> np.uint64(4) << np.uint64(32) | (number & np.uint64(in_row - 1)) * np.uint64(4)
+    del number
+    array = DevicePackedArray(weighted=True)
+    array.ensure_vertices(n // in_row)
+    array.load(EdgeList(keys, cupy.ones(n, np.float32)))
+    assert array._layout.n_slots > 1 << 31
+    for size in (1000, 100_000, 3_000_000):  # the ways that a batch goes
+        new = keys[cupy.unique(cupy.random.RandomState(size).randint(0, n, size))] + np.uint64(1)
+        array.apply(EdgeBatch(new, cupy.ones(new.size, np.uint8), cupy.full(new.size, 2, np.float32)))
+        assert array.n_edges == n + new.size
+        assert bool((array.weights_of(new) == 2).all())
+        assert not bool(array.has_edge(new + np.uint64(1)).any())
+        assert bool((cupy.diff(array.export().keys.view(np.int64)) > 0).all())
+        array.apply(EdgeBatch(new, cupy.zeros(new.size, np.uint8)))
+        assert bool((array.export().keys == keys).all())
+    last = np.uint64(n // in_row - 1)
+    appended = last << np.uint64(32) | cupy.arange(1000, 300_000, dtype=np.uint64)  # wide windows at the end
+    array.apply(EdgeBatch(appended, cupy.ones(appended.size, np.uint8)))
+    exported = array.export().keys
+    assert bool((exported[:n] == keys).all())
+    assert bool((exported[n:] == appended).all())
+    rows = array.rows(cupy.array([last - np.uint64(1), last], np.uint32))
+    assert rows.offsets.tolist() == [0, in_row, 2 * in_row + appended.size]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
+import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numba as nb
 import numpy as np
 import pytest
 from histories import History, deletes, inserts, random_history, small_histories
@@ -65,10 +69,12 @@ class Probe(Program):
         self.fail: BaseException | None = None
         self.meet: threading.Barrier | None = None
         self.runs: list[str] = []
+        self.threads: set[int] = set()
         self.n = 0
 
     def _run(self, what: str, graph: Graph) -> Refresh:
         self.runs.append(what)
+        self.threads.add(nb.get_num_threads())
         if self.meet is not None:
             self.meet.wait(timeout=20)
         if self.fail is not None:
@@ -119,6 +125,17 @@ def add(graph: Graph, *pairs: tuple[int, int]) -> GraphChange:
 
 def by_id(runs: Sequence[ProgramRun]) -> dict[str, ProgramRun]:
     return {run.id: run for run in runs}
+
+
+def test_kernels_use_no_more_threads_than_the_engine(graph: Graph) -> None:
+    allowed = nb.get_num_threads()
+    for threads in (1, allowed):
+        probes = [Probe(f"probe-{k}") for k in range(3)]
+        engine = engine_on(graph, *probes, threads=threads)
+        engine.start()
+        assert [probe.threads for probe in probes] == [{threads}] * 3
+        engine.close()
+    assert nb.get_num_threads() == allowed
 
 
 # -- runs -----------------------------------------------------------------------------------------------------
@@ -265,6 +282,42 @@ def test_the_audit_survives_itself_and_names_the_storage(graph: Graph, monkeypat
     assert found["b"] == [Violation("count", "9 vertices")]
     assert found[STORAGE] == [Violation("storage", "out-rows and in-rows hold different edges")]
     engine.close()
+
+
+def test_a_process_that_was_forked_is_refused_and_the_first_one_goes_on() -> None:
+    """Without that its programs end the process (OpenMP sees the fork), or wait for threads that are not there."""
+    graph = Graph()
+    rng = np.random.default_rng(1)
+    graph.apply(EdgeBatch.of(*rng.integers(0, 50_000, (2, 300_000))), 50_000)  # enough for every thread there is
+    engine = Engine(graph, [BFS("hops", (0,)), Components("parts", DenseIds())], DenseIds(known=50_000).resolve)
+    assert all(run.error is None for run in engine.start())
+    change = add(graph, (0, 1))
+    refused: list[Callable[[], object]] = [
+        lambda: graph.apply(EdgeBatch.of([0], [2]), 50_000),
+        lambda: graph.load(graph.export(), 50_000),
+        lambda: engine.refresh(change),
+        lambda: engine.start(["parts"]),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, of forking with threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        messages = []
+        for work in refused:
+            try:
+                work()
+            except RuntimeError as error:
+                messages.append(str(error))
+        engine.close()
+        graph.close()
+        right = [f"belongs to process {os.getppid()}" in message for message in messages]
+        os._exit(0 if right == [True] * len(refused) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert all(run.error is None for run in engine.refresh(change))
+    assert not any(engine.audit().values())
+    engine.close()
+    graph.close()
 
 
 # -- sources --------------------------------------------------------------------------------------------------

@@ -460,19 +460,19 @@ def test_work_is_in_proportion_to_the_change(
     name: str, directed: bool, updates: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most four times the batch and the rows of what was invalidated or changed; and only dependants are."""
-    monkeypatch.setattr(module, "_TRIM_FLOOR", 2**60)
+    monkeypatch.setattr(module, "_SETTLE_FLOOR", 2**60)
     history = rmat_history(5, directed=directed, scale=12, degree=12, updates=updates, epochs=12)
     run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
     run.step(history.epochs[0])
-    kept_trim, invalidated = run.program._trim, np.empty(0, np.uint32)
+    kept_settle, invalidated = run.program._settle, np.empty(0, np.uint32)
 
-    def trim(graph: Graph, log: Any, lost: Any) -> tuple[int, int]:
+    def settle(graph: Graph, log: Any, lost: Any) -> tuple[int, int, int]:
         nonlocal invalidated
-        n_lost, edges = kept_trim(graph, log, lost)
-        invalidated = run.program._lost[:n_lost].copy()
-        return n_lost, edges
+        n_lost, n_seeds, edges = kept_settle(graph, log, lost)
+        invalidated = run.program._loss.queue[:n_lost].copy()
+        return n_lost, n_seeds, edges
 
-    monkeypatch.setattr(run.program, "_trim", trim)
+    monkeypatch.setattr(run.program, "_settle", settle)
     for epoch in history.epochs[1:]:
         before, invalidated = run.words.copy(), np.empty(0, np.uint32)
         rows_before = run.graph.out_rows().degrees[: before.size].astype(np.int64)
@@ -516,10 +516,10 @@ def test_starting_over_is_rare(name: str) -> None:
 
 @every_case
 @both_ways
-def test_starting_over_when_trimming_costs_too_much(
+def test_starting_over_when_settling_costs_too_much(
     name: str, directed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_TRIM_FLOOR", 0)
+    monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
     started_over = 0
     for seed in range(3):
         for refresh in epochs_of(random_history(seed, directed=directed), Run(name, directed)):

@@ -14,30 +14,20 @@ from typing import Any
 
 import numba as nb
 import numpy as np
-import packed_array_machine
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from naive import NaiveGraph
+from hypothesis.stateful import initialize, rule
 from numba.core.dispatcher import Dispatcher
+from packed_array_machine import VERTICES, ArrayMachine, Leaves
+from packed_array_machine import as_dict as columns_as_dict
 
-from graphtide.gpma import columns, merge, migration, search, sorting, spread, windows
+from graphtide.gpma import columns, hot_spot, merge, migration, search, sorting, spread, windows
 from graphtide.gpma import pma as module
-from graphtide.gpma.edges import (
-    EdgeBatch,
-    EdgeList,
-    Keys,
-    Weights,
-    destinations,
-    pack,
-    sources,
-)
+from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
 from graphtide.gpma.pma import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import LOW, RowView, first_slot
-
-VERTICES = 40
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -46,8 +36,11 @@ def _compiled() -> None:
 
 
 @contextmanager
-def thresholds(*, migrated: int = 20, reserved: bool = True, divided: int = 1) -> Iterator[None]:
-    """Thresholds that small arrays reach: edges migrated per update, and updates from which on two threads work.
+def thresholds(
+    *, migrated: int = 20, reserved: bool = True, divided: int = 1, crowded: int = 2048
+) -> Iterator[None]:
+    """Thresholds that small arrays reach: edges migrated per update, updates from which on two threads work, and
+    leaves of a window that is taken for a hot spot.
 
     Without ``reserved`` the system refuses address space, so that growing and shrinking copy.
     """
@@ -56,6 +49,11 @@ def thresholds(*, migrated: int = 20, reserved: bool = True, divided: int = 1) -
         patch.setattr(module, "DIVIDED_UPDATES_MIN", divided)
         patch.setattr(module, "DIVIDED_REPORT_MIN", 4 * divided)
         patch.setattr(module, "DIVIDED_MOVES_MIN", divided)
+        patch.setattr(hot_spot, "CARRIED_PER_UPDATE", 2 * migrated)
+        patch.setattr(hot_spot, "CROWDED_LEAVES", crowded)
+        patch.setattr(hot_spot, "REGION_LEAVES", max(2, crowded // 2))
+        patch.setattr(module, "STRETCH_LEAVES_MIN", max(2, crowded // 32))
+        patch.setattr(hot_spot, "NEAR_LEAVES", max(1, crowded // 128))
         if not reserved:
             patch.setattr(columns, "_reserve", lambda n_bytes: None)
         yield
@@ -65,122 +63,99 @@ def thresholds(*, migrated: int = 20, reserved: bool = True, divided: int = 1) -
 
 
 def as_dict(edges: EdgeList) -> dict[tuple[int, int], float]:
-    return packed_array_machine.as_dict(edges.keys, edges.weights)
+    return columns_as_dict(edges.keys, edges.weights)
 
 
-class ArrayMachine(RuleBasedStateMachine):
-    """Batches of every shape that breaks packed arrays, each checked whole."""
+class OnHost:
+    """Arrays of the host."""
+
+    largest = 1500
+    settings = settings(max_examples=150, stateful_step_count=14, deadline=None)
+
+    def array(self, *, weighted: bool) -> PackedMemoryArray:
+        return PackedMemoryArray(weighted=weighted)
+
+    def apply(self, array: PackedMemoryArray, batch: EdgeBatch) -> ChangeReport:
+        before = batch.keys.copy()
+        report = array.apply(batch)
+        assert np.array_equal(batch.keys, before)
+        return report
+
+    def load(self, array: PackedMemoryArray, edges: EdgeList) -> None:
+        array.load(edges)
+
+    def load_unsorted(self, array: PackedMemoryArray, keys: Keys, weights: Weights | None) -> None:
+        nothing = np.empty(0, np.float32) if array.weighted else None
+        array.load(EdgeList(np.empty(0, np.uint64), nothing))
+        array.apply(EdgeBatch(keys, np.ones(keys.size, np.uint8), weights))
+
+    def export(self, array: PackedMemoryArray) -> EdgeList:
+        return array.export()
+
+    def rows(self, array: PackedMemoryArray, vertices: Vertices) -> SubCSR:
+        rows = array.rows(vertices)
+        assert np.array_equal(np.diff(rows.offsets), array.view().degrees[vertices])
+        return rows
+
+    def has_edge(self, array: PackedMemoryArray, keys: Keys) -> np.ndarray:
+        return array.has_edge(keys)
+
+    def weights_of(self, array: PackedMemoryArray, keys: Keys) -> Weights:
+        return array.weights_of(keys)
+
+    def leaves(self, array: PackedMemoryArray) -> Leaves | None:
+        if array.migrating:
+            return None
+        layout, slots = array._layout, array._slots
+        heads, counts = slots.heads.copy(), slots.counts.copy()
+        bounds = layout.edges_min, layout.edges_max
+        return Leaves(heads, counts, LEAF_SLOTS, layout.lower, layout.upper, *bounds)
+
+
+class HostMachine(ArrayMachine):
+    """The shared history, and what only the host does: two threads, growing and shrinking by and by, hot spots."""
+
+    def __init__(self) -> None:
+        super().__init__(OnHost())
 
     @initialize(
         weighted=st.booleans(),
         threads=st.sampled_from([1, 2]),
         migrated=st.sampled_from([1, 3, 20]),
         reserved=st.booleans(),
+        crowded=st.sampled_from([2, 8, 2048]),
     )
-    def start(self, weighted: bool, threads: int, migrated: int, reserved: bool) -> None:
-        self.thresholds = thresholds(migrated=migrated, reserved=reserved)
+    def start(
+        self, weighted: bool, threads: int = 1, migrated: int = 20, reserved: bool = True, crowded: int = 2048
+    ) -> None:
+        self.thresholds = thresholds(migrated=migrated, reserved=reserved, crowded=crowded)
         self.thresholds.__enter__()
-        self.weighted = weighted
+        super().start(weighted)
         self.array = PackedMemoryArray(weighted=weighted, threads=threads)
         self.array.ensure_vertices(VERTICES)
-        self.model = NaiveGraph()
-
-    def apply(self, src: np.ndarray, dst: np.ndarray, ops: np.ndarray, seed: int) -> None:
-        weights = np.random.default_rng(seed).integers(-5, 6, src.size).astype(np.float32)
-        if not self.weighted:
-            weights[:] = 1
-        batch = EdgeBatch.of(src, dst, ops, weights if self.weighted else None)
-        before = batch.keys.copy()
-        report = self.array.apply(batch)
-        assert np.array_equal(batch.keys, before)
-        packed_array_machine.assert_same_report(report, self.model.apply(src, dst, ops, weights), self.weighted)
-
-    @rule(
-        updates=st.lists(
-            st.tuples(st.integers(0, VERTICES - 1), st.integers(0, 60), st.integers(0, 1)), max_size=80
-        )
-    )
-    def any_updates(self, updates: list[tuple[int, int, int]]) -> None:
-        src, dst, ops = np.array(updates, np.int64).reshape(-1, 3).T
-        self.apply(src, dst, ops.astype(np.uint8), len(updates))
 
     @rule(
         seed=st.integers(0, 2**32),
-        n=st.sampled_from([1, 3, 41, 300, 1500]),
-        rows=st.sampled_from([1, 3, VERTICES]),
-        inserts=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
+        batches=st.integers(1, 12),
+        inserts=st.sampled_from([0.2, 0.5, 0.9]),
+        rows=st.sampled_from([1, VERTICES]),
     )
-    def random_updates(self, seed: int, n: int, rows: int, inserts: float) -> None:
+    def few_updates_at_a_time(self, seed: int, batches: int, inserts: float, rows: int) -> None:
         rng = np.random.default_rng(seed)
         first = rng.integers(0, VERTICES - rows + 1)
-        src, dst = rng.integers(first, first + rows, n), rng.integers(0, 200, n)
-        self.apply(src, dst, (rng.random(n) < inserts).astype(np.uint8), seed)
-
-    @rule(
-        row=st.integers(0, VERTICES - 1),
-        begin=st.integers(0, 2**32 - 2000),
-        n=st.integers(1, 700),
-        descending=st.booleans(),
-    )
-    def run_of_keys(self, row: int, begin: int, n: int, descending: bool) -> None:
-        dst = begin + np.arange(n)
-        self.apply(np.full(n, row), dst[::-1] if descending else dst, np.ones(n, np.uint8), n)
-
-    @rule(
-        keep_every=st.sampled_from([2, 10, 1000]), begin=st.floats(0, 1), share=st.sampled_from([0.05, 0.5, 1.0])
-    )
-    def delete_most_of_a_stretch(self, keep_every: int, begin: float, share: float) -> None:
-        keys = self.array.export().keys
-        keys = keys[int(begin * keys.size) :][: int(share * keys.size) + 1]
-        keys = keys[np.arange(keys.size) % keep_every != 0]
-        self.apply(sources(keys), destinations(keys), np.zeros(keys.size, np.uint8), 0)
-
-    @rule(seed=st.integers(0, 2**32), batches=st.integers(1, 12), inserts=st.sampled_from([0.5, 0.9]))
-    def few_updates_at_a_time_while_it_grows(self, seed: int, batches: int, inserts: float) -> None:
-        rng = np.random.default_rng(seed)
         for _ in range(batches if self.array.n_edges > 200 else 0):
             n = int(rng.integers(1, 9))
             ops = (rng.random(n) < inserts).astype(np.uint8)
-            self.apply(rng.integers(0, VERTICES, n), rng.integers(0, 200, n), ops, seed)
+            self.apply(rng.integers(first, first + rows, n), rng.integers(0, 200, n), ops, seed)
             assert self.array.check() == []
-
-    @rule()
-    def reload(self) -> None:
-        self.array.load(self.array.export())
 
     def teardown(self) -> None:
         if hasattr(self, "thresholds"):
             self.thresholds.__exit__(None, None, None)
 
-    @rule(more=st.integers(0, 100))
-    def add_vertices(self, more: int) -> None:
-        self.array.ensure_vertices(self.array.n_vertices + more)
 
-    @invariant()
-    def agrees(self) -> None:
-        assert self.array.check() == []
-        contents = self.model.contents()
-        assert as_dict(self.array.export()) == contents
-        assert self.array.n_edges == len(contents)
-        vertices = np.arange(self.array.n_vertices, dtype=np.uint32)[::-1]
-        rows = self.array.rows(vertices)
-        assert np.array_equal(np.diff(rows.offsets), self.array.view().degrees[vertices])
-        for x, u in enumerate(vertices.tolist()):
-            span = slice(rows.offsets[x], rows.offsets[x + 1])
-            expected = self.model.out_neighbors(u)
-            assert rows.neighbors[span].tolist() == list(expected)
-            if rows.weights is not None:
-                assert rows.weights[span].tolist() == list(expected.values())
-        asked = [*list(contents)[::7], *[(u, v) for u in (0, VERTICES - 1, 2**32 - 2) for v in (0, 2**32 - 2)]]
-        src, dst = np.array(asked, np.int64).T
-        assert self.array.has_edge(pack(src, dst)).tolist() == [edge in contents for edge in asked]
-        if self.weighted:
-            found = self.array.weights_of(pack(src, dst))
-            assert np.array_equal(found, [contents.get(edge, np.nan) for edge in asked], equal_nan=True)
-
-
-TestArrayMachine = ArrayMachine.TestCase
-TestArrayMachine.settings = settings(max_examples=150, stateful_step_count=14, deadline=None)
+TestHostMachine = HostMachine.TestCase
+TestHostMachine.settings = OnHost.settings
 
 
 # Against NumPy, at sizes where windows nest several levels deep.
@@ -226,7 +201,8 @@ def stream(rng: np.random.Generator, model: Columns, n_vertices: int, step: int)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories_match_numpy(seed: int, weighted: bool) -> None:
-    with thresholds(migrated=1 + 19 * (seed % 2), reserved=seed % 3 > 0, divided=1 + 500 * (seed % 4)):
+    choices = {"reserved": seed % 3 > 0, "divided": 1 + 500 * (seed % 4), "crowded": 16 if seed % 5 > 2 else 2048}
+    with thresholds(migrated=1 + 19 * (seed % 2), **choices):
         _long_history(np.random.default_rng(seed), PackedMemoryArray(weighted=weighted, threads=1 + seed // 6))
 
 
@@ -404,11 +380,11 @@ def shapes(n_vertices: int) -> dict[str, Callable[[np.random.Generator, int, int
 
 
 @pytest.mark.parametrize("reserved", [True, False])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("threads", "crowded"), [(1, 2048), (2, 2048), (1, 4), (2, 16)])
 @pytest.mark.parametrize("shape", shapes(100))
-def test_growth_goes_on_in_order_whatever_comes(shape: str, threads: int, reserved: bool) -> None:
+def test_growth_goes_on_in_order_whatever_comes(shape: str, threads: int, crowded: int, reserved: bool) -> None:
     rng = np.random.default_rng(15)
-    with thresholds(reserved=reserved, divided=30):
+    with thresholds(reserved=reserved, divided=30, crowded=crowded):
         array = PackedMemoryArray(weighted=True, threads=threads)
         array.ensure_vertices(100)
         model = Columns(np.unique(pack(rng.integers(0, 100, 3000), rng.integers(0, 2**31, 3000))), np.empty(0))

@@ -166,7 +166,7 @@ def test_rechunking_changes_nothing(history: History, seed: int) -> None:
 
 
 def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[BFS.refresh.__module__], "_TRIM_FLOOR", 0)
+    monkeypatch.setattr(sys.modules[BFS.refresh.__module__], "_SETTLE_FLOOR", 0)
     started_over = 0
     for seed in range(6):
         run = Run(seed % 2 == 0)

@@ -8,6 +8,9 @@
 
 // The most updates of one leaf that a tile merges in registers; leaves with more are heavy.
 constexpr u32 BUCKET = 16;
+#ifndef LOOKS_FEW
+#define LOOKS_FEW 3  // of a search, where updates are few
+#endif
 // The most that a block sorts and merges; leaves with still more are huge.
 constexpr u32 BULK = 2048;
 
@@ -71,17 +74,17 @@ template <u32 LANES> __device__ __forceinline__ void locate_small(const State& s
         const Record record = record_of(batch, known, key);
         const bool exists = row_exists(state, key);
         if (i < batch.n && lane_number() % LANES == 0 && !exists) state.update_leaf[i] = NO_LEAF;
-        const u32 leaf = locate<LANES>(state, exists ? key : 0);
+        const u32 leaf = locate<LANES, LOOKS_FEW>(state, exists ? key : 0);
         if (i < batch.n && lane_number() % LANES == 0 && exists) deliver_to_owner(state, i, leaf, record);
     }
 }
 
 // Locates update i and counts it in its leaf; the lanes of a warp that mean the same leaf count together.
-__device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
+template <u32 LOOKS> __device__ __forceinline__ void locate_and_count(const State& state, const Batch& batch, u32 i)
 {
     const u64 key = batch.keys[min(i, batch.n - 1)];
     const bool counts = row_exists(state, key) && i < batch.n;
-    const u32 leaf = counts ? locate<1>(state, key) : NO_LEAF;
+    const u32 leaf = counts ? locate<1, LOOKS>(state, key) : NO_LEAF;
     const u32 peers = __match_any_sync(ALL_LANES, leaf);
     const u32 leader = __ffs(peers) - 1;
     u32 rank = 0;

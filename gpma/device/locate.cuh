@@ -4,20 +4,23 @@
 
 #include "warp.cuh"
 
-#ifndef LIKELY_LEAST
-#define LIKELY_LEAST 2  // leaves behind the first one, from which on a guess saves looks
-#endif
-
 // The last leaf from ``low`` to ``high`` whose head is not above ``key``, that of ``low`` being known not to be.
-// LANES neighbouring lanes search for one key together and see LANES heads at a time; all of the warp take part.
-template <u32 LANES>
+// LANES neighbouring lanes search for one key together and see LANES heads at a time; all of the warp take part. A
+// single lane looks at LOOKS of them: at one where traffic is what counts, at more where each look is waited for.
+template <u32 LANES, u32 LOOKS = 1>
 __device__ __forceinline__ u32 last_leaf(const State& state, u64 key, u32 low, u32 high)
 {
     if (LANES == 1) {
         while (low < high) {
-            const u32 middle = low + (high - low + 1) / 2;
-            if (state.heads[middle] <= key) low = middle;
-            else high = middle - 1;
+            const u32 step = (high - low) / (LOOKS + 1) + 1;
+            u32 steps = 0;
+#pragma unroll
+            for (u32 look = 1; look <= LOOKS; look++) {
+                const u64 probed = low + u64(look) * step;
+                steps += probed <= high && state.heads[probed] <= key;
+            }
+            low += steps * step;
+            high = min(high, low + step - 1);
         }
         return low;
     }
@@ -34,37 +37,6 @@ __device__ __forceinline__ u32 last_leaf(const State& state, u64 key, u32 low, u
         }
     }
     return low;
-}
-
-// The last leaf from ``low`` to ``high`` whose head is not above ``key``, as above, found by one thread from where the
-// key would be if the row's neighbours were evenly spread; two looks where they are, as in graphs of random names.
-__device__ __forceinline__ u32 likely_leaf(const State& state, u64 key, u32 low, u32 high)
-{
-    if (high - low > LIKELY_LEAST) {
-        const float share = float(u32(key)) / float(state.n_vertices);
-        const u32 first = low + min(u32(float(high - low) * share), high - low);
-        u32 step = 1;
-        if (state.heads[first] <= key) {
-            for (low = first; low < high; step *= 2) {
-                const u32 probed = low + min(step, high - low);
-                if (state.heads[probed] > key) {
-                    high = probed - 1;
-                    break;
-                }
-                low = probed;
-            }
-        } else {
-            for (high = first - 1; low < high; step *= 2) {
-                const u32 probed = high - min(step, high - low) + 1;
-                if (state.heads[probed] <= key) {
-                    low = probed;
-                    break;
-                }
-                high = probed - 1;
-            }
-        }
-    }
-    return last_leaf<1>(state, key, low, high);
 }
 
 // By how many leaves the last leaf of a row may lie behind its first: those between are full of its keys.
@@ -85,7 +57,7 @@ __device__ __forceinline__ u32 last_leaf_of_row(const State& state, u32 row, con
 }
 
 // The leaf in which the smallest possible key of an empty row belongs; looked for between the rows around it.
-template <u32 LANES> __device__ __forceinline__ u32 leaf_of_empty_row(const State& state, u32 row, bool is_empty)
+template <u32 LANES, u32 LOOKS> __device__ __forceinline__ u32 leaf_of_empty_row(const State& state, u32 row, bool is_empty)
 {
     u32 low = 0, high = is_empty ? state.n_leaves - 1 : 0;
     for (u32 ahead = 1; is_empty && ahead <= ROWS_BEYOND; ahead++) {
@@ -100,18 +72,18 @@ template <u32 LANES> __device__ __forceinline__ u32 leaf_of_empty_row(const Stat
         low = before.leaf;
         break;
     }
-    return last_leaf<LANES>(state, u64(row) << 32, low, high);
+    return last_leaf<LANES, LOOKS>(state, u64(row) << 32, low, high);
 }
 
 // The leaf in which ``key`` belongs; its row must exist. The index of an empty row is set, in case it gets an edge.
-template <u32 LANES> __device__ __forceinline__ u32 locate(const State& state, u64 key)
+template <u32 LANES, u32 LOOKS = 1> __device__ __forceinline__ u32 locate(const State& state, u64 key)
 {
     const u32 row = u32(key >> 32);
     const Row own = state.rows[row];
     u32 low = own.leaf, high = low;
     const bool is_empty = own.degree == 0;
     if (LANES == 1 ? is_empty : __any_sync(ALL_LANES, is_empty)) {
-        const u32 found = leaf_of_empty_row<LANES>(state, row, is_empty);
+        const u32 found = leaf_of_empty_row<LANES, LOOKS>(state, row, is_empty);
         if (is_empty) {
             low = found;
             state.rows[row].leaf = low;
@@ -119,5 +91,5 @@ template <u32 LANES> __device__ __forceinline__ u32 locate(const State& state, u
         }
     }
     if (!is_empty) high = last_leaf_of_row(state, row, own);
-    return LANES == 1 ? likely_leaf(state, key, low, high) : last_leaf<LANES>(state, key, low, high);
+    return last_leaf<LANES, LOOKS>(state, key, low, high);
 }

@@ -20,22 +20,18 @@ struct __align__(16) WeightQuad {
     float weight[4];
 };
 
-// A leaf before the merge, and its updates.
-struct __align__(16) TileInput {
-    u64 keys[LEAF_SLOTS];
+// A leaf, first as it is in the array, then merged, and its updates.
+struct __align__(16) TileLeaf {
+    u64 keys[TILE_SLOTS];
     Record records[BUCKET];
-#if WEIGHTED
-    float weights[LEAF_SLOTS];
-#endif
-};
-
-// A tile's shared memory.
-struct __align__(16) TileSpace {
-    TileInput inputs[2];  // of this leaf and of the next one
-    u64 keys[TILE_SLOTS];  // the leaf after the merge
 #if WEIGHTED
     float weights[TILE_SLOTS];
 #endif
+};
+
+// A tile's shared memory: this leaf and the next one.
+struct __align__(16) TileSpace {
+    TileLeaf leaves[2];
 };
 
 // Where a lane finds its part of the first leaf and of the first record, and where in the tile's shared memory what
@@ -44,7 +40,7 @@ struct Lane {
     u64* keys;
     float* weights;
     const Record* records;
-    SharedAddress input;
+    SharedAddress leaves;
 };
 
 __device__ __forceinline__ Lane lane_of(const State& state, TileSpace& space)
@@ -54,24 +50,24 @@ __device__ __forceinline__ Lane lane_of(const State& state, TileSpace& space)
     lane.keys = state.keys + 2 * position;
     lane.weights = state.weights + 4 * position;
     lane.records = state.records + position;
-    lane.input = shared_address(space.inputs) + 16 * position;
+    lane.leaves = shared_address(space.leaves) + 16 * position;
     return lane;
 }
 
-// Starts to read a leaf and its updates into the tile's input ``parity``.
+// Starts to read a leaf and its updates into the tile's leaf ``parity``.
 __device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 parity)
 {
-    constexpr u32 RECORDS_AT = sizeof(u64) * LEAF_SLOTS;
+    constexpr u32 RECORDS_AT = sizeof(u64) * TILE_SLOTS;
     const u32 position = lane_number() % TILE, count = item.n_updates ? item.count : 0;
     const u64 slot = u64(item.leaf) << LEAF_SHIFT;
-    const SharedAddress input = lane.input + parity * u32(sizeof(TileInput));
+    const SharedAddress to = lane.leaves + parity * u32(sizeof(TileLeaf));
     const u64* keys = lane.keys + slot;
-    if (2 * position < count) copy_async(input, keys);
-    if (2 * (position + TILE) < count) copy_async(input + 2 * TILE * sizeof(u64), keys + 2 * TILE);
-    if (position < item.n_updates) copy_async(input + RECORDS_AT, lane.records + item.begin);
+    if (2 * position < count) copy_async(to, keys);
+    if (2 * (position + TILE) < count) copy_async(to + 2 * TILE * sizeof(u64), keys + 2 * TILE);
+    if (position < item.n_updates) copy_async(to + RECORDS_AT, lane.records + item.begin);
 #if WEIGHTED
     constexpr u32 WEIGHTS_AT = RECORDS_AT + sizeof(Record) * BUCKET;
-    if (4 * position < count) copy_async(input + WEIGHTS_AT, lane.weights + slot);
+    if (4 * position < count) copy_async(to + WEIGHTS_AT, lane.weights + slot);
 #endif
     copy_async_commit();
 }
@@ -112,14 +108,14 @@ struct Changes {
 
 // Looks the lane's update up; ``n_updates_max``: of the tiles of the warp.
 __device__ __forceinline__ Changes look_up(
-    const TileInput& input, const Item& item, const Record& record, u32 n_updates_max)
+    const TileLeaf& leaf, const Item& item, const Record& record, u32 n_updates_max)
 {
     const u32 position = lane_number() % TILE, first_lane = lane_number() - position;
     const bool mine = position < item.n_updates;
     const u32 number = record.update & ~DELETES;
     Changes changes;
-    changes.place = keys_below(input.keys, item.count, record.key);
-    changes.found = mine && changes.place < item.count && input.keys[changes.place] == record.key;
+    changes.place = keys_below(leaf.keys, item.count, record.key);
+    changes.found = mine && changes.place < item.count && leaf.keys[changes.place] == record.key;
     changes.deletes = record.update & DELETES;
     // What is beyond the tile's own updates is compared too, and then forgotten.
     const u32 updates = (1u << item.n_updates) - 1;
@@ -127,8 +123,8 @@ __device__ __forceinline__ Changes look_up(
     if (n_updates_max > 1) {
 #pragma unroll 1
         for (u32 j = 0; j < n_updates_max; j++) {
-            const u64 key = input.records[j].key;
-            const u32 update = input.records[j].update & ~DELETES;
+            const u64 key = leaf.records[j].key;
+            const u32 update = leaf.records[j].update & ~DELETES;
             if (key < record.key) below |= 1u << j;
             if (key == record.key && update > number) later |= 1u << j;
         }
@@ -142,16 +138,15 @@ __device__ __forceinline__ Changes look_up(
     return changes;
 }
 
-// Builds the merged leaf: its keys, where they belong after the changes, and the updates among them.
+// Merges the leaf in place: its keys to where they belong after the changes, and the updates among them.
 __device__ __forceinline__ void merge_keys(
-    TileInput& input, TileSpace& space, const Item& item, const Record& record, const Changes& changes,
-    u32 n_updates_max)
+    TileLeaf& leaf, const Item& item, const Record& record, const Changes& changes, u32 n_updates_max)
 {
     constexpr u32 EACH = 0x01010101u, BIAS = 16;
     const u32 position = lane_number() % TILE, first = position * LANE_SLOTS;
     const int adds = changes.added >> position & 1, removes = changes.removed >> position & 1;
     __syncwarp();  // every lane has looked its key up
-    if (removes) input.keys[changes.place] = EMPTY_KEY;
+    if (removes) leaf.keys[changes.place] = EMPTY_KEY;
     // Every update shifts the slots from some one on: by how much the lane's own, a byte for each, plus BIAS.
     const u32 own = (changes.place + removes) * 8 | u32(1 + adds - removes) << 16;
     u32 shifts = EACH * BIAS;
@@ -161,28 +156,29 @@ __device__ __forceinline__ void merge_keys(
         shifts += u32(u64(EACH) << min(max(from, 0), 32)) * (u32(other >> 16) - 1);
     }
     __syncwarp();
-    const KeyPair low = *reinterpret_cast<const KeyPair*>(input.keys + first);
-    const KeyPair high = *reinterpret_cast<const KeyPair*>(input.keys + first + 2);
+    const KeyPair low = *reinterpret_cast<const KeyPair*>(leaf.keys + first);
+    const KeyPair high = *reinterpret_cast<const KeyPair*>(leaf.keys + first + 2);
 #if WEIGHTED
-    const WeightQuad weights = *reinterpret_cast<const WeightQuad*>(input.weights + first);
+    const WeightQuad weights = *reinterpret_cast<const WeightQuad*>(leaf.weights + first);
 #endif
+    __syncwarp();  // every lane holds its slots
 #pragma unroll
     for (u32 s = 0; s < LANE_SLOTS; s++) {
         const u64 key = s < 2 ? low.key[s & 1] : high.key[s & 1];
-        const u32 to = first + s + (shifts >> (8 * s) & 0xff) - BIAS;
-        if (first + s < item.count && u32(key >> 32) != NO_ROW) {
-            space.keys[to] = key;
+        const u32 by = shifts >> (8 * s) & 0xff, to = first + s + by - BIAS;
+        if (by != BIAS && first + s < item.count && u32(key >> 32) != NO_ROW) {
+            leaf.keys[to] = key;
 #if WEIGHTED
-            space.weights[to] = weights.weight[s];
+            leaf.weights[to] = weights.weight[s];
 #endif
         }
     }
     __syncwarp();
     if (changes.acts && !changes.deletes) {
         const u32 to = changes.place + __popc(changes.added & changes.below) - __popc(changes.removed & changes.below);
-        space.keys[to] = record.key;
+        leaf.keys[to] = record.key;
 #if WEIGHTED
-        space.weights[to] = record.weight;
+        leaf.weights[to] = record.weight;
 #endif
     }
     __syncwarp();
@@ -190,7 +186,7 @@ __device__ __forceinline__ void merge_keys(
 
 // Writes the merged leaf of ``count`` keys from the first slot that changes on.
 __device__ __forceinline__ void write_leaf(
-    const State& state, const Lane& lane, const Item& item, const TileSpace& space, const Changes& changes, u32 count)
+    const State& state, const Lane& lane, const Item& item, const TileLeaf& leaf, const Changes& changes, u32 count)
 {
     const u32 position = lane_number() % TILE;
     const bool left = lane_number() < TILE;
@@ -206,7 +202,7 @@ __device__ __forceinline__ void write_leaf(
             if (at + 1 >= first && at < end)
                 store_wide(
                     reinterpret_cast<KeyPair*>(lane.keys + slot + h * 2 * TILE),
-                    *reinterpret_cast<const KeyPair*>(space.keys + at));
+                    *reinterpret_cast<const KeyPair*>(leaf.keys + at));
         }
     }
 #if WEIGHTED
@@ -214,16 +210,16 @@ __device__ __forceinline__ void write_leaf(
     if (at + 3 >= first && at < end)
         store_wide(
             reinterpret_cast<WeightQuad*>(lane.weights + slot),
-            *reinterpret_cast<const WeightQuad*>(space.weights + at));
+            *reinterpret_cast<const WeightQuad*>(leaf.weights + at));
 #endif
     const u32 beyond = LEAF_SLOTS + position;
     if (beyond < count) {
         Record record;
-        record.key = space.keys[beyond];
+        record.key = leaf.keys[beyond];
         record.weight = 1.0f;
         record.update = 0;
 #if WEIGHTED
-        record.weight = space.weights[beyond];
+        record.weight = leaf.weights[beyond];
 #endif
         store_wide(state.records + item.begin + position, record);
     }
@@ -231,7 +227,7 @@ __device__ __forceinline__ void write_leaf(
 
 // Merges one leaf in each half of a warp, all lanes taking part; a tile without one has an item of zeros.
 __device__ __forceinline__ void merge_leaf(
-    const State& state, const Lane& lane, const Item& item, TileInput& input, TileSpace& space, u64& outcomes)
+    const State& state, const Lane& lane, const Item& item, TileLeaf& leaf, u64& outcomes)
 {
     const u32 position = lane_number() % TILE;
     const bool mine = position < item.n_updates;
@@ -239,15 +235,15 @@ __device__ __forceinline__ void merge_leaf(
     record.key = EMPTY_KEY;
     record.weight = 1.0f;
     record.update = 0;
-    if (mine) record = input.records[position];
+    if (mine) record = leaf.records[position];
     const u32 n_updates_max = max(item.n_updates, __shfl_xor_sync(ALL_LANES, item.n_updates, TILE));
-    const Changes changes = look_up(input, item, record, n_updates_max);
+    const Changes changes = look_up(leaf, item, record, n_updates_max);
 #if WEIGHTED
-    const float old_weight = changes.acts && changes.found ? input.weights[changes.place] : 0.0f;
+    const float old_weight = changes.acts && changes.found ? leaf.weights[changes.place] : 0.0f;
 #endif
-    merge_keys(input, space, item, record, changes, n_updates_max);
+    merge_keys(leaf, item, record, changes, n_updates_max);
     const u32 count = item.count + __popc(changes.added) - __popc(changes.removed);
-    write_leaf(state, lane, item, space, changes, count);
+    write_leaf(state, lane, item, leaf, changes, count);
     count_degrees(state, mine, record.key, changes.added, changes.removed);
     if (mine) {
         const u32 number = record.update & ~DELETES;
@@ -316,7 +312,7 @@ __device__ __forceinline__ void merge_items(const State& state, u32 n_items, Til
         __syncwarp();
         if (__any_sync(ALL_LANES, item.n_updates > 0)) {
             if (item.n_updates == 0) item.count = 0;
-            merge_leaf(state, lane, item, space.inputs[parity], space, outcomes);
+            merge_leaf(state, lane, item, space.leaves[parity], outcomes);
             if (item.n_updates && lane_number() % TILE == 0) state.items[own].n_updates = 0;
         }
         item = next;

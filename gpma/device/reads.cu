@@ -37,10 +37,74 @@ extern "C" __global__ __launch_bounds__(READ_THREADS) void find_first_slots(
     }
 }
 
-// Sets a bit for each edge that a row begins with.
-extern "C" __global__ __launch_bounds__(READ_THREADS) void mark_begins(const u64* offsets, u64 n, u32* begins)
+// Which of n vertices a block takes care of, if each of the grid's takes as many neighbouring ones.
+__device__ __forceinline__ u64 part_begin(u64 n, u32 block) { return n * block / gridDim.x; }
+
+// How many of the vertices of each block's part have edges, and how many edges: two numbers for each block.
+extern "C" __global__ __launch_bounds__(READ_THREADS) void measure_rows(
+    const __grid_constant__ State state, const u32* vertices, u64 n, u64* measures)
 {
-    for (u64 x = thread_number(); x < n; x += n_threads()) atomicOr(begins + (offsets[x] >> 5), 1u << (offsets[x] & 31));
+    __shared__ u64 sums[READ_THREADS / 32 + 1];
+    const u64 end = part_begin(n, blockIdx.x + 1);
+    u64 n_rows = 0, n_edges = 0, all_rows, all_edges;
+    for (u64 i = part_begin(n, blockIdx.x) + threadIdx.x; i < end; i += blockDim.x) {
+        const u32 degree = state.rows[vertices[i]].degree;
+        n_rows += degree > 0;
+        n_edges += degree;
+    }
+    block_scan(n_rows, sums, all_rows);
+    block_scan(n_edges, sums, all_edges);
+    if (threadIdx.x) return;
+    measures[2 * blockIdx.x] = all_rows;
+    measures[2 * blockIdx.x + 1] = all_edges;
+}
+
+// The vertices that have edges and the number of the first edge of each, and of one more; a bit for each edge that a
+// row begins with. ``measures``: what measure_rows, of as many blocks, wrote; ``begins``: zeros.
+extern "C" __global__ __launch_bounds__(READ_THREADS) void number_rows(
+    const __grid_constant__ State state, const u32* vertices, u64 n, const u64* measures, u32* row_vertices,
+    u64* offsets, u32* begins)
+{
+    constexpr u32 EDGE_BITS = 48;  // of READ_THREADS rows
+    __shared__ u64 sums[READ_THREADS / 32 + 1];
+    u64 own_rows = 0, own_edges = 0, row, edge;
+    for (u32 block = threadIdx.x; block < blockIdx.x; block += blockDim.x) {
+        own_rows += measures[2 * block];
+        own_edges += measures[2 * block + 1];
+    }
+    block_scan(own_rows, sums, row);
+    block_scan(own_edges, sums, edge);
+    const u64 end = part_begin(n, blockIdx.x + 1);
+    for (u64 first = part_begin(n, blockIdx.x); first < end; first += blockDim.x) {
+        const u64 i = first + threadIdx.x;
+        const u32 vertex = i < end ? vertices[i] : 0, degree = i < end ? state.rows[vertex].degree : 0;
+        u64 all;
+        const u64 before = block_scan(degree ? u64(1) << EDGE_BITS | degree : u64(0), sums, all);
+        if (degree) {
+            const u64 x = row + (before >> EDGE_BITS), offset = edge + (before & ((u64(1) << EDGE_BITS) - 1));
+            row_vertices[x] = vertex;
+            offsets[x] = offset;
+            atomicOr(begins + (offset >> 5), 1u << (offset & 31));
+        }
+        row += all >> EDGE_BITS;
+        edge += all & ((u64(1) << EDGE_BITS) - 1);
+    }
+    if (blockIdx.x + 1 == gridDim.x && threadIdx.x == 0) offsets[row] = edge;
+}
+
+// The row of the first edge of each chunk.
+extern "C" __global__ __launch_bounds__(READ_THREADS) void find_chunk_rows(
+    const u64* offsets, u64 n_rows, u64 n_chunks, u32* chunk_rows)
+{
+    for (u64 chunk = thread_number(); chunk < n_chunks; chunk += n_threads()) {
+        u64 low = 0, high = n_rows - 1;
+        while (low < high) {
+            const u64 middle = low + (high - low + 1) / 2;
+            if (offsets[middle] <= chunk * CHUNK_EDGES) low = middle;
+            else high = middle - 1;
+        }
+        chunk_rows[chunk] = u32(low);
+    }
 }
 
 // The rows of a walk side by side: edge e of the walk goes to neighbors[e] and, where weighted, weights[e].

@@ -13,10 +13,12 @@ import numpy.typing as npt
 from ..edges import SubCSR
 from .module import import_cupy
 from .module import load as load_module
-from .state import DeviceArray, address, allocate, zeros
+from .state import DeviceArray, address, allocate, plain, zeros
 
 THREADS = 256
 BLOCKS_MAX = 1 << 14
+# Parts into which vertices are cut to number their edges, one for each block.
+PARTS_MAX = 1 << 10
 # Edges of a walk that a warp visits in one piece (rows.cuh).
 CHUNK_EDGES = 256
 _LOOK_UP_LANES = 8  # that look for the first slot of a row (reads.cu)
@@ -36,7 +38,7 @@ _WALK = np.dtype(
 class DeviceRows(NamedTuple):
     """What a kernel needs to read an array in place; valid until the next change.
 
-    ``state``: struct State of ``array.cuh``, one element, to be passed by value. ``counts`` uint32[leaves] and
+    ``state``: struct State of ``array.cuh`` as plain bytes, to be passed by value. ``counts`` uint32[leaves] and
     ``degrees`` uint32[>= n_vertices] are arrays of it.
     """
 
@@ -122,24 +124,25 @@ def gather(rows: DeviceRows, vertices: DeviceArray) -> SubCSR:
 
 def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
     """What ``walk_chunk`` of ``rows.cuh`` needs to visit the rows of these existing vertices, in this order."""
-    cupy = import_cupy()
-    degrees = rows.degrees[vertices]
-    vertices, degrees = vertices[degrees > 0], degrees[degrees > 0]
-    offsets = allocate(vertices.size + 1, np.uint64)
-    offsets[:1] = 0
-    cupy.cumsum(degrees, dtype=np.uint64, out=offsets[1:])
-    n_edges = int(offsets[-1])
-    first_slots = allocate(vertices.size, np.uint64)
-    arguments = (rows.state, vertices, np.uint64(vertices.size), first_slots)
-    _launch(rows, "find_first_slots", _LOOK_UP_LANES * vertices.size, arguments)
+    n = int(vertices.size)
+    n_parts = min(max(1, -(-n // THREADS)), PARTS_MAX)
+    measures = allocate(2 * n_parts, np.uint64)
+    chosen = (rows.state, vertices, np.uint64(n), measures)
+    _launch(rows, "measure_rows", n_parts * THREADS, chosen)
+    n_rows, n_edges = (int(part) for part in measures.get().reshape(-1, 2).sum(axis=0))
+    n_chunks = -(-n_edges // CHUNK_EDGES)
+    row_vertices, offsets = allocate(n_rows, np.uint32), allocate(n_rows + 1, np.uint64)
+    first_slots, chunk_rows = allocate(n_rows, np.uint64), allocate(n_chunks, np.uint32)
     begins = zeros((n_edges >> 5) + 1, np.uint32)
-    _launch(rows, "mark_begins", vertices.size, (offsets, np.uint64(vertices.size), begins))
-    chunks = cupy.arange(0, n_edges, CHUNK_EDGES, dtype=np.uint64)
-    chunk_rows = (cupy.searchsorted(offsets, chunks, side="right") - 1).astype(np.uint32)
-    leaf_ends = cupy.cumsum(rows.counts, dtype=np.uint64)
+    _launch(rows, "number_rows", n_parts * THREADS, (*chosen, row_vertices, offsets, begins))
+    arguments = (rows.state, row_vertices, np.uint64(n_rows), first_slots)
+    _launch(rows, "find_first_slots", _LOOK_UP_LANES * n_rows, arguments)
+    sizes = (np.uint64(n_rows), np.uint64(n_chunks))
+    _launch(rows, "find_chunk_rows", n_chunks, (offsets, *sizes, chunk_rows))
+    leaf_ends = import_cupy().cumsum(rows.counts, dtype=np.uint64)
     walk = np.zeros(1, _WALK)
     for name, array in (
-        ("vertices", vertices),
+        ("vertices", row_vertices),
         ("offsets", offsets),
         ("first_slots", first_slots),
         ("begins", begins),
@@ -147,8 +150,8 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
         ("leaf_ends", leaf_ends),
     ):
         walk[name] = address(array)
-    walk["n_edges"], walk["n_rows"], walk["n_vertices"] = n_edges, vertices.size, rows.n_vertices
-    return RowWalk(walk, vertices, offsets, first_slots, begins, chunk_rows, leaf_ends, n_edges)
+    walk["n_edges"], walk["n_rows"], walk["n_vertices"] = n_edges, n_rows, rows.n_vertices
+    return RowWalk(plain(walk), row_vertices, offsets, first_slots, begins, chunk_rows, leaf_ends, n_edges)
 
 
 def _launch(rows: DeviceRows, kernel: str, n_threads: int, arguments: tuple[Any, ...]) -> None:

@@ -35,7 +35,7 @@ __device__ __forceinline__ u64 find_slot(const State& state, u64 key)
     const u32 row = source(key);
     const Row own = row < state.n_vertices ? state.rows[row] : Row{0, 0};
     if (own.degree == 0) return NO_SLOT;
-    const u32 leaf = likely_leaf(state, key, own.leaf, last_leaf_of_row(state, row, own));
+    const u32 leaf = last_leaf<1>(state, key, own.leaf, last_leaf_of_row(state, row, own));
     u64 slot = u64(leaf) << LEAF_SHIFT;
     const u64 end = slot + state.counts[leaf];
     for (u32 span = state.counts[leaf]; span > 1;) {

@@ -12,7 +12,7 @@ import numpy as np
 from ..layout import Layout
 from .module import import_cupy, load
 from .staging import Columns
-from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, point_at
+from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, plain, point_at
 from .update import HEAVY_LEAVES, HEAVY_RECORDS, Pipeline
 
 # Threads of a block, as in sorted.cu, and blocks on a multiprocessor for kernels that loop.
@@ -149,8 +149,7 @@ class SortedUpdates:
     ) -> None:
         if loops:
             blocks = min(blocks, self._pipeline.n_blocks * RUN_BLOCKS)
-        # CuPy describes a structured array at length before it passes it on; plain bytes it takes as they are.
-        values = tuple(value.view(f"V{value.itemsize}") if value.ndim else value for value in arguments)
+        values = tuple(plain(value) if value.ndim else value for value in arguments)
         self._kernels[name]((blocks,), (threads,), values, stream=self._pipeline.stream)
 
 

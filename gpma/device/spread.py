@@ -13,7 +13,7 @@ import numpy as np
 from ..edges import EdgeList
 from .module import import_cupy
 from .module import load as load_module
-from .state import DeviceArray, RowIndex, Slots, address, allocate
+from .state import DeviceArray, RowIndex, Slots, address, allocate, plain
 
 THREADS = 256
 # More blocks than this gain nothing: each thread then takes several edges.
@@ -104,7 +104,7 @@ def _target(slots: Slots, rows: RowIndex, n_edges: int) -> Any:
         target[name] = address(array)
     target["n_edges"] = n_edges
     target["n_leaves"] = slots.counts.size
-    return target
+    return plain(target)
 
 
 def _launch(kernel: str, n_threads: int, arguments: tuple[Any, ...], *, weighted: bool) -> None:

@@ -163,6 +163,11 @@ def point_at(structure: npt.NDArray[np.void], arrays: NamedTuple) -> None:
         structure[name] = address(array)
 
 
+def plain(structure: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """A structure as plain bytes: CuPy passes those on as they are, and takes 30 us to look at fields first."""
+    return structure.view(f"V{structure.itemsize}")
+
+
 def address(array: DeviceArray | None) -> int:
     """Where an array begins on the device; 0 for None."""
     return 0 if array is None else int(array.data.ptr)

@@ -17,7 +17,10 @@
 #define MERGE_THREADS 256
 #endif
 #ifndef MERGE_BLOCKS
-#define MERGE_BLOCKS 4  // of MERGE_THREADS on a multiprocessor; bounds the registers of a thread
+#define MERGE_BLOCKS 3  // of MERGE_THREADS on a multiprocessor; bounds the registers of a thread
+#endif
+#ifndef FEW_UPDATES
+#define FEW_UPDATES (1u << 18)  // up to so many, searches are bound by how long a look takes
 #endif
 #ifndef LOCATE_THREADS
 #define LOCATE_THREADS 256
@@ -88,7 +91,9 @@ extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
 extern "C" __global__ __launch_bounds__(LOCATE_THREADS) void locate_updates(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
-    locate_and_count(state, batch, blockIdx.x * blockDim.x + threadIdx.x);
+    const u32 i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (batch.n <= FEW_UPDATES) locate_and_count<LOOKS_FEW>(state, batch, i);
+    else locate_and_count<1>(state, batch, i);
 }
 
 // For batches that reach few of the leaves: the first update of each leaf acts for it.

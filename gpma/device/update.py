@@ -42,13 +42,15 @@ FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAV
 STATUS_WORDS = 11
 # Threads of a block, as in update.cu.
 BLOCK_THREADS = 512
-MERGE_THREADS, MERGE_BLOCKS = 256, 4
+MERGE_THREADS, MERGE_BLOCKS = 256, 3
 LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
-# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX.
+# the one for small batches above FEW_MAX updates and the one that redistributes above QUIET_MAX; a warp for each
+# update, but no fewer than BLOCKS_LEAST, the one for still smaller batches: fewer wait for each other sooner.
 FEW_MAX = 2048
+BLOCKS_LEAST = 64
 QUIET_MAX = 200_000
 BLOCKS = 2
 # A batch of more updates than this share of the leaves gives each leaf its records in the leaves' order.
@@ -175,7 +177,9 @@ class Pipeline:
 
     def small(self) -> int:
         """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
-        blocks = self.n_blocks if self._n <= FEW_MAX else self.n_blocks_max
+        blocks = min(max(_ceil(self._n, BLOCK_THREADS // 32), BLOCKS_LEAST), self.n_blocks)
+        if self._n > FEW_MAX:
+            blocks = self.n_blocks_max
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
         return self.wait()
 
@@ -278,5 +282,5 @@ def _stage_bytes(weighted: bool) -> int:
     n_leaves, slot_bytes = 1 << 7, 12 if weighted else 8
     stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (16 * (8 + 1) + 4) * 8
     leaf = slot_bytes << LEAF_SHIFT
-    merge = BLOCK_THREADS // BUCKET * (2 * (leaf + BUCKET * RECORD_BYTES) + leaf + BUCKET * slot_bytes)
+    merge = BLOCK_THREADS // BUCKET * 2 * (leaf + BUCKET * (slot_bytes + RECORD_BYTES))
     return max(stage, merge)

@@ -1,0 +1,74 @@
+"""Where new edges crowd, and how a stretch of empty leaves gets there.
+
+A hot spot is noticed by what it costs: a window of very many leaves overflows, because the smaller ones around
+one place are all full. It may be a point (ascending keys, one leaf) or a region (one long row). A stretch is
+carried to a point and waits beside it; through a region it goes to and fro, since there every leaf fills up
+(``migration.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import search
+from .arrays import Slots
+
+Key = Any  # np.uint64, as kernels take it
+
+# A window of more than so many leaves that overflows is a hot spot. It stays one for updates of one edge in so
+# many, and longer if it makes use of a stretch.
+CROWDED_LEAVES = 1 << 11
+CALM_SHARE = 16
+# So many edges move for each update while a stretch is carried to a hot spot, up to so many leaves before it.
+CARRIED_PER_UPDATE = 80
+NEAR_LEAVES = 1 << 4
+# A hot spot of so many leaves is a region, in which so many edges an update move.
+REGION_LEAVES = 1 << 10
+PATROLLED_PER_UPDATE = 8
+
+
+class HotSpot:
+    """The hot spot of one array, if it has one."""
+
+    def __init__(self) -> None:
+        self._keys: tuple[Key, Key] | None = None
+        self._updates = 0
+        self._rightwards = False
+
+    @property
+    def there(self) -> bool:
+        return self._keys is not None
+
+    def see(self, low: Key, high: Key, n_edges: int) -> None:
+        """There is one from key ``low`` to key ``high``; one that was there before becomes wider."""
+        self._keys = (low, high) if self._keys is None else (min(low, self._keys[0]), max(high, self._keys[1]))
+        self.stay(n_edges)
+
+    def stay(self, n_edges: int) -> None:
+        """It is still there, if it was."""
+        self._updates = max(self._updates, n_edges // CALM_SHARE)
+
+    def count(self, n_updates: int) -> None:
+        """So many updates went by."""
+        self._updates -= n_updates
+        if self._updates < 0:
+            self._keys = None
+
+    def course(self, slots: Slots) -> tuple[int, int]:
+        """Past how many leaves a stretch must be carried (to the left, if they are fewer than none), and how many
+        edges may move for each update."""
+        assert self._keys is not None
+        first, last = (int(search.find_leaf(slots, key)) for key in self._keys)
+        first = max(1, first)  # the first leaf is never part of a stretch
+        begin, end = slots.stretch_begin, slots.stretch_end
+        inside = first < begin <= last
+        if last - first - inside * (end - begin) > REGION_LEAVES:
+            if end > last:
+                self._rightwards = False
+            elif begin <= first:
+                self._rightwards = True
+            leaves = last + 1 - end if self._rightwards else first - begin
+            return leaves, PATROLLED_PER_UPDATE if inside else CARRIED_PER_UPDATE
+        if last < begin:
+            return min(0, last + NEAR_LEAVES - begin), CARRIED_PER_UPDATE
+        return max(0, first - NEAR_LEAVES - end), CARRIED_PER_UPDATE
