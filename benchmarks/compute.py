@@ -41,8 +41,8 @@ from report import machine, save, show
 from scipy.sparse import csgraph
 
 from graphtide.compute import registry
-from graphtide.compute.engine import Engine
-from graphtide.compute.program import ExternalId, Program, Published
+from graphtide.compute.engine import Engine, ProgramRun
+from graphtide.compute.program import ExternalId, Program, Published, Violation
 from graphtide.daemon.generate import Churn, Updates
 from graphtide.gpma import pma
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, pack, sources
@@ -108,8 +108,11 @@ class Bench:
         out = self.graph.out_rows().degrees[: self.graph.n_vertices]
         self.root = int(self.external(np.array([out.argmax()], np.uint32))[0])
         self.entries = list(self._entries(kinds))
-        # One thread: programs are measured one after the other, not against each other.
-        self.engine = Engine(self.graph, [entry.program for entry in self.entries], self.resolve, threads=1)
+        # An engine each: programs have all cores, one after the other.
+        threads = len(os.sched_getaffinity(0))
+        self._engines = {
+            entry.program.id: Engine(self.graph, [entry.program], self.resolve, threads) for entry in self.entries
+        }
 
     def _entries(self, kinds: Sequence[str]) -> Iterator[Entry]:
         for kind in kinds:
@@ -141,6 +144,21 @@ class Bench:
         took = milliseconds(lambda: changes.append(self.graph.apply(batch, self.index.n_vertices, deletions)))
         return changes[0], took
 
+    def start(self, id: str) -> ProgramRun:
+        """Compute a program from scratch."""
+        (run,) = self._engines[id].start()
+        assert run.error is None, run.error
+        return run
+
+    def refresh(self, change: GraphChange) -> list[ProgramRun]:
+        """Bring all programs up to date, one after the other."""
+        return [run for engine in self._engines.values() for run in engine.refresh(change)]
+
+    def audit(self) -> dict[str, list[Violation]]:
+        """What is wrong with the programs, of those with which anything is."""
+        found = {entry.program.id: entry.program.audit(self.graph) for entry in self.entries}
+        return {id: violations for id, violations in found.items() if violations}
+
     def edges(self) -> Edges:
         """The graph as it is, between dense vertices."""
         arcs = self.graph.export()
@@ -152,7 +170,8 @@ class Bench:
         return int(self.resolve([self.root])[0])
 
     def close(self) -> None:
-        self.engine.close()
+        for engine in self._engines.values():
+            engine.close()
         self.graph.close()
 
     def values(self, program: Program) -> Any:
@@ -304,7 +323,7 @@ def from_scratch(bench: Bench, peers: Peers | None, what: str) -> list[dict[str,
     rows = []
     for entry in bench.entries:
         id = entry.program.id
-        took = float(np.median([bench.engine.start([id])[0].seconds * 1e3 for _ in range(RUNS)]))
+        took = float(np.median([bench.start(id).seconds * 1e3 for _ in range(RUNS)]))
         row = {"graph": what, "program": id, "ms": took, "M arcs/s": bench.graph.n_arcs / took / 1e3}
         rows.append(row | (peers.ratios(id, took) if peers is not None else {}))
     return rows
@@ -328,7 +347,7 @@ def incremental(
     over = dict.fromkeys(seconds, 0)
     for number, (updates, gone) in enumerate(batches):
         change, apply_ms = bench.apply(updates, gone)
-        runs = bench.engine.refresh(change)
+        runs = bench.refresh(change)
         if followers is not None:
             followers.follow(bench, updates)
         if number == 0:
@@ -372,8 +391,8 @@ def measure(
     threads, budget = len(os.sched_getaffinity(0)), arguments.budget
     followers = None
     try:
-        for run in bench.engine.start():
-            assert run.error is None, run.error
+        for entry in bench.entries:
+            bench.start(entry.program.id)
         peers = None if arguments.no_peers else Peers(bench, threads, budget)
         what = f"{what}, {bench.graph.n_vertices:,} vertices, {bench.graph.n_edges:,} edges"
         scratch = from_scratch(bench, peers, what)
@@ -387,7 +406,7 @@ def measure(
             more = incremental(bench, peers, following, fresh, what, some)
             show(f"batches of {some.label}: {what}", [_without(row, "graph", "batch") for row in more])
             rows += more
-        violations = {id: found for id, found in bench.engine.audit().items() if found}
+        violations = bench.audit()
         assert not violations, violations
         print(f"{what}: {time.perf_counter() - started:.0f} s")
         return scratch, rows

@@ -36,6 +36,8 @@ _WORK_SHARE = 2
 _WORK_FLOOR = 1 << 14
 # Trees larger than this are named without sorting their members.
 _SORTED_MAX = 4096
+# Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
+_PASSES_PER_SORT = 8
 # From scratch, components larger than this share find their label by a scan of their own, without sorting.
 _GIANT_SHARE = 64
 _EVIDENCE = 5
@@ -70,6 +72,7 @@ class Components(Program):
         self._n = 0
         self._n_dead = 0
         self._run = 0
+        self._passes = 0
         empty = [np.empty(0, np.uint32) for _ in range(7)]
         self._forest = Forest._make([*empty, np.zeros(2, np.int64)])
         self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
@@ -191,7 +194,13 @@ class Components(Program):
             kernels.list_members(forest, member, members)
             forest.representative[h] = self._order.smallest(members)
             return
+        if self._passes < _PASSES_PER_SORT and self._sorted.must_sort(self._n):
+            self._passes += 1
+            members = np.flatnonzero(forest.handle[: self._n] == h).astype(np.uint32)
+            forest.representative[h] = self._order.smallest(members)
+            return
         # Whatever is left has a larger external id than the one that went.
+        self._passes = 0
         ordered = self._sorted.prepare(self._n)
         begin = self._sorted.position(leaver)
         first = kernels.first_of_handle(forest, ordered, begin, h)

@@ -40,10 +40,14 @@ class SortedVertices:
         self._loose: list[Vertices] = []
         self._n_loose = 0
 
+    def must_sort(self, n_vertices: int) -> bool:
+        """Whether ``prepare`` would sort."""
+        unsorted = n_vertices - self._sorted.size + self._n_loose
+        return unsorted > max(_TAIL_FLOOR, self._sorted.size // _TAIL_SHARE)
+
     def prepare(self, n_vertices: int) -> Vertices:
         """The sorted part, ``NO_VERTEX`` where a vertex was taken out; vertices from its size on are the tail."""
-        unsorted = n_vertices - self._sorted.size + self._n_loose
-        if unsorted > max(_TAIL_FLOOR, self._sorted.size // _TAIL_SHARE):
+        if self.must_sort(n_vertices):
             # The old order first: sorts that use what is sorted already have little to do.
             new = np.arange(self._sorted.size, n_vertices, dtype=np.uint32)
             kept = self._sorted[self._sorted != NO_VERTEX]

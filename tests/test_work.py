@@ -58,14 +58,14 @@ class Invalidated:
 
     def __init__(self, program: PathProgram, monkeypatch: pytest.MonkeyPatch) -> None:
         self.vertices = np.empty(0, np.uint32)
-        trim = program._trim
+        settle = program._settle
 
         def watched(graph, log, lost):  # type: ignore[no-untyped-def]
-            n_lost, edges = trim(graph, log, lost)
-            self.vertices = program._lost[:n_lost].copy()
-            return n_lost, edges
+            n_lost, n_seeds, edges = settle(graph, log, lost)
+            self.vertices = program._loss.queue[:n_lost].copy()
+            return n_lost, n_seeds, edges
 
-        monkeypatch.setattr(program, "_trim", watched)
+        monkeypatch.setattr(program, "_settle", watched)
 
     def forget(self) -> None:
         self.vertices = np.empty(0, np.uint32)
@@ -78,7 +78,7 @@ def test_path_programs_read_in_proportion_to_what_changes(
 ) -> None:
     """At most four times the batch and the rows of what was invalidated or changed, and a thousand edges more;
     and nothing is invalidated that does not depend on a lost support."""
-    monkeypatch.setattr(path_program, "_TRIM_FLOOR", 2**60)  # never start over
+    monkeypatch.setattr(path_program, "_SETTLE_FLOOR", 2**60)  # never start over
     sizes = SIZES * (100 if run_long else 6)
     history = rmat_history(5, directed=directed, scale=SCALE, degree=DEGREE, updates=sizes)
     run = Run(kind, history)
