@@ -6,6 +6,7 @@ import mmap
 import resource
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -540,6 +541,35 @@ def test_an_array_that_shrinks_grows_again_where_edges_come_back() -> None:
         begin -= 1000
         array.apply(EdgeBatch(keys[begin : begin + 1000], np.ones(1000, np.uint8)))
     assert np.array_equal(array.export().keys, np.sort(keys[begin:]))
+    assert array.check() == []
+
+
+@pytest.mark.parametrize("again", ["load", "insert"])
+def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, give_back = threading.Event(), columns.Columns.give_back
+
+    def slowly(self: columns.Columns, first: int, last: int) -> bool:
+        begun.set()
+        time.sleep(0.01)
+        return give_back(self, first, last)
+
+    monkeypatch.setattr(columns.Columns, "give_back", slowly)
+    monkeypatch.setattr(columns, "_PIECE_LEAVES", 64)
+    array = loaded(200_000, 1 << 14, seed=48)
+    edges = array.export()
+    keys = np.random.default_rng(49).permutation(edges.keys)
+    n_leaves, begin = array._layout.n_leaves, 0
+    while array._layout.n_leaves == n_leaves:
+        array.apply(deleted(keys[begin : begin + 1000]))
+        begin += 1000
+    if array._columns.memory is not None:
+        assert begun.wait(10)
+    if again == "load":
+        array.load(edges)
+    else:
+        array.apply(EdgeBatch(keys[:begin], np.ones(begin, np.uint8)))
+    time.sleep(0.03)
+    assert np.array_equal(array.export().keys, edges.keys)
     assert array.check() == []
 
 
