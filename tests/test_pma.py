@@ -261,6 +261,15 @@ def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
         assert array.has_edge(array.export().keys).all()
         array.load(array.export())
         array.apply(EdgeBatch(array.export().keys, np.zeros(array.n_edges, np.uint8)))
+        with thresholds(crowded=16):
+            array = PackedMemoryArray(weighted=weighted, threads=2)
+            array.ensure_vertices(300)
+            for step in range(150):
+                array.apply(EdgeBatch.of(np.full(200, 77), 2**20 - 200 * step + np.arange(200)))
+            assert array._hot_spot.there
+            keys = rng.permutation(array.export().keys)
+            for begin in range(0, keys.size, 500):
+                array.apply(deleted(keys[begin : begin + 500]))
     assert {kernel: len(kernel.signatures) for kernel in kernels} == before
     assert len(kernels) > 15
 
