@@ -40,7 +40,7 @@ from .invariants import (
     wrong_stretch,
     wrong_windows,
 )
-from .layout import FILL, LEAF_SHIFT, SHARE_FULL, Layout
+from .layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
@@ -153,6 +153,7 @@ class PackedMemoryArray:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
         other = self._other_columns(layout)
+        self._pages.stop()
         if other is not None:
             self._columns = other
         else:
@@ -160,6 +161,7 @@ class PackedMemoryArray:
         self._columns.prefer_large_pages(layout.n_leaves)
         self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
         self._n_windows = 0
+        self._hot_spot = HotSpot()
         self._rows.degrees[:] = 0
         spread.count_degrees(keys, self._rows.degrees)
         spread.load(keys, weights, self._slots, self._rows.leaf)
@@ -523,13 +525,16 @@ class PackedMemoryArray:
         return moved
 
     def _close_stretch(self) -> int:
-        """Spread the leaves before a narrow stretch over it; returns the slots written."""
+        """Spread some leaves before a narrow stretch over it, if they have the keys; returns the slots written."""
         slots, n_leaves = self._slots, self._slots.counts.size
-        end = slots.stretch_end
-        begin = max(0, slots.stretch_begin - (end - slots.stretch_begin))
+        end, width = slots.stretch_end, slots.stretch_end - slots.stretch_begin
+        begin = max(0, slots.stretch_begin - 2 * width)
+        edges = int(slots.counts[begin:end].sum())
+        if edges < LEAF_LEAST * (end - begin):
+            return 0
         merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, slots.stretch_begin, end)
         self._slots = self._columns.slots(n_leaves)
-        return int(slots.counts[begin:end].sum())
+        return edges
 
     def _way(self) -> tuple[int, int, int]:
         """Where the stretch goes; past how many leaves, where it is carried; and how many edges an update."""

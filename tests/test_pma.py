@@ -6,6 +6,7 @@ import mmap
 import resource
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -260,6 +261,15 @@ def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
         assert array.has_edge(array.export().keys).all()
         array.load(array.export())
         array.apply(EdgeBatch(array.export().keys, np.zeros(array.n_edges, np.uint8)))
+        with thresholds(crowded=16):
+            array = PackedMemoryArray(weighted=weighted, threads=2)
+            array.ensure_vertices(300)
+            for step in range(150):
+                array.apply(EdgeBatch.of(np.full(200, 77), 2**20 - 200 * step + np.arange(200)))
+            assert array._hot_spot.there
+            keys = rng.permutation(array.export().keys)
+            for begin in range(0, keys.size, 500):
+                array.apply(deleted(keys[begin : begin + 500]))
     assert {kernel: len(kernel.signatures) for kernel in kernels} == before
     assert len(kernels) > 15
 
@@ -540,6 +550,35 @@ def test_an_array_that_shrinks_grows_again_where_edges_come_back() -> None:
         begin -= 1000
         array.apply(EdgeBatch(keys[begin : begin + 1000], np.ones(1000, np.uint8)))
     assert np.array_equal(array.export().keys, np.sort(keys[begin:]))
+    assert array.check() == []
+
+
+@pytest.mark.parametrize("again", ["load", "insert"])
+def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, give_back = threading.Event(), columns.Columns.give_back
+
+    def slowly(self: columns.Columns, first: int, last: int) -> bool:
+        begun.set()
+        time.sleep(0.01)
+        return give_back(self, first, last)
+
+    monkeypatch.setattr(columns.Columns, "give_back", slowly)
+    monkeypatch.setattr(columns, "_PIECE_LEAVES", 64)
+    array = loaded(200_000, 1 << 14, seed=48)
+    edges = array.export()
+    keys = np.random.default_rng(49).permutation(edges.keys)
+    n_leaves, begin = array._layout.n_leaves, 0
+    while array._layout.n_leaves == n_leaves:
+        array.apply(deleted(keys[begin : begin + 1000]))
+        begin += 1000
+    if array._columns.memory is not None:
+        assert begun.wait(10)
+    if again == "load":
+        array.load(edges)
+    else:
+        array.apply(EdgeBatch(keys[:begin], np.ones(begin, np.uint8)))
+    time.sleep(0.03)
+    assert np.array_equal(array.export().keys, edges.keys)
     assert array.check() == []
 
 
