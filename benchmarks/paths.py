@@ -119,7 +119,7 @@ def deletion(churn: Churn, chosen: npt.NDArray[np.int64]) -> Updates:
 
 def crossover(bench: Bench, churn: Churn) -> list[dict[str, Any]]:
     """One row per change and program: a refresh that never gives up, and a fresh start."""
-    path_program.SETTLE_SHARE = dict.fromkeys(path_program.SETTLE_SHARE, 1e-9)
+    path_program.SETTLE_SHARE = dict.fromkeys(path_program.SETTLE_SHARE, 1e9)
     rows = []
     for what, updates in changes_to_settle(churn):
         change = bench.apply(updates)

@@ -8,9 +8,11 @@
 
 Every rate stands beside a baseline from the same run: a batch sorted and merged into a new CSR by NumPy, a
 CSR of the same edges for scans, a plain memory copy for bandwidth. Batches are timed one by one: the median,
-and the worst against it (growth of the array is in there). "share of copy": the bytes that a batch cannot
-avoid to move (itself, its report, each leaf that it falls into, read and written) in its time, against the copy.
-"stages": the kernels' shares of the second batch.
+and how many times longer slow ones take (growing and shrinking are in there): one in a hundred, one in a thousand,
+the worst. "worst CPU": the same by the time that the calling thread was on a core. "floor": the same of memory
+copies of the batch's length, for as long, which is what the machine does to any work. "share of copy": the bytes
+that a batch cannot avoid to move (itself, its report, each leaf that it falls into, read and written) in its time,
+against the copy. "stages": the kernels' shares of the second batch.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def rebuild_seconds(graph: Graph, n: int, repeats: int) -> float:
 
 
 def phases(graph: Graph, batches: list[int]) -> list[Row]:
-    """Device time by kernel of the ways that sort nothing, from events around each launch."""
+    """Device time by kernel of the ways that sort nothing, medians from events around each launch."""
     array = graph.array()
     names = {kernel.kernel.ptr: kernel.name for kernel in array._pipeline._kernels}
     launcher = array._pipeline._launcher
@@ -180,20 +180,23 @@ def phases(graph: Graph, batches: list[int]) -> list[Row]:
         if n > graph.pool.size:
             continue
         batch = batch_of(graph, graph.fresh(n), True)
-        for step in range(WARM_UP + 1):
-            if step == WARM_UP:
+        for step in range(WARM_UP + times_of(n, 5)):
+            if step >= WARM_UP:
                 launcher.start, launcher.start_cooperative = map(recorded, plain)
             array.apply(batch)
             launcher.start, launcher.start_cooperative = plain
             array.apply(inverse(graph, batch))
         array.stream.synchronize()
-        seconds = [(name, cupy.cuda.get_elapsed_time(start, end)) for name, start, end in events]
-        total = sum(took for _, took in seconds)
+        seconds: dict[str, list[float]] = {}
+        for name, start, end in events:
+            seconds.setdefault(name, []).append(cupy.cuda.get_elapsed_time(start, end))
+        events.clear()
         if not seconds:
             continue
-        text = ", ".join(f"{name} {took / total:.0%}" for name, took in seconds)
+        medians = {name: median(times) for name, times in seconds.items()}
+        total = sum(medians.values())
+        text = ", ".join(f"{name} {took / total:.0%}" for name, took in medians.items())
         rows.append({"scale": graph.scale, "batch": n, "kernels us": total * 1e3, "shares": text})
-        events.clear()
     return rows
 
 

@@ -6,7 +6,7 @@ import itertools
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import ModuleType
@@ -66,11 +66,12 @@ def copy_bandwidth() -> dict[str, float]:
 
 
 def measure(kind: str, stream: Stream, batch: int, seconds: float, copy_gbs: float) -> dict[str, Any] | None:
-    """Rates of a stream: the median batch, the worst against it, where the time goes; None if it is too short.
+    """Rates of a stream: the median batch, the slow ones against it, where the time goes; None if it is too short.
 
     The first batch after each loading is not timed (it takes the work memory), and the second shows the stages.
     """
     times: list[float] = []
+    cpu_times: list[float] = []
     stages: dict[str, float] = {}
     traffic = 0
     for _ in range(ROUNDS_MAX):
@@ -83,9 +84,11 @@ def measure(kind: str, stream: Stream, batch: int, seconds: float, copy_gbs: flo
                     with stage_times() as stages:
                         graph.apply(updates, stream.n_vertices)
                     continue
+                cpu_before = time.thread_time()
                 took = timed(lambda updates=updates: graph.apply(updates, stream.n_vertices))
                 if i > 0:
                     times.append(took)
+                    cpu_times.append(time.thread_time() - cpu_before)
                 if sum(times) > seconds and len(times) >= TIMED_MIN:
                     break
             if i < 2:
@@ -100,13 +103,40 @@ def measure(kind: str, stream: Stream, batch: int, seconds: float, copy_gbs: flo
         "batches": len(times),
         "median ms": median * 1e3,
         "M updates/s": batch / median / 1e6,
-        "worst / median": max(times) / median,
+        **slow_shares(times),
+        "worst CPU / median": max(cpu_times) / statistics.median(cpu_times),
+        **{f"floor: {name}": share for name, share in slow_shares(noise_floor(median, sum(times))).items()},
         "GB/s": traffic / median / 1e9,
         "share of copy": traffic / median / 1e9 / copy_gbs,
         "stages": described(stages),
         "stages by kernel": {name: seconds / sum(stages.values()) for name, seconds in stages.items()},
         "slot bytes": slots,
     }
+
+
+def slow_shares(times: Sequence[float]) -> dict[str, float]:
+    """How many times longer than the median the slow ones take."""
+    median, p99, most, worst = np.quantile(times, (0.5, 0.99, 0.999, 1))
+    return {"p99": p99 / median, "p99.9": most / median, "worst": worst / median}
+
+
+def noise_floor(each: float, seconds: float) -> list[float]:
+    """The times of equal pieces of work, memory copies of about ``each`` seconds, repeated for so many seconds.
+
+    What their slow ones take above the median is the machine's doing: another's turn, an interrupt, a migration.
+    """
+    source = np.ones(1 << 17)
+    target = np.zeros_like(source)
+    copies = max(1, round(each / statistics.median(timed(lambda: np.copyto(target, source)) for _ in range(20))))
+
+    def work() -> None:
+        for _ in range(copies):
+            np.copyto(target, source)
+
+    times: list[float] = []
+    while sum(times) < seconds or len(times) < TIMED_MIN:
+        times += [timed(work) for _ in range(TIMED_MIN)]
+    return times
 
 
 def bytes_touched(graph: Graph, batch: EdgeBatch) -> int:

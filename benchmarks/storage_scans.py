@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphtide.gpma.edges import EdgeList, Vertices, Weights, destinations
-from graphtide.gpma.rows import LOW, RowView, first_slot
+from graphtide.gpma.layout import LEAF_SHIFT, LEAF_SLOTS
+from graphtide.gpma.rows import LOW, RowView
 
 Offsets = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float32]
@@ -34,20 +35,22 @@ class Csr:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _multiply_rows(rows: RowView, x: Values, y: Values) -> None:
-    """y[u] = sum of x[v] over the row of u."""
+    """y[u] = sum of x[v] over the row of u. Each row begins where the one before it ended."""
     keys, counts, degrees = rows.keys, rows.counts, rows.degrees
+    leaf, slot, end = np.int64(0), np.int64(0), np.int64(counts[0])
     for u in range(y.size):
         total = np.float32(0)
-        remaining = np.int64(degrees[u])
-        if remaining:
-            leaf, slot = first_slot(rows, u)
-            while remaining > 0:
-                end = min((leaf << rows.leaf_shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    total += x[np.uintp(keys[np.uintp(i)] & LOW)]
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << rows.leaf_shift
+        remaining = np.int64(degrees[np.uintp(u)])
+        while remaining > 0:
+            while slot == end:
+                leaf += 1
+                slot = leaf << LEAF_SHIFT
+                end = slot + np.int64(counts[np.uintp(leaf)])
+            stop = min(end, slot + remaining)
+            for i in range(slot, stop):
+                total += x[np.uintp(keys[np.uintp(i)] & LOW)]
+            remaining -= stop - slot
+            slot = stop
         y[u] = total
 
 
@@ -64,18 +67,20 @@ def _multiply_csr(offsets: Offsets, neighbors: Vertices, x: Values, y: Values) -
 def _multiply_weighted_rows(rows: RowView, x: Values, y: Values) -> None:
     """y[u] = sum of weight * x[v] over the row of u."""
     keys, weights, counts, degrees = rows.keys, rows.weights, rows.counts, rows.degrees
+    leaf, slot, end = np.int64(0), np.int64(0), np.int64(counts[0])
     for u in range(y.size):
         total = np.float32(0)
-        remaining = np.int64(degrees[u])
-        if remaining:
-            leaf, slot = first_slot(rows, u)
-            while remaining > 0:
-                end = min((leaf << rows.leaf_shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    total += weights[np.uintp(i)] * x[np.uintp(keys[np.uintp(i)] & LOW)]
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << rows.leaf_shift
+        remaining = np.int64(degrees[np.uintp(u)])
+        while remaining > 0:
+            while slot == end:
+                leaf += 1
+                slot = leaf << LEAF_SHIFT
+                end = slot + np.int64(counts[np.uintp(leaf)])
+            stop = min(end, slot + remaining)
+            for i in range(slot, stop):
+                total += weights[np.uintp(i)] * x[np.uintp(keys[np.uintp(i)] & LOW)]
+            remaining -= stop - slot
+            slot = stop
         y[u] = total
 
 
@@ -90,13 +95,15 @@ def _multiply_weighted_csr(offsets: Offsets, neighbors: Vertices, weights: Weigh
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _sum_rows(rows: RowView) -> np.uint64:
-    """The sum of all heads, leaf by leaf."""
+    """The sum of all heads, leaf by leaf: all slots of each, so that a leaf is a few vector instructions."""
     keys, counts = rows.keys, rows.counts
     total = np.uint64(0)
     for leaf in range(counts.size):
-        begin = leaf << rows.leaf_shift
-        for i in range(begin, begin + np.int64(counts[leaf])):
-            total += keys[np.uintp(i)] & LOW
+        begin, count = np.uintp(leaf << LEAF_SHIFT), np.int64(counts[np.uintp(leaf)])
+        part = np.uint64(0)
+        for i in range(LEAF_SLOTS):
+            part += (keys[begin + np.uintp(i)] & LOW) if i < count else np.uint64(0)
+        total += part
     return total
 
 

@@ -97,13 +97,14 @@ SUM_ALLOWANCE = 1.25
 SUM_SHARE_MIN = 0.1
 # The first threshold of pushes, in multiples of the bound.
 LEVEL = 4.0
-# An edge costs about so many times as much in a push as in a dense pass, where a vertex costs as much as so many
-# edges;
-PUSH_COST = 4
-PASS_VERTEX = 6
-# pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
+# Dense passes take over where pushing what is due costs more than this part of a pass: an edge of a push costs
+# about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
+# (Both are measured by ``benchmarks/walks.py``.)
+PUSH_COST = 3
+PASS_VERTEX = 2
+# Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
-# Pushes that cost more than this many edges are divided between two threads.
+# Sweeps that cost more than this many edges, more than half a millisecond, are divided between two threads.
 PUSH_ALONE = 1 << 17
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.

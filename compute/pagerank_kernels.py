@@ -78,8 +78,8 @@ _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
 
-# Starting a push costs as much as pushing along so many edges.
-PUSH_EDGES = 36
+# Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
+PUSH_EDGES = 48
 
 _ONE = np.uint64(1)
 

@@ -37,9 +37,10 @@ from .program import Answer, Column, ExternalId, Parameter, Program, Published, 
 _HALF = np.uint64(32)
 _NO_PARENT = np.uint64(NO_VERTEX)
 
-# Settling is given up, in favour of a fresh start, when it has read this share of all arcs (with weights, without;
-# and this floor): 1 / 4 and 1 / 8.
-SETTLE_SHARE = {True: 4, False: 8}
+# Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
+# without (and this floor). A refresh that goes on costs as much as a fresh start at shares of 0.6 (SSSP), 0.9
+# (SSWP) and 0.2 (BFS; benchmarks/paths.py --crossover, RMAT scale 18); what was done until then is lost.
+SETTLE_SHARE = {True: 0.4, False: 0.125}
 _SETTLE_FLOOR = 4096
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
@@ -231,7 +232,7 @@ class PathProgram(Program):
 
     def _settle(self, graph: Graph, log: Log, lost: Keys) -> tuple[int, int, int]:
         """Settle the loss of these entries' support: (vertices in ``self._loss``, seeds, edges read)."""
-        edges_max = max(_SETTLE_FLOOR, int(graph.n_arcs / SETTLE_SHARE[self.needs_weights]))
+        edges_max = max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs))
         n_lost, n_seeds, edges = self._kernels.settle(
             self._word,
             log,

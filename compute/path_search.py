@@ -92,11 +92,13 @@ def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-unt
 
 
 @template
-def level_pull(word, role, in_, n, bits, front, next_front, cursor):  # type: ignore[no-untyped-def]
+def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier: (found, edges read).
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
-    A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap.
+    A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
+    that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
+    numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
     """
     keys, counts, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
     edges = np.int64(0)
@@ -107,12 +109,19 @@ def level_pull(word, role, in_, n, bits, front, next_front, cursor):  # type: ig
             return found, edges
         stop = min(begin + _SWEEP_PIECE, n)
         next_front[begin >> 6 : (stop + 63) >> 6] = np.uint64(0)
-        for v in range(begin, stop):
-            if word[v] != UNREACHED:
-                continue
+        piece = begin // _SWEEP_PIECE
+        end_waiting = begin + left[piece]
+        if left[piece] < 0:
+            end_waiting = begin
+            for v in range(begin, stop):
+                waiting[end_waiting] = v
+                end_waiting += np.int64(word[v] == UNREACHED) & np.int64(degrees[v] > 0)
+        kept = begin
+        for k in range(begin, end_waiting):
+            v = np.int64(waiting[k])
+            waiting[kept] = v
+            kept += 1
             remaining = np.int64(degrees[v])
-            if remaining == 0:
-                continue
             leaf, slot = first_slot(in_, int(v))
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
@@ -125,18 +134,21 @@ def level_pull(word, role, in_, n, bits, front, next_front, cursor):  # type: ig
                         role[u] = PARENT
                         next_front[v >> 6] |= _ONE << np.uint64(v & 63)
                         found += 1
+                        kept -= 1
                         remaining = np.int64(0)
                         break
                 edges += i - slot
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << shift
+        left[piece] = kept - begin
 
 
 @template
 def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
     cursor = np.zeros(1, np.int64)
+    left = np.empty(n // _SWEEP_PIECE + 1, np.int64)
     totals = np.zeros((threads, 16), np.int64)
     tail = np.int64(0)
     ahead = np.int64(0)
@@ -170,6 +182,8 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
         for k in range(head, tail):
             u = np.uint64(queue[k])
             front[u >> np.uint64(6)] |= _ONE << (u & np.uint64(63))
+        for k in range(left.size):
+            left[k] = -1
         awake = tail - head
         before = np.int64(0)
         while awake > 0 and (awake >= before or awake * _PUSH_SHARE > n):
@@ -179,7 +193,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             before = awake
             cursor[0] = 0
             for t in nb.prange(threads):
-                found, read = pull_level(word, role, in_, n, bits, front, next_front, cursor)
+                found, read = pull_level(word, role, in_, n, bits, front, next_front, queue, left, cursor)
                 totals[t, 0] = found
                 totals[t, 1] = read
             awake = np.int64(0)
@@ -192,10 +206,12 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             front, next_front = next_front, front
         head = np.int64(0)
         tail = np.int64(0)
-        for v in range(n):
-            if (front[v >> 6] >> np.uint64(v & 63)) & _ONE:
-                queue[tail] = v
-                tail += 1
+        for k in range(front.size):
+            if front[k] != 0:
+                for v in range(k << 6, min((k + 1) << 6, n)):
+                    if (front[k] >> np.uint64(v & 63)) & _ONE:
+                        queue[tail] = v
+                        tail += 1
         # What is left is small, and pulling again would cost a pass over all vertices: push to the end.
         ahead = np.int64(0)
         unexplored = np.int64(1 << 62)
@@ -249,7 +265,7 @@ def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
 
 
 @template
-def expand_near(word, role, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
+def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
     """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
@@ -278,7 +294,6 @@ def expand_near(word, role, stamp, vertices, run, out, near, n_near, piece, pile
                 continue
             edges += remaining
             pushed += 1
-            improved = False
             leaf, slot = first_slot(out, int(u))
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
@@ -292,7 +307,6 @@ def expand_near(word, role, stamp, vertices, run, out, near, n_near, piece, pile
                         if seen != head:
                             head = seen
                             continue
-                        improved = True
                         if np.int64(stamp[v]) != run and np.int64(exchange(stamp, v, np.uint32(run))) != run:
                             own_log[k_log] = v
                             k_log += 1
@@ -316,8 +330,6 @@ def expand_near(word, role, stamp, vertices, run, out, near, n_near, piece, pile
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << shift
-            if improved:
-                role[u] = PARENT
     publish(own_near, k_near, next_near, cursor, NEAR_END)
     publish(own_far, k_far, far, cursor, FAR_END)
     publish(own_log, k_log, vertices, cursor, LOG_END)
@@ -413,14 +425,14 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
             ahead = np.int64(0)
             if active == 1:
                 read, done = expand(
-                    word, role, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, 0
+                    word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, 0
                 )
                 edges += read
                 pushed += done
             else:
                 for t in nb.prange(active):
                     read, done = expand(
-                        word, role, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t
+                        word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t
                     )
                     tally[t, 0] = read
                     tally[t, 1] = done
@@ -430,6 +442,12 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
             n_near = cursor[NEAR_END]
             near, next_near = next_near, near
         n_far = cursor[FAR_END]
+    for k in range(cursor[LOG_END]):
+        if k + AHEAD < cursor[LOG_END]:
+            prefetch(word, np.int64(vertices[k + AHEAD]))
+        parent = word[vertices[k]] & _LOW
+        if parent != _LOW:
+            role[parent] = PARENT
     for k in range(log.counted[0], cursor[LOG_END]):
         old[k] = UNREACHED
     log.counted[0] = cursor[LOG_END]

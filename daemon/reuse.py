@@ -13,8 +13,8 @@ read
    the id in an epoch before, or looked it up, is gone.
 4. The id is free, and the next new vertex gets it. To everything below this is a dead vertex that came back.
 
-It begins when dead vertices are a certain share, and goes in pieces. Nothing of it is saved: after a restart every
-dead vertex is free.
+It begins when dead vertices are a certain share, or there is little room for others, and goes in pieces. Nothing
+of it is saved: after a restart every dead vertex is free.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class IdReuse:
         wanted = max(
             DEAD_MIN, self._index.n_vertices // DEAD_SHARE, self._waiting_updates // LOOKED_THROUGH_PER_ID
         )
-        if self._leaving is None and self._n_dead > wanted:
+        if self._leaving is None and self._n_dead > min(wanted, self._index.room // 2):
             self._begin_to_leave()
 
     def memory_bytes(self) -> int:

@@ -48,6 +48,7 @@ its length in bytes."""
 Counts = npt.NDArray[np.int64]
 
 _BLOCK = 128
+_AHEAD = 16
 _ONE = np.uint64(1)
 
 
@@ -453,6 +454,8 @@ def copy_strings(
             place = places[dense[i]]
             if np.int64(place >> LENGTH_BITS) != first:
                 break
+            if i + _AHEAD < dense.size:
+                prefetch(arena, np.int64(places[dense[i + _AHEAD]] >> LENGTH_BITS))
             length = np.int64(place & LENGTH)
             to_places[dense[i]] = (np.uint64(end + first - begin) << LENGTH_BITS) | np.uint64(length)
             first += length

@@ -105,6 +105,11 @@ class VertexIndex:
         return self._growing.free
 
     @property
+    def room(self) -> int:
+        """How many new ids are still allowed."""
+        return self._vertices_max - self.n_vertices + self.free_vertices.size
+
+    @property
     def generation(self) -> int:
         """Rises whenever the arrays are replaced by larger ones."""
         return int(self._table.header[GENERATION])
@@ -252,12 +257,12 @@ class VertexIndex:
 
     def _check_room(self, ids: IdColumn) -> None:
         """Refuse a batch that would pass the limit; counting exactly only where it could."""
-        taken = self.n_vertices - self.free_vertices.size
-        if taken + len(ids) <= self._vertices_max:
+        if len(ids) <= self.room:
             return
         new = ids[self._table.lookup(ids, self.n_vertices) == NO_VERTEX]
         n_new = len(set(new.to_list())) if isinstance(new, StringColumn) else np.unique(new).size
-        if taken + n_new > self._vertices_max:
+        if n_new > self.room:
+            taken = self._vertices_max - self.room
             raise OverflowError(f"{n_new} new vertices beside {taken} would pass the {self._vertices_max} allowed")
 
 

@@ -1,8 +1,9 @@
 """Which vertices exist, and what operations on vertices among edge updates come to.
 
-A vertex keeps its dense id when it is deleted: it is *dead* until an insert names it again. So a batch with
-operations on vertices is, for the storage, a plain batch of edges: the stored edges of a deleted vertex are
-deleted first, and what the batch said of its edges before the deletion is left out.
+A vertex keeps its dense id when it is deleted: the id is *dead* until an insert names it again, and whether it
+then is the same vertex or another one makes no difference here, nor to programs: it is one without edges. So a
+batch with operations on vertices is, for the storage, a plain batch of edges: the stored edges of a deleted
+vertex are deleted first, and what the batch said of its edges before the deletion is left out.
 """
 
 from __future__ import annotations

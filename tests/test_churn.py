@@ -25,7 +25,7 @@ RINGS, SIZE = 20, 50
 """A record makes so many rings of so many vertices, and takes away those of ``ALIVE`` records before."""
 ALIVE = 3
 PER_RECORD = RINGS * SIZE
-RECORDS = 120
+RECORDS = 80
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -16,6 +16,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
+from graphtide.compute import registry
 from graphtide.compute.audit import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.daemon import dead_letters
@@ -409,6 +410,62 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     assert newest is not None
     assert newest.epoch == (1, 1)
     assert safe == [{P: 7}]
+
+
+def test_ids_are_held_while_a_checkpoint_is_written_or_a_program_stands_still(
+    tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What either has of an epoch names vertices that may have died since."""
+    held: list[bool] = []
+    stub: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        unit="records",
+        flush=lambda: None,
+        publish=lambda _: None,
+        memory_bytes=lambda: 0,
+        published=lambda item, change, alive, *, hold: held.append(hold),
+    )
+    index, queue, store = VertexIndex.create("int"), PreparedQueue(100), CheckpointStore(tmp_path)
+    index.insert(np.arange(40))
+    program = registry.make_program("components", None, {}, index)
+    engine = Engine(graph, [program], index.lookup)  # type: ignore[arg-type]
+    pipeline = Pipeline(
+        graph=graph, index=index, reuse=stub, engine=engine, queue=queue, source=stub, dead_letters=stub,
+        store=store, link=stub, metrics=Metrics(), gate=StorageGate(), position=Position(1), identity={},
+        program_specs={"components": {}}, updates_max=10, linger_s=0, checkpoint_interval_s=0,
+        on_checkpoint=lambda _: None, background_audit=no_audit(graph, engine),
+    )  # fmt: skip
+    may_write = threading.Event()
+    real_write = store.write
+
+    def write(*arguments: Any) -> int:
+        may_write.wait(10)
+        return real_write(*arguments)
+
+    def epoch(vertex: int) -> None:
+        block = UpdateBlock(np.array([vertex]), np.array([0]), np.ones(1, np.uint8), None, 0)
+        dense, nothing = dense_batch(block, index), np.empty(0, np.int64)
+        pipeline._epoch([Prepared([dense], 1, index.n_vertices, {}, nothing, nothing)])
+
+    monkeypatch.setattr(store, "write", write)
+    pipeline.start(frozenset())
+    epoch(1)
+    assert held == [False]
+    pipeline.checkpoints.step()  # begins
+    while not pipeline.checkpoints.writing:
+        pipeline.checkpoints.step()
+    epoch(2)
+    assert held.pop()
+    may_write.set()
+    pipeline.close()
+    epoch(3)
+    assert not held.pop()
+    monkeypatch.setattr(program, "refresh", full_disk)
+    epoch(4)
+    epoch(5)
+    assert held[-2:] == [True, True]
+    engine.close()
+    store.close()
 
 
 # -- what the pipeline counts ---------------------------------------------------------------------------------

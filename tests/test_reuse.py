@@ -21,7 +21,7 @@ from graphtide.daemon.ingest import Prepared, concatenate, dense_batch
 from graphtide.daemon.records import UpdateBlock
 from graphtide.daemon.reuse import IdReuse
 from graphtide.gpma import id_table, slots
-from graphtide.gpma.edges import NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
+from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
 from graphtide.gpma.ids import IdColumn, StringColumn
 from graphtide.gpma.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
@@ -68,12 +68,20 @@ class Saving:
 class World:
     """Everything of the daemon that knows dense ids, in one thread, in any order that its threads might take."""
 
-    def __init__(self, seed: int, *, kind: Kind = "int", directed: bool = True, programs: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        kind: Kind = "int",
+        directed: bool = True,
+        programs: bool = True,
+        vertices_max: int = MAX_VERTICES,
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         self.kind: Kind = kind
         self.directed = directed
         self.requests: list[Request] = []
-        self.index = VertexIndex.create(kind)
+        self.index = VertexIndex.create(kind, vertices_max=vertices_max)
         self.graph = Graph(directed=directed)
         self.model = NaiveGraph(directed)
         self.begin(programs=programs)
@@ -380,6 +388,17 @@ def test_few_dead_vertices_are_left_alone() -> None:
     world.reuse.step()
     world.reuse.step()
     assert world.index.free_vertices.size == 4_100
+    world.close()
+
+
+def test_where_there_is_little_room_few_dead_vertices_are_not_left_alone() -> None:
+    world = World(1, programs=False, vertices_max=100)
+    for number in range(500):
+        world.ingest([(Op.INSERT_VERTEX, number, 0, 0), (Op.DELETE_VERTEX, number - 20, 0, 0)])
+        world.epoch()
+        world.reuse.step()
+    assert len(world.model.alive) == 20
+    assert world.graph.n_vertices <= 100
     world.close()
 
 
