@@ -151,6 +151,7 @@ class PackedMemoryArray:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
         other = self._other_columns(layout)
+        self._pages.stop()
         if other is not None:
             self._columns = other
         else:
@@ -467,6 +468,7 @@ class PackedMemoryArray:
             return 0
         merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, stretch_begin)
         self._shrinks = True
+        self._carried = False
         self._edges_left = before + edges
         self._patient_until = 0
         self._n_windows = 0
@@ -520,13 +522,20 @@ class PackedMemoryArray:
         return moved
 
     def _close_stretch(self) -> int:
-        """Spread the leaves before a narrow stretch over it; returns the slots written."""
+        """Spread the leaves around a narrow stretch over it, as few as can fill it; returns the slots written."""
         slots, n_leaves = self._slots, self._slots.counts.size
-        end = slots.stretch_end
-        begin = max(0, slots.stretch_begin - (end - slots.stretch_begin))
-        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, slots.stretch_begin, end)
+        reach = slots.stretch_end - slots.stretch_begin
+        begin, end, edges = slots.stretch_begin, slots.stretch_end, 0
+        # Leaves may be sparse there, or few. All leaves together are dense enough.
+        while edges < migration.SHARE_MIN * (end - begin) and end - begin < n_leaves:
+            begin = max(0, slots.stretch_begin - reach)
+            if begin == 0:
+                end = min(n_leaves, slots.stretch_end + reach)
+            edges = int(slots.counts[begin:end].sum(dtype=np.int64))
+            reach *= 2
+        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, end)
         self._slots = self._columns.slots(n_leaves)
-        return int(slots.counts[begin:end].sum())
+        return edges
 
     def _way(self) -> tuple[int, int, int]:
         """Where the stretch goes; past how many leaves, where it is carried; and how many edges an update."""

@@ -407,6 +407,24 @@ def test_growth_goes_on_in_order_whatever_comes(shape: str, threads: int, crowde
     assert migrating >= 3 * begun
 
 
+def test_a_stretch_that_narrows_at_the_beginning_leaves_no_leaf_empty() -> None:
+    """Keys below all others, falling: the stretch is carried to the first leaves, which cannot fill it."""
+    rng = np.random.default_rng(19)
+    with thresholds(crowded=32), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STRETCH_LEAVES_MIN", 32)
+        array = PackedMemoryArray(weighted=False)
+        array.ensure_vertices(100)
+        model = np.unique(pack(rng.integers(50, 100, 4000), rng.integers(0, 2**31, 4000)))
+        array.load(EdgeList(model, None))
+        for step in range(120):
+            keys = np.unique(rng.integers(2**37 - 400 * (step + 2), 2**37 - 400 * step, 10).astype(np.uint64))
+            array.apply(EdgeBatch(keys, np.ones(keys.size, np.uint8)))
+            model = np.union1d(model, keys)
+            assert array.check() == [], step
+            assert np.array_equal(array.export().keys, model)
+            assert array.has_edge(model).all()
+
+
 def test_no_batch_pays_for_growth() -> None:
     array = loaded(400_000, 1 << 14, seed=16)
     rng = np.random.default_rng(17)
@@ -582,6 +600,33 @@ def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
     array._pages.stop()
     assert array.check() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
+def test_pages_given_back_are_not_those_of_a_new_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go = threading.Event()
+    give_back = columns.Columns.give_back
+
+    def late(self: columns.Columns, first: int, last: int) -> bool:
+        may_go.wait()
+        return give_back(self, first, last)
+
+    monkeypatch.setattr(columns.Columns, "give_back", late)
+    monkeypatch.setattr(columns, "_PIECE_LEAVES", 64)
+    edges = loaded(60_000, 1 << 10, seed=44).export()
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(1 << 10)
+    array.load(EdgeList(edges.keys, None))
+    begin = 0
+    while array._pages.done:
+        array.apply(deleted(edges.keys[begin : begin + 500]))
+        begin += 500
+    threading.Timer(0.2, may_go.set).start()
+    array.load(EdgeList(edges.keys, None))
+    may_go.wait()
+    array.close()
+    assert array.check() == []
+    assert np.array_equal(array.export().keys, edges.keys)
 
 
 def test_a_migration_waits_for_its_pages_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
