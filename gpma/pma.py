@@ -472,6 +472,7 @@ class PackedMemoryArray:
             return 0
         merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, stretch_begin)
         self._shrinks = True
+        self._carried = False
         self._edges_left = before + edges
         self._patient_until = 0
         self._n_windows = 0

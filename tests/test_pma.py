@@ -417,6 +417,24 @@ def test_growth_goes_on_in_order_whatever_comes(shape: str, threads: int, crowde
     assert migrating >= 3 * begun
 
 
+def test_a_stretch_that_narrows_at_the_beginning_leaves_no_leaf_empty() -> None:
+    """Keys below all others, falling: the stretch is carried to the first leaves, which cannot fill it."""
+    rng = np.random.default_rng(19)
+    with thresholds(crowded=32), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STRETCH_LEAVES_MIN", 32)
+        array = PackedMemoryArray(weighted=False)
+        array.ensure_vertices(100)
+        model = np.unique(pack(rng.integers(50, 100, 4000), rng.integers(0, 2**31, 4000)))
+        array.load(EdgeList(model, None))
+        for step in range(120):
+            keys = np.unique(rng.integers(2**37 - 400 * (step + 2), 2**37 - 400 * step, 10).astype(np.uint64))
+            array.apply(EdgeBatch(keys, np.ones(keys.size, np.uint8)))
+            model = np.union1d(model, keys)
+            assert array.check() == [], step
+            assert np.array_equal(array.export().keys, model)
+            assert array.has_edge(model).all()
+
+
 def test_no_batch_pays_for_growth() -> None:
     array = loaded(400_000, 1 << 14, seed=16)
     rng = np.random.default_rng(17)
