@@ -44,9 +44,9 @@ class Snapshot:
     """One epoch, ready to be written or just read.
 
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
-    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program
-    id to what it was made from, so that a state is only given to the same program again; ``identity`` is what
-    must be the same at restart (source and graph settings); ``offsets`` are in wire form.
+    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program id to what it was made from, so that a
+    state is only given to the same program again; ``identity`` is what must be the same at restart (source and
+    graph settings); ``offsets`` are in wire form.
     """
 
     epoch: tuple[int, int]

@@ -41,8 +41,9 @@ Grace = Callable[[], bool]
 
 DEAD_MIN, DEAD_SHARE = 4096, 32
 """Dead vertices are left alone up to this number, and up to one of so many dense ids."""
-PIECE = 1 << 15
-"""The most that change hands together: what the ingest thread stops for is milliseconds."""
+PIECE, PIECE_SHARE = 1 << 15, 4
+"""The most that change hands together: this number, for which the ingest thread stops for milliseconds; of more
+dead vertices one in so many, to keep up with streams of which more die meanwhile."""
 LOOKED_THROUGH_PER_ID = 8
 """At most about so many waiting updates are looked through for each id."""
 
@@ -180,15 +181,16 @@ class IdReuse:
         """Some of the dead vertices; others the next time, all of them in turn."""
         found: list[npt.NDArray[np.int64]] = []
         n_found, n_vertices = 0, self._index.n_vertices
+        most = max(PIECE, self._n_dead // PIECE_SHARE)
         for _ in range(n_vertices // _SCANNED + 2):
             if self._scanned >= n_vertices:
                 self._scanned = 0
             end = min(self._scanned + _SCANNED, n_vertices)
-            here = np.flatnonzero(self._states[self._scanned : end] == _DEAD)[: PIECE - n_found] + self._scanned
+            here = np.flatnonzero(self._states[self._scanned : end] == _DEAD)[: most - n_found] + self._scanned
             found.append(here)
             n_found += here.size
-            self._scanned = end if n_found < PIECE else int(here[-1]) + 1
-            if n_found == PIECE:
+            self._scanned = end if n_found < most else int(here[-1]) + 1
+            if n_found == most:
                 break
         return np.unique(np.concatenate(found)).astype(np.uint32)
 

@@ -1,11 +1,11 @@
 """The query server: a process of its own, so that neither ingest nor queries make the other wait.
 
 ``python -m graphtide.daemon.server --control FD --calls FD`` is started by ``server_link``. Over ``control``
-(sequenced packets) come the settings, the listening sockets, the shared memory of results and vertex index,
-and a notice of every published epoch; statistics go back once a second, and word of requests that the engine
-waits for (``Serving.begin_grace``). Over ``calls`` (a stream of
-MessagePack-RPC) the server asks the engine about edges. When ``control`` ends the engine is gone, and so is
-this process. It never compiles while it serves: kernels are loaded before it accepts anyone.
+(sequenced packets) come the settings, the listening sockets, the shared memory of results and vertex index, and a
+notice of every published epoch; statistics go back once a second, and word of the end of requests that the engine
+waits for (``Serving.begin_grace``). Over ``calls`` (a stream of MessagePack-RPC) the server asks the engine about
+edges. When ``control`` ends the engine is gone, and so is this process. It never compiles while it serves: kernels
+are loaded before it accepts anyone.
 """
 
 from __future__ import annotations

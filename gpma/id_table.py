@@ -405,9 +405,10 @@ class GrowingTable:
         self.counts[FREE] = n + dense.size
 
     def memory_bytes(self) -> int:
-        """Bytes of the arrays, of the copy being made too."""
+        """Bytes of the arrays, of the copy being made too. Any thread may call this."""
         held = sum(array.nbytes for array in arrays_of(self.table).values()) + self._free.nbytes
-        return held if self._copy is None else held + self._copy.nbytes
+        copy = self._copy  # taken once: the writer may be through with it at any time
+        return held if copy is None else held + copy.nbytes
 
     def _make_room(self) -> None:
         """Let at least one more id in: begin to move to another table, or finish a copy at once."""

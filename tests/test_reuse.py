@@ -317,6 +317,21 @@ def test_vertices_that_come_and_go_for_ever_need_no_more_ids(kind: Kind) -> None
 
 
 @pytest.mark.usefixtures("_eager")
+def test_reuse_keeps_up_with_streams_of_which_more_die_than_a_piece() -> None:
+    world = World(1, programs=False)
+    for _ in range(200):
+        born = range(world.fresh, world.fresh + 60)
+        world.fresh += 60
+        made: list[Update] = [(Op.INSERT_VERTEX, number, 0, 0) for number in born]
+        world.ingest(made + [(Op.DELETE_VERTEX, number - 600, 0, 0) for number in born])
+        world.epoch()
+        world.reuse.step()
+    assert len(world.model.alive) == 600
+    assert world.graph.n_vertices < 1_500
+    world.close()
+
+
+@pytest.mark.usefixtures("_eager")
 def test_an_id_that_waits_to_come_back_is_not_given_away() -> None:
     world = World(1, programs=False)
     world.ingest([(Op.INSERT_VERTEX, number, 0, 0) for number in range(8)])

@@ -570,3 +570,25 @@ def test_a_state_holds_all_strings_whenever_it_is_taken(monkeypatch: pytest.Monk
     restored = VertexIndex.create("string")
     restored.restore(saved)
     assert np.array_equal(restored.lookup(ids), dense)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_memory_is_counted_while_a_copy_takes_over(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer is through with the copy as soon as another thread has looked at it."""
+
+    class Table(id_table.GrowingTable):
+        @property
+        def _copy(self) -> Any:
+            present, self.__dict__["copy"] = self.__dict__["copy"], None
+            return present
+
+        @_copy.setter
+        def _copy(self, copy: Any) -> None:
+            self.__dict__["copy"] = copy
+
+    monkeypatch.setattr(vertex_index, "GrowingTable", Table)
+    index = VertexIndex.create(kind)
+    without = index.memory_bytes()
+    index._growing._copy = index._table.begin_copy(index._allocate, index._growing.counts)
+    assert index.memory_bytes() > without
+    assert index.memory_bytes() == without
