@@ -16,8 +16,8 @@ sizes of batches one after the other. All on the cores that this process may use
 
 Other libraries run in processes of their own while nothing else does, and have so many seconds for each run
 (``--budget``): ``>40`` says that one was ended when it had taken 40 times as long as graphtide, ``fails`` that it
-raised or crashed, which is printed. A dynamic algorithm that has spent as much on batches of one size follows no
-more of them, nor larger ones. A graph that the libraries disagree about stops the run, and so does a state that
+raised or crashed, which is printed. A dynamic algorithm that has spent half as much on batches of one size follows
+no more of them, nor larger ones. A graph that the libraries disagree about stops the run, and so does a state that
 the audit refutes at the end.
 """
 
@@ -300,7 +300,7 @@ class Followers:
                 del self._algorithms[id]
             else:
                 self._times[id].append(took)
-                if sum(self._times[id]) > self._budget_s * 1e3:
+                if sum(self._times[id]) > self._budget_s * 1e3 / 2:
                     algorithm.close()
                     del self._algorithms[id]
 

@@ -291,7 +291,7 @@ def take(word, role, in_, loss, n_lost):  # type: ignore[no-untyped-def]
         if best != UNREACHED and (word[best & _LOW] & _LOW) == LOST:
             queue[n_lost] = queue[k]
             loss.cursor[NEXT_PIECE] = n_lost
-            survey_pieces(word, role, in_, loss, n_lost + 1, np.int64(1), 0)
+            survey_pieces(word, role, in_, loss, n_lost + 1, np.int64(1), np.int64(0))
             offers[k] = offers[n_lost]
     for k in range(n_lost):
         best = offers[k]
@@ -343,20 +343,20 @@ def settle(word, log, role, lost, out, in_, loss, seeds, edges_max, threads):  #
     while head < tail:
         cursor[NEXT_PIECE] = head
         if tail - head < _PARALLEL_MIN:
-            survey_pieces(word, role, in_, loss, tail, tail - head, 0)
+            survey_pieces(word, role, in_, loss, tail, tail - head, np.int64(0))
         else:
             for t in nb.prange(threads):
-                survey_pieces(word, role, in_, loss, tail, np.int64(_PIECE), t)
+                survey_pieces(word, role, in_, loss, tail, np.int64(_PIECE), np.int64(t))
         first = n_lost
         n_lost = np.int64(decide_round(word, log, role, loss, head, tail, n_lost))
         head = tail
         cursor[NEXT_PIECE] = first
         cursor[QUEUE_END] = tail
         if n_lost - first < _PARALLEL_MIN:
-            find_children(word, role, out, loss, n_lost, n_lost - first + 1, 0)
+            find_children(word, role, out, loss, n_lost, n_lost - first + 1, np.int64(0))
         else:
             for t in nb.prange(threads):
-                find_children(word, role, out, loss, n_lost, np.int64(_PIECE), t)
+                find_children(word, role, out, loss, n_lost, np.int64(_PIECE), np.int64(t))
         tail = np.int64(cursor[QUEUE_END])
         if tail > queue.size or edges_read(tally) > edges_max:
             return np.int64(-1), np.int64(0), edges_read(tally)

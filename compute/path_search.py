@@ -110,12 +110,12 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
         stop = min(begin + _SWEEP_PIECE, n)
         next_front[begin >> 6 : (stop + 63) >> 6] = np.uint64(0)
         piece = begin // _SWEEP_PIECE
-        end_waiting = begin + left[piece]
+        end_waiting = np.int64(begin + left[piece])
         if left[piece] < 0:
-            end_waiting = begin
-            for v in range(begin, stop):
-                waiting[end_waiting] = v
-                end_waiting += np.int64(word[v] == UNREACHED) & np.int64(degrees[v] > 0)
+            end_waiting = np.int64(begin)
+            for each in range(begin, stop):
+                waiting[end_waiting] = each
+                end_waiting += np.int64(word[each] == UNREACHED) & np.int64(degrees[each] > 0)
         kept = begin
         for k in range(begin, end_waiting):
             v = np.int64(waiting[k])
@@ -425,14 +425,15 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
             ahead = np.int64(0)
             if active == 1:
                 read, done = expand(
-                    word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, 0
+                    word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, np.int64(0)
                 )
                 edges += read
                 pushed += done
             else:
                 for t in nb.prange(active):
+                    own = np.int64(t)
                     read, done = expand(
-                        word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t
+                        word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, own
                     )
                     tally[t, 0] = read
                     tally[t, 1] = done

@@ -5,16 +5,16 @@ Results, queues and requests name vertices by dense id, so an id may change hand
 
 1. The engine published an epoch in which the vertex is dead (``IdReuse.published``). While a checkpoint is being
    written that has it alive, or a program stands still whose results do, the engine keeps that to itself.
-2. No update that waits for the engine inserts it: those are looked through. Its external id is then taken out of
-the
-   vertex index, and another insert of it finds another vertex.
-3. The query server has ended all requests that it had begun when it learned of that (a *grace period*): whoever
-read
-   the id in an epoch before, or looked it up, is gone.
-4. The id is free, and the next new vertex gets it. To everything below this is a dead vertex that came back.
+2. The query server has ended all requests that it had begun when it learned of that (a *grace period*). Until
+   then some read an epoch before, in which the vertex is to be found under its external id.
+3. No update that waits for the engine inserts the vertex: those are looked through. Its external id is then taken
+   out of the vertex index, and another insert of it finds another vertex.
+4. Another grace period is over: whoever looked the dense id up before is gone.
+5. The id is free, and the next new vertex gets it. To everything below this is a dead vertex that came back.
 
-It begins when dead vertices are a certain share, or there is little room for others, and goes in pieces. Nothing
-of it is saved: after a restart every dead vertex is free.
+It begins when dead vertices are a certain share, or there is little room for others, and goes in pieces: one
+waits for its first grace period while the one before waits for its second. Nothing of it is saved: after a restart
+every dead vertex is free.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _INSERT = np.uint8(Op.INSERT)
 
 _LIVES, _DEAD, _GIVEN, _LEFT, _ASKED = range(5)
 """What ingest knows of a dense id: it names a vertex; a deleted one (of the epoch published last); it was given to
-another vertex, which waits for the engine; nobody finds it; whether anybody still inserts it is being asked."""
+another vertex, which waits for the engine; nobody finds it; a deleted one that is about to leave the index, unless
+somebody inserts it until then."""
 
 States = npt.NDArray[np.uint8]
 
@@ -89,7 +90,9 @@ class IdReuse:
         self._states: States = np.zeros(0, np.uint8)
         self._n_dead = 0
         self._scanned = 0
-        self._leaving: tuple[Vertices, Grace] | None = None
+        self._asked: Vertices = np.empty(0, np.uint32)
+        self._leaving: Vertices = self._asked
+        self._is_over: Grace | None = None  # the grace period that both wait for
         self._make_room()
         self._states[index.free_vertices] = _LEFT
 
@@ -121,16 +124,14 @@ class IdReuse:
         """Do what can be done now; often, between two items."""
         while self._reports:
             self._take(self._reports.popleft())
-        if self._leaving is not None:
-            vertices, is_over = self._leaving
-            if is_over():
-                self._index.free(vertices)
-                self._leaving = None
-        wanted = max(
-            DEAD_MIN, self._index.n_vertices // DEAD_SHARE, self._waiting_updates // LOOKED_THROUGH_PER_ID
-        )
-        if self._leaving is None and self._n_dead > min(wanted, self._index.room // 2):
-            self._begin_to_leave()
+        if self._is_over is not None and not self._is_over():
+            return
+        if self._leaving.size:
+            self._index.free(self._leaving)
+        self._leaving = self._removed(self._asked)
+        self._asked = self._next_dead() if self._n_dead > self._left_alone() else np.empty(0, np.uint32)
+        self._states[self._asked] = _ASKED
+        self._is_over = self._begin_grace() if self._asked.size or self._leaving.size else None
 
     def memory_bytes(self) -> int:
         return self._states.nbytes
@@ -144,30 +145,36 @@ class IdReuse:
             self._waiting_updates -= sum(len(batch.edges) for batch in done.batches)
             states[done.given] = _DEAD  # unless it is among those that came back
             self._n_dead += done.given.size
-        self._n_dead -= int(np.count_nonzero(states[report.revived] == _DEAD))
+        before = states[report.revived]
+        self._n_dead -= int(np.count_nonzero((before == _DEAD) | (before == _ASKED)))
         states[report.revived] = _LIVES
         died = report.died[states[report.died] == _LIVES]
         states[died] = _DEAD
         self._n_dead += died.size
 
-    def _begin_to_leave(self) -> None:
-        """Take ids of dead vertices that nobody inserts out of the index, and begin their grace period."""
+    def _left_alone(self) -> int:
+        """How many dead vertices are not worth the work."""
+        wanted = max(
+            DEAD_MIN, self._index.n_vertices // DEAD_SHARE, self._waiting_updates // LOOKED_THROUGH_PER_ID
+        )
+        return min(wanted, self._index.room // 2)
+
+    def _removed(self, asked: Vertices) -> Vertices:
+        """Take those of these vertices that nobody inserts out of the index; which they are."""
         states = self._states
-        found = self._next_dead()
-        states[found] = _ASKED
+        if asked.size == 0:
+            return asked
         for waiting in self._waiting:
             for batch in waiting.batches:
                 _spare(_frozen(batch.edges.keys), _frozen(batch.edges.ops), states)
                 if batch.vertices is not None:
                     named = batch.vertices.vertices[batch.vertices.ops == Op.INSERT_VERTEX]
                     states[named[states[named] == _ASKED]] = _DEAD
-        leaving = found[states[found] == _ASKED]
-        if leaving.size == 0:
-            return
+        leaving: Vertices = asked[states[asked] == _ASKED]
         self._index.remove(leaving)
         states[leaving] = _LEFT
         self._n_dead -= leaving.size
-        self._leaving = leaving, self._begin_grace()
+        return leaving
 
     def _next_dead(self) -> Vertices:
         """Some of the dead vertices; others the next time, all of them in turn."""

@@ -39,9 +39,11 @@ class HotSpot:
     def there(self) -> bool:
         return self._keys is not None
 
-    def see(self, low: Key, high: Key, n_edges: int) -> None:
-        """There is one from key ``low`` to key ``high``; one that was there before becomes wider."""
-        self._keys = (low, high) if self._keys is None else (min(low, self._keys[0]), max(high, self._keys[1]))
+    def see(self, low: Key, high: Key, n_edges: int, *, wide: bool) -> None:
+        """It is from key ``low`` to key ``high`` now; or that is a part of it, where a wide window overflowed."""
+        if wide and self._keys is not None:
+            low, high = min(low, self._keys[0]), max(high, self._keys[1])
+        self._keys = low, high
         self.stay(n_edges)
 
     def stay(self, n_edges: int) -> None:

@@ -40,7 +40,7 @@ from .invariants import (
     wrong_stretch,
     wrong_windows,
 )
-from .layout import FILL, LEAF_SHIFT, SHARE_FULL, Layout
+from .layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL, Layout
 from .rows import RowView
 from .sorting import Packing
 from .threads import Pair
@@ -66,10 +66,12 @@ KEPT_EDGES_PER_UPDATE = 12
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
 MIGRATED_PER_UPDATE = 20
-# New edges crowd beside a stretch when one in so many takes leaves from it. An array grows again for a hot spot
-# when so few of its leaves are left in the stretch: one in so many.
+# One new edge in so many in one window shows where a hot spot is now; or, beside a stretch, that it is of use. An
+# array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
 HOT_SHARE = 8
 RESERVE_SHARE = 50
+# A batch moves more edges than MIGRATED_PER_UPDATE up to so many, which take a millisecond.
+CARRIED_EDGES = 600_000
 # A stretch of so few leaves that was carried is not worth it any more.
 STRETCH_LEAVES_MIN = 1 << 6
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
@@ -159,6 +161,7 @@ class PackedMemoryArray:
         self._columns.prefer_large_pages(layout.n_leaves)
         self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
         self._n_windows = 0
+        self._hot_spot = HotSpot()
         self._rows.degrees[:] = 0
         spread.count_degrees(keys, self._rows.degrees)
         spread.load(keys, weights, self._slots, self._rows.leaf)
@@ -218,7 +221,7 @@ class PackedMemoryArray:
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
-            slots_moved, waiting = self._redistribute(written.n_pending)
+            slots_moved, waiting = self._redistribute(written.n_pending, m)
             beside = waiting * HOT_SHARE > m
         fewer = n_edges < self._n_edges
         self._n_edges = n_edges
@@ -390,7 +393,7 @@ class PackedMemoryArray:
             lists += [(left.begin, a_listed), (noted, b_listed)]
         return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
 
-    def _redistribute(self, n_pending: int) -> tuple[int, int]:
+    def _redistribute(self, n_pending: int, n_updates: int) -> tuple[int, int]:
         """Redistribute what must be; returns the slots written, and how many new edges took leaves of a stretch.
 
         Notes hot spots.
@@ -400,11 +403,12 @@ class PackedMemoryArray:
         layout, slots, work = self._layout, self._slots, self._work
         found = work.windows
         n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
-        first, last, waiting = windows.hot_leaves(slots, work.pending, found, n, hot_spot.CROWDED_LEAVES)
+        waiting_max = n_updates // HOT_SHARE if self._hot_spot.there else n_updates
+        first, last, wide, waiting = windows.hot_leaves(
+            slots, work.pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max
+        )
         if first >= 0:
-            self._hot_spot.see(slots.heads[first], slots.heads[last], self._n_edges)
-        elif waiting:
-            self._hot_spot.stay(self._n_edges)
+            self._hot_spot.see(slots.heads[first], slots.heads[last], self._n_edges, wide=wide)
         moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
@@ -494,7 +498,7 @@ class PackedMemoryArray:
         if self._shrinks and self._n_edges > self._layout.edges_enough:
             self._shrinks = False
         way, leaves, per_update = self._way()
-        edges = n_updates * per_update
+        edges = min(n_updates * per_update, max(CARRIED_EDGES, n_updates * MIGRATED_PER_UPDATE))
         room = self._slots.stretch_end - self._slots.stretch_begin
         while self.migrating and moved < edges:
             before = self._slots.stretch_begin
@@ -522,18 +526,14 @@ class PackedMemoryArray:
         return moved
 
     def _close_stretch(self) -> int:
-        """Spread the leaves around a narrow stretch over it, as few as can fill it; returns the slots written."""
+        """Spread some leaves before a narrow stretch over it, if they have the keys; returns the slots written."""
         slots, n_leaves = self._slots, self._slots.counts.size
-        reach = slots.stretch_end - slots.stretch_begin
-        begin, end, edges = slots.stretch_begin, slots.stretch_end, 0
-        # Leaves may be sparse there, or few. All leaves together are dense enough.
-        while edges < migration.SHARE_MIN * (end - begin) and end - begin < n_leaves:
-            begin = max(0, slots.stretch_begin - reach)
-            if begin == 0:
-                end = min(n_leaves, slots.stretch_end + reach)
-            edges = int(slots.counts[begin:end].sum(dtype=np.int64))
-            reach *= 2
-        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, end)
+        end, width = slots.stretch_end, slots.stretch_end - slots.stretch_begin
+        begin = max(0, slots.stretch_begin - 2 * width)
+        edges = int(slots.counts[begin:end].sum())
+        if edges < LEAF_LEAST * (end - begin):
+            return 0
+        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, slots.stretch_begin, end)
         self._slots = self._columns.slots(n_leaves)
         return edges
 

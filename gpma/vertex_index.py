@@ -193,12 +193,16 @@ class VertexIndex:
         """The external ids of the first vertices, in dense order: what ``restore`` takes (not copied).
 
         Those of vertices that are neither removed nor freed from now on never change, so the arrays may be read
-        while the index grows; what is read of the others means nothing.
+        while the index grows; what is read of the others means nothing. Any thread may call this.
         """
         n = self.n_vertices if n_vertices is None else n_vertices
         if n > self.n_vertices:
             raise IndexError(f"there are {self.n_vertices} vertices, not {n}")
-        return self._table.state(n, self._growing.counts)
+        while True:
+            table = self._table
+            state = table.state(n, self._growing.counts)
+            if table is self._table:  # else the counts, which follow the arrays, may be those of others
+                return state
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None = None) -> None:
         """Hold exactly these ids, numbered as they were; the vertices ``without`` (each once) are free instead.

@@ -20,9 +20,11 @@ h - 1 around that leaf is denser than upper[h - 1]. When the child was last redi
 wider, it had at most upper[h]; so (upper[h - 1] - upper[h]) of its slots were filled since by inserts, and the
 window has twice its slots: at most 2 upper[h] / (upper[h - 1] - upper[h]) slots are written for each insert
 at each height, and the same with lower bounds for deletes. For 15 million edges that adds up to about 10,000
-slots an update in the worst case; the worst streams that were tried (one place, ascending, descending, a
-thousand updates at a time) wrote 50 to 240, and random ones about one. Growth adds 6 edges moved for each edge
-inserted, and never more than 20 for each update of a batch, unless the batch is a large one itself.
+slots an update in the worst case, and a single batch may redistribute the whole array. Streams that fill one place
+(ascending, descending, one leaf, a thousand updates at a time) wrote 110 to 210 that way; with a stretch carried
+there (``hot_spot.py``) they write 1 to 20, and random ones about one. Growing and shrinking add 6 edges moved for
+each edge inserted or deleted, and never more than 20 for each update of a batch (80 while a stretch is carried),
+unless the batch is a large one itself.
 """
 
 from __future__ import annotations
@@ -160,22 +162,32 @@ def plan_windows(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def hot_leaves(slots: Slots, pending: Pending, windows: Windows, n: Int, leaves_max: Int) -> tuple[Int, Int, Int]:
-    """(the first and the last leaf that overflowed in the widest window of more than ``leaves_max`` leaves, or -1;
-    how many new edges wait in windows that take leaves from the stretch)."""
+def hot_leaves(
+    slots: Slots, pending: Pending, windows: Windows, n: Int, leaves_max: Int, waiting_max: Int
+) -> tuple[Int, Int, bool, Int]:
+    """Where new edges crowd: (the first and the last leaf that overflowed in one window, or -1; whether that is a
+    wide one; how many new edges wait in windows that take leaves from the stretch).
+
+    The window is the widest one of more than ``leaves_max`` leaves; or the one in which most new edges wait, if
+    they are more than ``waiting_max``.
+    """
     first, last = np.int64(-1), np.int64(-1)
-    widest = np.int64(leaves_max)
-    waiting = np.int64(0)
+    widest, longest = np.int64(leaves_max), np.int64(waiting_max)
+    beside = np.int64(0)
     for x in range(n):
         width = windows.end[x] - windows.begin[x]
         p_begin, p_end = windows.pending_begin[x], windows.pending_end[x]
-        if width > widest and 2 * windows.edges[x] > width * LEAF_SLOTS:
-            widest = width
-            first, last = np.int64(pending.leaf[p_begin]), np.int64(pending.leaf[p_end - 1])
+        waiting = np.int64(0)
+        for p in range(p_begin, p_end):
+            waiting += _waiting(pending.end, p)
         if windows.new_end[x] - windows.new_begin[x] > width:
-            for p in range(p_begin, p_end):
-                waiting += _waiting(pending.end, p)
-    return first, last, waiting
+            beside += waiting
+        wide = width > widest and 2 * windows.edges[x] > width * LEAF_SLOTS
+        if wide or (widest == leaves_max and waiting > longest):
+            first, last = np.int64(pending.leaf[p_begin]), np.int64(pending.leaf[p_end - 1])
+            longest = max(longest, waiting)
+            widest = width if wide else widest
+    return first, last, widest > leaves_max, beside
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

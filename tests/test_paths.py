@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import best_values
 
-from graphtide.compute import path_form, path_search
+from graphtide.compute import path_form, path_loss, path_search
 from graphtide.compute import path_program as module
 from graphtide.compute.bfs import BFS
 from graphtide.compute.path_form import Functors
@@ -314,6 +314,60 @@ def test_a_sum_that_overflows_is_a_distance() -> None:
     assert run.values() == [0, most, None, None, None]
 
 
+def test_a_plateau_keeps_its_values_where_it_has_other_support() -> None:
+    """1 hands its width on to many. Another of that width offers it, not below it: nothing below 1 is read."""
+    many = range(10, 200)
+    run = Run("sswp", directed=True)
+    run.step(weighted([(0, 1, 5.0), (0, 2, 5.0), (2, 3, 5.0), (3, 1, 9.0), *[(1, v, 7.0) for v in many]], 200))
+    before = run.values()
+    refresh = run.step(deletes([(0, 1)], 200))
+    run.check()
+    assert run.values() == before and refresh.changed["word"].tolist() == [1] and refresh.edges_read < 10
+    # 3 is below 2 now, and 1 below 3: nobody on the plateau is left but those that lost.
+    run.step(deletes([(0, 2)], 200))
+    run.check()
+    assert run.values() == [np.inf, *[None] * 199]
+
+
+def test_equals_that_lose_support_together_do_not_support_each_other() -> None:
+    for name in ("sswp", "sssp"):
+        weight = 5.0 if name == "sswp" else 0.0
+        run = Run(name, directed=True)
+        run.step(weighted([(0, 1, 5.0), (0, 2, 5.0), (1, 2, weight), (2, 1, weight), (1, 1, weight)], 4))
+        run.step(deletes([(0, 1), (0, 2)], 4))
+        run.check()
+        assert run.values()[1:] == [None] * 3
+
+
+def test_equals_far_along_a_plateau_are_given_up() -> None:
+    """Following parents has an end; the values are the same without."""
+    n = 3 * path_loss._STEPS
+    run = Run("sswp", directed=True)
+    chain = [(v, v + 1, 5.0) for v in range(2, n - 1)]
+    run.step(weighted([(0, 1, 5.0), (0, 2, 5.0), *chain, (n - 1, 1, 5.0)], n))
+    before = run.values()
+    run.step(deletes([(0, 1)], n))
+    run.check()
+    assert run.values() == before
+
+
+@every_case
+def test_inner_edges_without_room_are_pushed_along(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = path_loss.new_loss
+
+    def small(n: int, threads: int) -> path_loss.Loss:
+        whole = made(n, threads)
+        tails, heads, weights = whole.tails[:, :2], whole.heads[:, :2], whole.weights[:, :2]
+        return whole._replace(tails=tails.copy(), heads=heads.copy(), weights=weights.copy())
+
+    monkeypatch.setattr(path_loss, "new_loss", small)
+    for seed in range(3):
+        run = Run(name, directed=seed != 1)
+        for _ in epochs_of(random_history(seed, directed=seed != 1), run):
+            pass
+        run.check_against_oracle()
+
+
 @pytest.mark.parametrize(
     ("name", "worse", "expected"), [("sssp", 9.0, [0, 1, 9, 10]), ("sswp", 0.5, [np.inf, 1, 0.5, 0.5])]
 )
@@ -416,8 +470,10 @@ def test_a_hub_is_deleted(name: str) -> None:
 
 @pytest.fixture
 def always_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every push goes in small steps, on threads."""
+    """Every push goes in small steps, on threads, and every loss of support is settled on threads."""
     monkeypatch.setattr(module, "_LARGE", 0)
+    for constant, value in (("_PARALLEL_MIN", 0), ("_PIECE", 2), ("_GATHERED", 3)):
+        monkeypatch.setattr(path_loss, constant, value)
     for constant, value in (("_PARALLEL_MIN", 0), ("_STEP_EDGES", 0), ("_STEP_EDGES_MIN", 20), ("_PIECE", 2)):
         monkeypatch.setattr(path_search, constant, value)
     path_form.kernels_of.cache_clear()
@@ -426,7 +482,7 @@ def always_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("always_threads")
-@weighted_cases
+@every_case
 @both_ways
 def test_threads_change_nothing(name: str, directed: bool) -> None:
     for seed in range(4):

@@ -545,3 +545,28 @@ def test_readers_are_never_wrong_while_vertices_go_to_other_ids(kind: Kind) -> N
     assert index.n_vertices < staying.size + 1_000
     assert index.generation > 3, "the table was renewed, its size was not"
     assert index.memory_bytes() < 200 * staying.size
+
+
+def test_a_state_holds_all_strings_whenever_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also between two arenas: the one that takes over has left behind what no vertex is called any more."""
+    index = VertexIndex.create("string")
+    gone = index.insert(column([f"gone/{number:020}" for number in range(200)]))
+    index.remove(gone)
+    index.free(gone[::-1])
+    ids = column([f"here/{number:020}" for number in range(100)])
+    dense = index.insert(ids)
+    arena, numbers = index.arrays()["arena"], itertools.count()
+    of_table = id_table.StringTable.state
+
+    def state(table: id_table.StringTable, n_vertices: int, counts: id_kernels.Counts) -> dict[str, Any]:
+        while index.arrays()["arena"] is arena:
+            passing = index.insert(column([f"passing/{next(numbers):020}"]))
+            index.remove(passing)
+            index.free(passing)
+        return of_table(table, n_vertices, counts)
+
+    monkeypatch.setattr(id_table.StringTable, "state", state)
+    saved = index.state(100)
+    restored = VertexIndex.create("string")
+    restored.restore(saved)
+    assert np.array_equal(restored.lookup(ids), dense)

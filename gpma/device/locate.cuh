@@ -81,8 +81,18 @@ template <u32 LANES, u32 LOOKS = 1> __device__ __forceinline__ u32 locate(const 
 {
     const u32 row = u32(key >> 32);
     const Row own = state.rows[row];
-    u32 low = own.leaf, high = low;
     const bool is_empty = own.degree == 0;
+    u32 low = own.leaf, high = low;
+    if (LOOKS > 1) {
+        // All that may be needed at once: a row and those behind it are mostly in one or two sectors.
+        Row next[ROWS_BEYOND];
+#pragma unroll
+        for (u32 i = 0; i < ROWS_BEYOND; i++) next[i] = state.rows[u64(row) + 1 + i];
+        high = u32(min(u64(low) + leaves_behind(state, own.degree), u64(state.n_leaves - 1)));
+#pragma unroll
+        for (u32 i = ROWS_BEYOND; i > 0; i--)
+            if (next[i - 1].degree) high = next[i - 1].leaf;
+    } else if (!is_empty) high = last_leaf_of_row(state, row, own);
     if (LANES == 1 ? is_empty : __any_sync(ALL_LANES, is_empty)) {
         const u32 found = leaf_of_empty_row<LANES, LOOKS>(state, row, is_empty);
         if (is_empty) {
@@ -91,6 +101,5 @@ template <u32 LANES, u32 LOOKS = 1> __device__ __forceinline__ u32 locate(const 
             high = u32(min(u64(low) + leaves_behind(state, 0), u64(state.n_leaves - 1)));
         }
     }
-    if (!is_empty) high = last_leaf_of_row(state, row, own);
     return last_leaf<LANES, LOOKS>(state, key, low, high);
 }
