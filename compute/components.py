@@ -359,10 +359,12 @@ class Components(Program):
             return
         # What free handles hold, and stamps that no run bears.
         none = int(kernels.NONE)
-        self._forest = self._forest._replace(**_grown(self._forest, n, {"size": 0, "representative": none}))
+        forest = self._forest._replace(**_grown(self._forest, n, {"size": 0, "representative": none}))
         stamps = {"vertex_stamp": 0, "handle_stamp": 0}
         self._changes = self._changes._replace(**_grown(self._changes, n, stamps))
         self._search = self._search._replace(**_grown(self._search, n, {"mark": 0, "rest_stamp": 0}))
+        # Last: it tells how large all columns are, also after a call that ran out of memory.
+        self._forest = forest
 
     def _new_run(self) -> None:
         self._run += 1

@@ -380,16 +380,18 @@ class PathProgram(Program):
     def _add_vertices(self, n_vertices: int) -> None:
         """Make room for so many vertices; those that are new are unreached."""
         if n_vertices > self._word.size:
-            self._word = grown(self._word, n_vertices)
-            self._waiting = grown(self._waiting, n_vertices)
-            self._loss = path_loss.new_loss(self._word.size, self._threads)
-            self._role = grown(self._role, n_vertices, 0)
+            # The words last: they tell how large all columns are, also after a call that ran out of memory.
+            word = grown(self._word, n_vertices)
+            self._waiting = grown(self._waiting, word.size)
+            self._loss = path_loss.new_loss(word.size, self._threads)
+            self._role = grown(self._role, word.size, 0)
             log = self._log
             self._log = log._replace(
-                stamp=grown(log.stamp, n_vertices, 0),
-                vertices=grown(log.vertices, n_vertices),
-                old=grown(log.old, n_vertices),
+                stamp=grown(log.stamp, word.size, 0),
+                vertices=grown(log.vertices, word.size),
+                old=grown(log.old, word.size),
             )
+            self._word = word
         self._word[self._n : n_vertices] = UNREACHED
         self._n = n_vertices
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
 import numba as nb
 import numpy as np
 import pytest
@@ -486,3 +490,27 @@ def test_the_audit_finds_a_lost_handle() -> None:
     run.step(inserts([(5, 6)], 10))
     run.program._forest.counts[0] -= 1
     assert rules(run) == {"free"}
+
+
+def test_a_start_after_memory_ran_out_has_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 5000
+    path = inserts([(u, u + 1) for u in range(n - 1)], n)
+    whole = Run(directed=True)
+    whole.step(path)
+    for at in range(3):
+        run = Run(directed=True)
+        calls, grown = itertools.count(), module._grown
+
+        def failing(*arguments: Any, at: int = at, calls: Iterator[int] = calls, grown: Any = grown) -> Any:
+            if next(calls) == at:
+                raise MemoryError
+            return grown(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "_grown", failing)
+            with pytest.raises(MemoryError):
+                run.step(path)
+        run.program._grow(n)
+        assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._sorted.memory_bytes()
+        run.program.start(run.graph)
+        run.check()

@@ -16,6 +16,7 @@ from histories import (
     History,
     deletes,
     epoch_of,
+    inserts,
     random_history,
     real_history,
     rmat_edges,
@@ -670,6 +671,31 @@ def test_a_state_of_other_functions_is_refused() -> None:
         with pytest.raises(ValueError, match="other functions made them"):
             other.restore(state, graph)
     graph.close()
+
+
+@pytest.mark.parametrize("name", ["bfs", "sssp"])
+def test_a_start_after_memory_ran_out_has_room_for_all(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 5000
+    path = inserts([(u, u + 1) for u in range(n - 1)], n)
+    whole = Run(name, directed=True)
+    whole.step(path)
+    for at in range(6):
+        run = Run(name, directed=True)
+        calls = itertools.count()
+
+        def failing(*arguments: Any, at: int = at, calls: Iterator[int] = calls, grown: Any = module.grown) -> Any:
+            if next(calls) == at:
+                raise MemoryError
+            return grown(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "grown", failing)
+            with pytest.raises(MemoryError):
+                run.step(path)
+        run.program._add_vertices(n)
+        assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._seeds.nbytes
+        run.program.start(run.graph)
+        run.check()
 
 
 def test_reading() -> None:

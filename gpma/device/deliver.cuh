@@ -6,7 +6,7 @@
 
 #include "locate.cuh"
 
-// The most updates of one leaf that a tile merges in registers; leaves with more are heavy.
+// The most updates of one leaf that a tile merges; leaves with more are heavy.
 constexpr u32 BUCKET = 16;
 #ifndef LOOKS_FEW
 #define LOOKS_FEW 3  // of a search, where updates are few

@@ -1,6 +1,6 @@
 """The geometry of the device array: the host's (``gpma/layout.py``) with leaves of 64 slots.
 
-Larger leaves suit a device: a half-warp merges one in registers, and the row index and the heads shrink.
+Larger leaves suit a device: half a warp merges one in shared memory, and the row index and the heads shrink.
 """
 
 from __future__ import annotations

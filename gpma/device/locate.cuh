@@ -57,7 +57,8 @@ __device__ __forceinline__ u32 last_leaf_of_row(const State& state, u32 row, con
 }
 
 // The leaf in which the smallest possible key of an empty row belongs; looked for between the rows around it.
-template <u32 LANES, u32 LOOKS> __device__ __forceinline__ u32 leaf_of_empty_row(const State& state, u32 row, bool is_empty)
+template <u32 LANES, u32 LOOKS>
+__device__ __forceinline__ u32 leaf_of_empty_row(const State& state, u32 row, bool is_empty)
 {
     u32 low = 0, high = is_empty ? state.n_leaves - 1 : 0;
     for (u32 ahead = 1; is_empty && ahead <= ROWS_BEYOND; ahead++) {

@@ -63,7 +63,8 @@ __device__ __forceinline__ void rebalance_and_finish(const State& state, const B
     if (blockIdx.x == 0) finish(state, batch, told, false);
 }
 
-// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES of shared memory, whichever is more.
+// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES
+// of shared memory, whichever is more.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
@@ -159,7 +160,8 @@ extern "C" __global__ __launch_bounds__(MERGE_THREADS, MERGE_BLOCKS) void merge_
     merge_items<32 / TILE>(state, n_items, spaces, block_totals);
 }
 
-// Merges leaves with more updates than a tile can hold, and redistributes. A cooperative launch with STAGE_BYTES of shared memory.
+// Merges leaves with more updates than a tile can hold, and redistributes. A cooperative launch with STAGE_BYTES of
+// shared memory.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void rebalance(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {
