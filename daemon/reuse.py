@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import Keys, Op, Ops, Vertices
+from ..gpma.edges import Keys, Op, Ops, Vertices, frozen
 from ..gpma.vertex_index import VertexIndex
 from ..partition.existence import Flags
 from ..partition.graph import GraphChange
@@ -167,7 +167,7 @@ class IdReuse:
             return asked
         for waiting in self._waiting:
             for batch in waiting.batches:
-                _spare(_frozen(batch.edges.keys), _frozen(batch.edges.ops), states)
+                _spare(frozen(batch.edges.keys), frozen(batch.edges.ops), states)
                 if batch.vertices is not None:
                     named = batch.vertices.vertices[batch.vertices.ops == Op.INSERT_VERTEX]
                     states[named[states[named] == _ASKED]] = _DEAD
@@ -214,13 +214,6 @@ def _spare(keys: Keys, ops: Ops, states: States) -> None:
                 states[dst] = _DEAD
 
 
-def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous read-only view: the one form of input for which the kernel is compiled."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
 def warm_up() -> None:
     """Compile the kernel, or load it from the cache."""
-    _spare(_frozen(np.zeros(1, np.uint64)), _frozen(np.ones(1, np.uint8)), np.zeros(1, np.uint8))
+    _spare(frozen(np.zeros(1, np.uint64)), frozen(np.ones(1, np.uint8)), np.zeros(1, np.uint8))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,13 @@ def destinations(keys: Keys) -> Vertices:
 def transpose(keys: Keys) -> Keys:
     """The same edges, seen from their heads: src and dst change places."""
     return (keys << np.uint64(32)) | (keys >> np.uint64(32))
+
+
+def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous read-only view: for kernels that are compiled for this one form of a column that they read."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, slots=True)

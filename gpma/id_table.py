@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from .edges import Vertices
+from .edges import Vertices, frozen
 from .hashing import Bytes, Words
 from .id_kernels import (
     ARENA_LIVE,
@@ -119,7 +119,7 @@ class IntTable:
     def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
         column = _int_column(ids)
         out = np.empty(column.size, np.uint32)
-        header, table, old, external = map(_frozen, (self.header, self.table, self.old, self.external))
+        header, table, old, external = map(frozen, (self.header, self.table, self.old, self.external))
         lookup_ints(header, table, old, external, n_vertices, column, out)
         return out
 
@@ -131,7 +131,7 @@ class IntTable:
 
     def remove(self, dense: Vertices, counts: Counts) -> None:
         """Take the ids of these vertices out of the table."""
-        remove_ints(self.header, self.table, _writable(self.old), self.external, counts, _frozen(dense))
+        remove_ints(self.header, self.table, _writable(self.old), self.external, counts, frozen(dense))
 
     def forget(self, dense: Vertices, counts: Counts) -> None:
         """These vertices have no id any more."""
@@ -207,8 +207,8 @@ class StringTable:
     def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
         data, bounds = _string_column(ids)
         out = np.empty(bounds.size - 1, np.uint32)
-        header, table, old = map(_frozen, (self.header, self.table, self.old))
-        places, arena = _frozen(self.places), _frozen(self.arena)
+        header, table, old = map(frozen, (self.header, self.table, self.old))
+        places, arena = frozen(self.places), frozen(self.arena)
         lookup_strings(header, table, old, places, arena, n_vertices, data, bounds, out)
         return out
 
@@ -224,7 +224,7 @@ class StringTable:
     def remove(self, dense: Vertices, counts: Counts) -> None:
         """Take the ids of these vertices out of the table."""
         header, table, old = self.header, self.table, _writable(self.old)
-        remove_strings(header, table, old, self.places, self.arena, counts, _frozen(dense))
+        remove_strings(header, table, old, self.places, self.arena, counts, frozen(dense))
 
     def forget(self, dense: Vertices, counts: Counts) -> None:
         """These vertices have no id any more."""
@@ -290,7 +290,7 @@ class _StringCopy:
         return self.places.nbytes + self.arena.nbytes
 
     def _copy(self, dense: Vertices) -> None:
-        places, arena = _frozen(self.table.places), _frozen(self.table.arena)
+        places, arena = frozen(self.table.places), frozen(self.table.arena)
         self.used = int(copy_strings(places, arena, self.places, self.arena, self.used, dense))
 
 
@@ -307,7 +307,7 @@ def strings_at(places: Words, arena: Bytes) -> StringColumn:
     np.cumsum(lengths, out=offsets[1:])
     data = np.empty(int(offsets[-1]), np.uint8)
     copied = np.empty(places.size, np.uint64)
-    copy_strings(_frozen(places), _frozen(arena), copied, data, 0, np.arange(places.size, dtype=np.uint32))
+    copy_strings(frozen(places), frozen(arena), copied, data, 0, np.arange(places.size, dtype=np.uint32))
     return StringColumn(data, offsets)
 
 
@@ -493,13 +493,6 @@ def _is_filling(used: int, size: int) -> bool:
     return used * _COPY_DENOMINATOR >= size * _COPY_NUMERATOR
 
 
-def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous read-only view: the one form of input for which the kernels are compiled."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
-
-
 def _writable(old: Words) -> Words:
     """The old table, in the one form for which inserting is compiled."""
     return _NO_SLOTS_WRITABLE if old is NO_SLOTS else old
@@ -512,10 +505,10 @@ _NO_SLOTS_WRITABLE = np.zeros(2, np.uint64)
 def _int_column(ids: IdColumn) -> IntColumn:
     if isinstance(ids, StringColumn):
         raise TypeError("this graph's ids are integers, not strings")
-    return _frozen(np.asarray(ids, np.int64))
+    return frozen(np.asarray(ids, np.int64))
 
 
 def _string_column(ids: IdColumn) -> tuple[Bytes, IntColumn]:
     if not isinstance(ids, StringColumn):
         raise TypeError("this graph's ids are strings, not integers")
-    return _frozen(ids.data), _frozen(ids.offsets)
+    return frozen(ids.data), frozen(ids.offsets)

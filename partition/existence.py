@@ -9,13 +9,12 @@ vertex are deleted first, and what the batch said of its edges before the deleti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Keys, Op, Ops, Vertices, destinations, sources
+from ..gpma.edges import EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
 from ..gpma.rows import RowView
 
 Positions = npt.NDArray[np.int64]
@@ -99,7 +98,7 @@ class Existence:
         none of those is named.
         """
         if ops is None:
-            if self.n_dead == 0 or not _names_dead(_frozen(batch.keys), _frozen(batch.ops), self._alive):
+            if self.n_dead == 0 or not _names_dead(frozen(batch.keys), frozen(batch.ops), self._alive):
                 return None
             ops = _NO_OPS
         deletions = _Deletions.of(ops)
@@ -192,13 +191,6 @@ class _Deletions:
 
 
 _NO_OPS = VertexOps(np.empty(0, np.uint32), np.empty(0, np.uint8), np.empty(0, np.int64))
-
-
-def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A contiguous read-only view: the one form of input for which the kernel is compiled."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
