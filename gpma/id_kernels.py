@@ -15,6 +15,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import Int
 from .edges import NO_VERTEX, Vertices
 from .hashing import Bytes, Words, equal_bytes, hash_bytes, hash_int, load_acquire, prefetch, store_release
 from .ids import IntColumn
@@ -121,6 +122,14 @@ def lookup_ints(
             out[base + j] = NO_VERTEX if dense < 0 else np.uint32(dense)
 
 
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _next_vertex(free: Vertices, n_free: Int, n_vertices: Int) -> tuple[Int, Int, Int]:
+    """The vertex of a new id, the last free one if there are any; and the numbers of free ones and of all then."""
+    if n_free > 0:
+        return np.int64(free[n_free - np.int64(1)]), n_free - np.int64(1), n_vertices
+    return n_vertices, n_free, n_vertices + np.int64(1)
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def insert_ints(
     header: Words,
@@ -184,12 +193,7 @@ def insert_ints(
                 if (fills and filled >= limit) or (n_free == 0 and n_vertices >= external.size):
                     visit = np.int64(base + j)
                     break
-                if n_free > 0:
-                    n_free -= np.int64(1)
-                    dense = np.int64(free[n_free])
-                else:
-                    dense = n_vertices
-                    n_vertices += np.int64(1)
+                dense, n_free, n_vertices = _next_vertex(free, n_free, n_vertices)
                 external[dense] = ids[element]
                 slot = (hashes[j] & TAG) | np.uint64(dense + 1)
                 if aside[j]:
@@ -394,12 +398,7 @@ def insert_strings(
                 ):
                     visit = np.int64(base + j)
                     break
-                if n_free > 0:
-                    n_free -= np.int64(1)
-                    dense = np.int64(free[n_free])
-                else:
-                    dense = n_vertices
-                    n_vertices += np.int64(1)
+                dense, n_free, n_vertices = _next_vertex(free, n_free, n_vertices)
                 arena[used : used + end - first] = data[first:end]
                 store_release(places, dense, (np.uint64(used) << LENGTH_BITS) | np.uint64(end - first))
                 used += end - first
