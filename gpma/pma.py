@@ -577,8 +577,8 @@ class PackedMemoryArray:
         return Columns.holding(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
 
     def _release(self, n_leaves: int, n_leaves_before: int) -> None:
+        """Let leaves at the end go, if there are any; no pages may come or go meanwhile."""
         if n_leaves < n_leaves_before:
-            self._pages.stop()
             self._columns.release(n_leaves, n_leaves_before)
 
     def _move_to(self, columns: Columns, n_leaves: int) -> None:
