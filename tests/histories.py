@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import lzma
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -370,3 +371,15 @@ def real_history(name: str, *, directed: bool, updates: int, events_max: int | N
         n = max(n, *(max(pair) + 1 for pair in ends[part]))
         made.append(epoch_of([(op, u, v, 1.0) for op, (u, v) in zip(ops[part], ends[part], strict=True)], n))
     return History(directed, tuple(made))
+
+
+def failing(call: Callable[..., Any], at: int) -> Callable[..., Any]:
+    """That function, which runs out of memory when it is called for the ``at``-th time (from 0)."""
+    calls = itertools.count()
+
+    def fail(*arguments: Any) -> Any:
+        if next(calls) == at:
+            raise MemoryError
+        return call(*arguments)
+
+    return fail

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from typing import Any
-
 import numba as nb
 import numpy as np
 import pytest
@@ -14,6 +10,7 @@ from histories import (
     Epoch,
     History,
     deletes,
+    failing,
     inserts,
     random_history,
     real_history,
@@ -499,15 +496,8 @@ def test_a_start_after_memory_ran_out_has_room_for_all(monkeypatch: pytest.Monke
     whole.step(path)
     for at in range(3):
         run = Run(directed=True)
-        calls, grown = itertools.count(), module._grown
-
-        def failing(*arguments: Any, at: int = at, calls: Iterator[int] = calls, grown: Any = grown) -> Any:
-            if next(calls) == at:
-                raise MemoryError
-            return grown(*arguments)
-
         with monkeypatch.context() as patch:
-            patch.setattr(module, "_grown", failing)
+            patch.setattr(module, "_grown", failing(module._grown, at))
             with pytest.raises(MemoryError):
                 run.step(path)
         run.program._grow(n)

@@ -16,6 +16,7 @@ from histories import (
     History,
     deletes,
     epoch_of,
+    failing,
     inserts,
     random_history,
     real_history,
@@ -681,15 +682,8 @@ def test_a_start_after_memory_ran_out_has_room_for_all(name: str, monkeypatch: p
     whole.step(path)
     for at in range(6):
         run = Run(name, directed=True)
-        calls = itertools.count()
-
-        def failing(*arguments: Any, at: int = at, calls: Iterator[int] = calls, grown: Any = module.grown) -> Any:
-            if next(calls) == at:
-                raise MemoryError
-            return grown(*arguments)
-
         with monkeypatch.context() as patch:
-            patch.setattr(module, "grown", failing)
+            patch.setattr(module, "grown", failing(module.grown, at))
             with pytest.raises(MemoryError):
                 run.step(path)
         run.program._add_vertices(n)
