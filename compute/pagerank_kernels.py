@@ -377,7 +377,7 @@ def moved_ratio_max(first, second):  # type: ignore[no-untyped-def]
 
 @_jit
 def ratio_max(n, first, second):  # type: ignore[no-untyped-def]
-    """The largest second.value / first.value of all, infinity where the first is not positive."""
+    """The largest second.value / first.value of all, infinity where the first is not positive; of none, 1."""
     value = first.value
     majorant = second.value
     weight = first.weight
@@ -385,7 +385,7 @@ def ratio_max(n, first, second):  # type: ignore[no-untyped-def]
     for v in range(n):
         if weight[v] > 0.0:
             largest = max(largest, majorant[v] / value[v] if value[v] > 0.0 else np.inf)
-    return largest
+    return largest if largest > 0.0 else 1.0
 
 
 @_jit

@@ -384,7 +384,12 @@ def test_a_graph_that_dwindles_leaves_no_rounding_behind(graphs: list[Graph], se
     assert program.scalars()["norm"] == 0
 
 
-def test_deleted_vertices_leave_and_revived_ones_return(graphs: list[Graph]) -> None:
+@pytest.mark.parametrize("push_min", [0, pagerank.PUSH_MIN])
+def test_deleted_vertices_leave_and_revived_ones_return(
+    push_min: int, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where so much goes that residuals are computed anew."""
+    monkeypatch.setattr(pagerank, "PUSH_MIN", push_min)
     program, graph = started(graphs)
     hub = int(graph.in_rows().degrees[:400].argmax())
     report = program.refresh(graph, apply(graph, [(hub, hub, int(Op.DELETE_VERTEX))], 400))
