@@ -19,6 +19,8 @@ Edges = list[tuple[int, int]]
 # (src, dst, op), or for operations on vertices (vertex, vertex, Op.INSERT_VERTEX or Op.DELETE_VERTEX).
 Update = tuple[int, int, int]
 Floats = npt.NDArray[np.float64]
+ELIMINATED_MAX = 1_000
+"""Systems of more vertices are iterated."""
 
 
 def new_graph(*, directed: bool = True, edges: Edges = (), n: int = 0) -> Graph:  # type: ignore[assignment]
@@ -56,18 +58,17 @@ def matrix(graph: Graph) -> sp.csr_array:
 
 
 def solved(graph: Graph, rhs: Floats, damping: float) -> Floats:
-    """The y of (I - d P^T) y = rhs over its sum."""
-    system = sp.csc_array(sp.eye_array(graph.n_vertices) - damping * matrix(graph))
-    y = np.asarray(spla.spsolve(system, rhs))
-    return np.asarray(y / y.sum())
+    """The y of (I - d P^T) y = rhs over its sum, to the last digits.
 
-
-def iterated(graph: Graph, rhs: Floats, damping: float) -> Floats:
-    """``solved`` by plain iteration to the last digits, for larger graphs."""
+    Elimination would fill up the matrix of a larger graph; that is iterated.
+    """
     links = damping * matrix(graph)
-    y = rhs
-    for _ in range(math.ceil(math.log(1e-14) / math.log(damping))):
-        y = rhs + links @ y
+    if graph.n_vertices <= ELIMINATED_MAX:
+        y = np.asarray(spla.spsolve(sp.csc_array(sp.eye_array(graph.n_vertices) - links), rhs))
+    else:
+        y = rhs
+        for _ in range(math.ceil(math.log(1e-14) / math.log(damping))):
+            y = rhs + links @ y
     return np.asarray(y / y.sum())
 
 
