@@ -266,7 +266,7 @@ def test_an_epoch_may_improve_a_vertex_many_times() -> None:
     run.step(weighted([(0, v, 1.0 if v in near else 1e6) for v in range(1, 64)], 64))
     improving = [(u, v, 1000.0 - u) for u in near for v in far]
     held = np.full(4096, guard)
-    entries = run.program._entries = held[: 64 + len(improving)]
+    entries = run.program._entries = held[: 64 + 1 + len(improving)]  # vertices, sources, edges
     run.step(weighted(improving, 64))
     run.check()
     assert run.program._entries is entries
