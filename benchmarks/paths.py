@@ -124,20 +124,12 @@ def crossover(bench: Bench, churn: Churn) -> list[dict[str, Any]]:
     for what, updates in changes_to_settle(churn):
         change = bench.apply(updates)
         for program in bench.programs:
-            read = 0
-            settle = program._settle
-
-            def counted(*given: Any, settle: Any = settle) -> tuple[int, int, int]:
-                nonlocal read
-                settled: tuple[int, int, int] = settle(*given)
-                read = settled[2]
-                return settled
-
-            program._settle = counted  # type: ignore[method-assign]
+            tally = program._loss.tally
+            tally[:] = 0
             started = time.perf_counter()
             refresh = program.refresh(bench.graph, change)
             ms = (time.perf_counter() - started) * 1e3
-            program._settle = settle  # type: ignore[method-assign]
+            read = int(tally[:, 1].sum())
             fresh_ms = 1e9
             for _ in range(3):
                 started = time.perf_counter()

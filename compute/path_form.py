@@ -26,6 +26,7 @@ _HELPERS: tuple[Callable[..., Any], ...] = (
     path_kernels.ask_for_row,
     path_kernels.ask_for_first_rows,
     path_kernels.ask_for_rows,
+    path_kernels.ask_for_words,
 )
 
 
@@ -94,9 +95,8 @@ class Kernels(NamedTuple):
     """The compiled steps of one program; ``search`` only without weights, ``spread`` only with them."""
 
     classify: Kernel
-    settle: Kernel
-    relax: Kernel
-    push: Kernel
+    mend: Kernel
+    changed: Kernel
     search: Kernel | None
     spread: Kernel | None
     audit: Kernel
@@ -132,13 +132,21 @@ def kernels_of(form: Form) -> Kernels:
         names[helper.__name__] = inlined(helper, names)
     return Kernels(
         specialise(path_kernels.classify, names),
-        _settle_kernel(names),
-        specialise(path_kernels.relax, names),
-        specialise(path_kernels.push_by_value if form.weighted else path_kernels.push_by_level, names),
+        _mend_kernel(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level),
+        specialise(path_kernels.changed, names),
         None if form.weighted else _search_kernel(names),
         _spread_kernel(names) if form.weighted else None,
         specialise(path_audit.audit_range, names),
     )
+
+
+def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
+    own = {
+        "settle": _settle_kernel(names),
+        "relax": specialise(path_kernels.relax, names),
+        "push": specialise(push, names),
+    }
+    return specialise(path_kernels.mend, {**names, **own})
 
 
 def _settle_kernel(names: Mapping[str, Any]) -> Kernel:

@@ -37,6 +37,9 @@ LOST = np.uint64(0xFFFF_FFFE)
 PARENT = np.uint8(1)
 """In a vertex's role: it may have children; without this it has none."""
 
+AHEAD = 16
+"""How many vertices before its turn a row is asked for."""
+
 _DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
 
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
@@ -45,20 +48,25 @@ gather: Any = None
 better: Any = None
 encode: Any = None
 decode: Any = None
+settle: Any = None
+push: Any = None
 
 
 class Log(NamedTuple):
     """The vertices whose word was written since the run began, each once, with the word before.
 
-    ``stamp`` uint32[cap] (equal to ``run``: listed), ``vertices`` uint32[cap], ``old`` uint64[cap],
-    ``counted`` int64[1].
+    ``listed`` uint8[cap] (1: listed), ``vertices`` uint32[cap], ``old`` uint64[cap], ``counted`` int64[1].
     """
 
-    stamp: npt.NDArray[np.uint32]
+    listed: npt.NDArray[np.uint8]
     vertices: Vertices
     old: Keys
     counted: npt.NDArray[np.int64]
-    run: int
+
+
+def new_log() -> Log:
+    """A log for no vertices yet."""
+    return Log(np.zeros(0, np.uint8), np.empty(0, np.uint32), np.empty(0, np.uint64), np.zeros(1, np.int64))
 
 
 # -- where a program's own functions come in ---------------------------------------------------------------
@@ -116,8 +124,8 @@ def improves(bits, head):  # type: ignore[no-untyped-def]
 @nb.njit(nogil=True, error_model="numpy")
 def write(word, log, v, value):  # type: ignore[no-untyped-def]
     """Set a word, listing it in the log if this is its first change of the run."""
-    if np.int64(log.stamp[v]) != log.run:
-        log.stamp[v] = log.run
+    if log.listed[v] == 0:
+        log.listed[v] = 1
         k = log.counted[0]
         log.vertices[k] = v
         log.old[k] = word[v]
@@ -125,10 +133,29 @@ def write(word, log, v, value):  # type: ignore[no-untyped-def]
     word[v] = value
 
 
-# -- asking for memory before its turn --------------------------------------------------------------------------
+@nb.njit(nogil=True, error_model="numpy")
+def begin_run(log):  # type: ignore[no-untyped-def]
+    """A new run begins: nothing is listed."""
+    for k in range(log.counted[0]):
+        log.listed[log.vertices[k]] = 0
+    log.counted[0] = 0
 
-AHEAD = 16
-"""How many vertices before its turn a row is asked for."""
+
+@template
+def changed(word, log, n, found):  # type: ignore[no-untyped-def]
+    """Vertices below ``n`` that have another word than before the run: how many ``found`` (uint32) now names."""
+    n_found = np.int64(0)
+    for k in range(log.counted[0]):
+        if k + AHEAD < log.counted[0]:
+            prefetch(word, np.int64(log.vertices[k + AHEAD]))
+        v = log.vertices[k]
+        if v < n and word[v] != log.old[k]:
+            found[n_found] = v
+            n_found += 1
+    return n_found
+
+
+# -- asking for memory before its turn --------------------------------------------------------------------------
 
 # Of a heap, one of the first entries is next, unless it is one that is added meanwhile.
 _SOON = 3
@@ -175,6 +202,13 @@ def ask_for_rows(word, rows, vertices, k, n_vertices):  # type: ignore[no-untype
         ask_for_place(rows, vertex)
         prefetch(word, vertex)
         ask_for_row(rows, np.int64(vertices[k + AHEAD // 2]))
+
+
+@template
+def ask_for_words(word, keys, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for the words of the neighbours in these slots: branches on one then do not hold up the next."""
+    for i in range(begin, end):
+        prefetch(word, np.int64(keys[i] & _LOW))
 
 
 # -- a heap of entries, best value first -----------------------------------------------------------------------
@@ -266,14 +300,14 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
 
 
 @template
-def relax(word, log, role, sources, source_word, improving, improving_weights, seeds, n_seeds):  # type: ignore[no-untyped-def]
-    """Sources that became known, and edges that still improve their heads: the number of seeds with those."""
+def relax(word, log, role, sources, source_word, improving, improving_weights, entries, size):  # type: ignore[no-untyped-def]
+    """Sources that became known, and edges that still improve their heads: the number of entries with those."""
     for k in range(sources.size):
         v = sources[k]
         if word[v] != source_word:
             write(word, log, v, source_word)
-            seeds[n_seeds] = (source_word & _HIGH) | np.uint64(v)
-            n_seeds += 1
+            entries[size] = (source_word & _HIGH) | np.uint64(v)
+            size += 1
     for i in range(improving.size):
         at_tail = word[improving[i] >> _HALF]
         if at_tail == UNREACHED:
@@ -284,33 +318,37 @@ def relax(word, log, role, sources, source_word, improving, improving_weights, s
         if improves(bits, word[v]):
             write(word, log, v, (bits << _HALF) | (improving[i] >> _HALF))
             role[improving[i] >> _HALF] = PARENT
-            seeds[n_seeds] = (bits << _HALF) | v
-            n_seeds += 1
-    return n_seeds
+            entries[size] = (bits << _HALF) | v
+            size += 1
+    return size
 
 
 @template
-def push_by_level(word, log, role, seeds, out, queue):  # type: ignore[no-untyped-def]
-    """Push on what improved, all edges offering alike: (edges read, levels).
+def push_by_level(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
+    """Push on what improved, all edges offering alike: (0, edges read, levels).
 
-    ``seeds`` ascend; one whose vertex has improved since is stale and skipped. A queued vertex is one level
-    below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
+    The ``entries`` become a heap; one whose vertex has improved since is stale and skipped. A queued vertex is
+    one level below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
+    ``queue``: uint32[>= n]; ``large`` is for ``push_by_value``.
     """
     keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
     edges = np.int64(0)
     levels = np.int64(0)
     last = NOTHING
-    seed = np.int64(0)
     head = np.int64(0)
     tail = np.int64(0)
-    while seed < seeds.size or head < tail:
-        if head < tail and (seed >= seeds.size or not precedes(seeds[seed] >> _HALF, word[queue[head]] >> _HALF)):
+    for k in range(size):
+        heap_push(entries, k, entries[k])
+    while size > 0 or head < tail:
+        if head < tail and (size == 0 or not precedes(entries[0] >> _HALF, word[queue[head]] >> _HALF)):
             u = np.uint64(queue[head])
             head += 1
         else:
-            u = seeds[seed] & _LOW
-            seed += 1
-            if word[u] >> _HALF != seeds[seed - 1] >> _HALF:
+            entry = entries[0]
+            size -= 1
+            heap_sink(entries, size, entries[size])
+            u = entry & _LOW
+            if word[u] >> _HALF != entry >> _HALF:
                 continue
         value = word[u] >> _HALF
         if value != last:
@@ -337,15 +375,15 @@ def push_by_level(word, log, role, seeds, out, queue):  # type: ignore[no-untype
                 remaining -= end - slot
                 leaf += np.int64(1)
                 slot = leaf << shift
-    return edges, levels
+    return np.int64(0), edges, levels
 
 
 @template
-def push_by_value(word, log, role, seeds, out, heap, large):  # type: ignore[no-untyped-def]
+def push_by_value(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
     """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
 
-    ``heap``: uint64[>= seeds] holds all entries at hand; when they are more than ``large``, or might not fit, they
-    are left there for ``spread``.
+    All ``entries`` at hand become a heap; when they are more than ``large``, or might not fit, they are left there
+    for ``spread``. ``queue`` is for ``push_by_level``.
     An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
     offers improve on their own tails.
     """
@@ -353,23 +391,23 @@ def push_by_value(word, log, role, seeds, out, heap, large):  # type: ignore[no-
     degrees = out.degrees
     edges = np.int64(0)
     pushed = np.int64(0)
-    size = np.int64(0)
-    for k in range(seeds.size):
-        heap_push(heap, size, seeds[k])
-        size += 1
-        ask_for_place(out, np.int64(seeds[k] & _LOW))
+    if size > large:
+        return size, edges, pushed
+    for k in range(size):
+        ask_for_place(out, np.int64(entries[k] & _LOW))
+        heap_push(entries, k, entries[k])
     while size > 0:
-        entry = heap[0]
+        entry = entries[0]
         u = entry & _LOW
         value = word[u] >> _HALF
         remaining = np.int64(degrees[u])
-        if size > large or size + remaining > heap.size:
+        if size > large or size + remaining > entries.size:
             return size, edges, pushed
         size -= 1
-        heap_sink(heap, size, heap[size])
+        heap_sink(entries, size, entries[size])
         for k in range(_SOON):
             if k < size:
-                ask_for_row(out, np.int64(heap[k] & _LOW))
+                ask_for_row(out, np.int64(entries[k] & _LOW))
         if value != entry >> _HALF or remaining == 0:
             continue
         pushed += 1
@@ -377,6 +415,7 @@ def push_by_value(word, log, role, seeds, out, heap, large):  # type: ignore[no-
         leaf, slot = first_slot(out, int(u))
         while remaining > 0:
             end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            ask_for_words(word, keys, slot, end)
             for i in range(slot, end):
                 v = keys[i] & _LOW
                 weight = weights[i] if WEIGHTED else _ONE
@@ -384,10 +423,47 @@ def push_by_value(word, log, role, seeds, out, heap, large):  # type: ignore[no-
                 if improves(bits, word[v]):
                     write(word, log, v, (bits << _HALF) | u)
                     role[u] = PARENT
-                    heap_push(heap, size, (bits << _HALF) | v)
+                    heap_push(entries, size, (bits << _HALF) | v)
                     size += 1
                     ask_for_place(out, np.int64(v))
             remaining -= end - slot
             leaf += np.int64(1)
             slot = leaf << shift
     return np.int64(0), edges, pushed
+
+
+@template
+def mend(  # type: ignore[no-untyped-def]
+    word,
+    log,
+    role,
+    sources,
+    source_word,
+    lost,
+    improving,
+    improving_weights,
+    out,
+    in_,
+    loss,
+    entries,
+    queue,
+    large,
+    edges_max,
+    threads,
+):
+    """What follows from the updates that are not safe: (vertices lost, entries left over, edges read, rounds).
+
+    -1 lost: it would read more than ``edges_max`` edges. What is left over stands in ``entries`` (uint64[>= n +
+    sources + improving]), for ``spread``.
+    """
+    begin_run(log)
+    n_lost = np.int64(0)
+    size = np.int64(0)
+    edges = np.int64(0)
+    if lost.size:
+        n_lost, size, edges = settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads)
+        if n_lost < 0:
+            return n_lost, np.int64(0), edges, np.int64(0)
+    size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)
+    left, read, rounds = push(word, log, role, entries, size, out, queue, large)
+    return n_lost, left, edges + read, rounds

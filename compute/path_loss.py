@@ -41,8 +41,8 @@ _HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _UNIT = np.float32(1)
 
 # How many vertices are worth a second thread, and how many a thread takes at a time.
-_PARALLEL_MIN = 512
-_PIECE = 128
+_PARALLEL_MIN = 128
+_PIECE = 32
 # Steps along parents of equal value in search of support, besides one for each in-edge.
 _STEPS = 32
 # Passes over the inner edges; what still changes in the last is pushed on along rows.
@@ -57,6 +57,7 @@ improves: Any = None
 precedes: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
+ask_for_words: Any = None
 publish: Any = None
 stands_alone: Any = None
 keep_better: Any = None
@@ -76,7 +77,8 @@ class Loss(NamedTuple):
     """What settling works on.
 
     ``queue`` uint32[>= n]: vertices without support, and in the end the lost ones in front; ``adopted`` uint32 and
-    ``offers`` uint64 of that size: the outcome of their survey, LOST and UNREACHED standing for none.
+    ``offers`` uint64 of that size: the outcome of their survey, LOST and UNREACHED standing for none; once a round
+    is decided, ``adopted`` names its lost vertices that may have children.
     ``tails``, ``heads`` uint32[threads, edges] and ``weights`` float32: inner edges. ``gathered``: uint32[threads,
     _GATHERED]; ``tally``: int64[threads, 16]: inner edges, edges read; ``cursor``: int64[32].
     """
@@ -165,6 +167,7 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
                 leaf, slot = first_slot(in_, int(v))
             while remaining > 0:
                 stop = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                ask_for_words(word, keys, slot, stop)
                 i = slot
                 while i < stop:
                     u = keys[i] & _LOW
@@ -210,8 +213,13 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
 
 @template
 def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untyped-def]
-    """Settle who of ``queue[head:tail]`` has a new parent and who is lost: the number of the lost."""
+    """Settle who of ``queue[head:tail]`` has a new parent and who is lost: (the lost, those with children).
+
+    The lost of all rounds are counted; of this round's, ``adopted`` names those who may have children, from
+    ``head`` on.
+    """
     queue, adopted, offers = loss.queue, loss.adopted, loss.offers
+    n_parents = np.int64(0)
     for k in range(head, tail):
         v = np.uint64(queue[k])
         own = word[v]
@@ -231,14 +239,18 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
             queue[n_lost] = v
             offers[n_lost] = offers[k]
             n_lost += 1
-    return n_lost
+            if role[v] & PARENT:
+                role[v] &= ~PARENT
+                adopted[head + n_parents] = v
+                n_parents += 1
+    return n_lost, n_parents
 
 
 @template
-def children(word, role, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
-    """Append the children of the lost ``queue[.. end]``, in pieces drawn from the cursor, to the queue."""
+def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
+    """Append the children of ``adopted[.. end]``, in pieces drawn from the cursor, to the queue."""
     keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
-    queue, cursor, gathered = loss.queue, loss.cursor, loss.gathered[t]
+    parents, queue, cursor, gathered = loss.adopted, loss.queue, loss.cursor, loss.gathered[t]
     n_gathered = np.int64(0)
     read = np.int64(0)
     while True:
@@ -246,14 +258,13 @@ def children(word, role, out, loss, end, piece, t):  # type: ignore[no-untyped-d
         if begin >= end:
             break
         piece_end = min(begin + piece, end)
-        ask_for_first_rows(word, out, queue, begin, piece_end)
+        ask_for_first_rows(word, out, parents, begin, piece_end)
         for k in range(begin, piece_end):
-            ask_for_rows(word, out, queue, k, piece_end)
-            u = np.uint64(queue[k])
+            ask_for_rows(word, out, parents, k, piece_end)
+            u = np.uint64(parents[k])
             remaining = np.int64(degrees[u])
-            if role[u] & PARENT == 0 or remaining == 0:
+            if remaining == 0:
                 continue
-            role[u] &= ~PARENT
             read += remaining
             leaf, slot = first_slot(out, int(u))
             while remaining > 0:
@@ -325,10 +336,10 @@ def relax_between(word, role, loss):  # type: ignore[no-untyped-def]
 
 
 @template
-def settle(word, log, role, lost, out, in_, loss, seeds, edges_max, threads):  # type: ignore[no-untyped-def]
-    """Settle the loss of these entries' support: (lost vertices, in front of the queue; seeds; edges read).
+def settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads):  # type: ignore[no-untyped-def]
+    """Settle the loss of these entries' support: (lost vertices, in front of the queue; entries; edges read).
 
-    -1 lost vertices: it would read more than ``edges_max`` edges. ``seeds`` (uint64[>= n]) gets the entries that
+    -1 lost vertices: it would read more than ``edges_max`` edges. ``entries`` (uint64[>= n]) gets the entries that
     must be pushed on along their rows.
     """
     queue, cursor, tally = loss.queue, loss.cursor, loss.tally
@@ -347,27 +358,26 @@ def settle(word, log, role, lost, out, in_, loss, seeds, edges_max, threads):  #
         else:
             for t in nb.prange(threads):
                 survey_pieces(word, role, in_, loss, tail, np.int64(_PIECE), np.int64(t))
-        first = n_lost
-        n_lost = np.int64(decide_round(word, log, role, loss, head, tail, n_lost))
-        head = tail
-        cursor[NEXT_PIECE] = first
+        n_lost, n_parents = decide_round(word, log, role, loss, head, tail, n_lost)
+        cursor[NEXT_PIECE] = head
         cursor[QUEUE_END] = tail
-        if n_lost - first < _PARALLEL_MIN:
-            find_children(word, role, out, loss, n_lost, n_lost - first + 1, np.int64(0))
+        if n_parents < _PARALLEL_MIN:
+            find_children(word, out, loss, head + n_parents, n_parents + 1, np.int64(0))
         else:
             for t in nb.prange(threads):
-                find_children(word, role, out, loss, n_lost, np.int64(_PIECE), np.int64(t))
+                find_children(word, out, loss, head + n_parents, np.int64(_PIECE), np.int64(t))
+        head = tail
         tail = np.int64(cursor[QUEUE_END])
         if tail > queue.size or edges_read(tally) > edges_max:
             return np.int64(-1), np.int64(0), edges_read(tally)
     take_offers(word, role, in_, loss, n_lost)
     relax_inner(word, role, loss)
-    n_seeds = np.int64(0)
+    size = np.int64(0)
     for k in range(n_lost):
         v = np.uint64(queue[k])
         if role[v] & ASKED:
             role[v] &= ~ASKED
             if word[v] != UNREACHED:
-                seeds[n_seeds] = (word[v] & _HIGH) | v
-                n_seeds += 1
-    return n_lost, n_seeds, edges_read(tally)
+                entries[size] = (word[v] & _HIGH) | v
+                size += 1
+    return n_lost, size, edges_read(tally)

@@ -31,11 +31,12 @@ from ..partition.graph import Graph, GraphChange
 from . import path_audit, path_loss, path_search
 from .forest_audit import vertices_without_root
 from .path_form import Form, Functors, check, kernels_of
-from .path_kernels import PARENT, UNREACHED, Log
+from .path_kernels import PARENT, UNREACHED, new_log
 from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
 
 _HALF = np.uint64(32)
 _NO_PARENT = np.uint64(NO_VERTEX)
+_NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
 # without (and this floor). A refresh that goes on costs as much as a fresh start at shares of 0.6 (SSSP), 0.9
@@ -102,27 +103,20 @@ class PathProgram(Program):
         whole = f"{self.form.digest} {self.value.__name__} {self.value(self.at_source)!r}"
         self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
         self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
-        self._descending = bool(functors.better(self.value(1), self.value(0)))
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
         # A source may be without its word until the next run.
         self._source_waits = True
         self._n = 0
-        self._run = 0
         self._word = np.empty(0, np.uint64)
-        self._waiting: Column = np.empty(0, np.uint64 if self.needs_weights else np.uint32)
         self._threads = nb.get_num_threads()
         self._loss = path_loss.new_loss(0, self._threads)
-        self._seeds = np.empty(0, np.uint64)
+        # Entries at hand; without weights also vertices in the order in which they were reached.
+        self._entries = np.empty(0, np.uint64)
+        self._queue = np.empty(0, np.uint32)
         self._role = np.zeros(0, np.uint8)
-        self._log = Log(
-            np.zeros(0, np.uint32),
-            np.empty(0, np.uint32),
-            np.empty(0, np.uint64),
-            np.zeros(1, np.int64),
-            0,
-        )
+        self._log = new_log()
 
     def bind(self, sources: Vertices) -> None:
         known = np.unique(sources[sources != NO_VERTEX]).astype(np.uint32)
@@ -144,6 +138,9 @@ class PathProgram(Program):
         self._source_moved = self._source_waits = False
         self._word[:n] = UNREACHED
         self._role[:] = 0
+        # A run that was broken off may have left entries that the log does not count.
+        self._log.listed[:] = 0
+        self._log.counted[0] = 0
         sources = self._living_sources(graph)
         if self._kernels.search is not None:
             bits = np.empty((2, (n + 63) // 64), np.uint64)
@@ -156,16 +153,14 @@ class PathProgram(Program):
                 graph.in_rows(),
                 n,
                 graph.n_arcs,
-                self._waiting,
+                self._queue,
                 bits[0],
                 bits[1],
                 nb.get_num_threads(),
             )
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
-        self._word[sources] = self._source_word
-        seeds = (self._source_word & ~_NO_PARENT) | sources.astype(np.uint64)
-        edges, levels = self._push(graph, self._new_log(), seeds)
-        return Refresh({"word": None}, iterations=levels, edges_read=edges, active=int(self._log.counted[0]))
+        _, edges, rounds = self._mend(graph, sources, _NO_EDGES, _NO_EDGES, _NO_WEIGHTS)
+        return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=int(self._log.counted[0]))
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         if self._source_moved or self._source_died(change):
@@ -176,27 +171,17 @@ class PathProgram(Program):
         lost, improving, weights = self._classify(change)
         if not (lost.size or improving.size or self._source_waits):
             return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
-        sources = self._living_sources(graph)
+        sources = self._living_sources(graph) if self._source_waits else _NONE
         self._source_waits = False
-        log = self._new_log()
-        seeds = self._seeds = grown(self._seeds, self._n + improving.size + sources.size)
-        n_lost = n_seeds = edges = rounds = 0
-        if lost.size:
-            n_lost, n_seeds, edges = self._settle(graph, log, lost)
-            if n_lost < 0:
-                return self._start_over(graph, edges)
-        n_seeds = self._kernels.relax(
-            self._word, log, self._role, sources, self._source_word, improving, weights, seeds, n_seeds
-        )
-        if n_seeds:
-            read, rounds = self._push(graph, log, seeds[:n_seeds])
-            edges += read
-        changed = self._changed(log, before)
+        n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
+        if n_lost < 0:
+            return self._start_over(graph, edges)
+        changed = self._changed(before)
         return Refresh(
             {"word": changed} if changed.size else {},
             iterations=rounds,
             edges_read=edges,
-            active=int(log.counted[0]),
+            active=int(self._log.counted[0]),
         )
 
     def _classify(self, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
@@ -220,61 +205,49 @@ class PathProgram(Program):
         )
         return lost[:n_lost], improving[:n_improving], weights
 
-    def _changed(self, log: Log, before: int) -> Vertices:
-        """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
-        touched = log.vertices[: log.counted[0]]
-        differs = self._word[touched] != log.old[: touched.size]
-        if self._n > before:
-            new = np.arange(before, self._n, dtype=np.uint32)
-            return np.concatenate([touched[differs & (touched < before)], new])
-        changed: Vertices = touched[differs]
-        return changed
+    def _mend(
+        self, graph: Graph, sources: Vertices, lost: Keys, improving: Keys, weights: npt.NDArray[np.float32]
+    ) -> tuple[int, int, int]:
+        """All that follows from sources that may be new and updates that are not safe: (lost, edges read, rounds).
 
-    def _settle(self, graph: Graph, log: Log, lost: Keys) -> tuple[int, int, int]:
-        """Settle the loss of these entries' support: (vertices in ``self._loss``, seeds, edges read)."""
-        edges_max = max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs))
-        n_lost, n_seeds, edges = self._kernels.settle(
+        -1 lost: starting over is cheaper.
+        """
+        # An epoch may improve one vertex many times: there can be more entries than vertices.
+        self._entries = grown(self._entries, self._n + sources.size + improving.size)
+        threads = min(nb.get_num_threads(), self._threads)
+        n_lost, left, edges, rounds = self._kernels.mend(
             self._word,
-            log,
+            self._log,
             self._role,
+            sources,
+            self._source_word,
             lost,
+            improving,
+            weights,
             graph.out_rows(),
             graph.in_rows(),
             self._loss,
-            self._seeds,
-            edges_max,
-            min(nb.get_num_threads(), self._threads),
+            self._entries,
+            self._queue,
+            self._large,
+            max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
+            threads,
         )
-        return int(n_lost), int(n_seeds), int(edges)
-
-    def _push(self, graph: Graph, log: Log, seeds: Keys) -> tuple[int, int]:
-        """Push on from these entries to the fixed point: (edges read, rounds)."""
-        kernels, out = self._kernels, graph.out_rows()
-        if kernels.spread is None:
-            edges, rounds = kernels.push(self._word, log, self._role, self._best_first(seeds), out, self._waiting)
-            return int(edges), int(rounds)
-        edges = rounds = 0
-        left = seeds.size
-        if left <= self._large:
-            # An epoch may improve one vertex many times: there can be more seeds than vertices.
-            self._waiting = grown(self._waiting, left)
-            left, edges, rounds = kernels.push(self._word, log, self._role, seeds, out, self._waiting, self._large)
-            seeds = self._waiting
-        if left:
-            threads = nb.get_num_threads()
+        if left and self._kernels.spread is not None:
             piles = path_search.new_piles(self._n, threads)
-            read, _pushed, rounds = kernels.spread(self._word, log, self._role, seeds[:left], out, piles, threads)
+            read, _pushed, rounds = self._kernels.spread(
+                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, threads
+            )
             edges += read
-        return int(edges), int(rounds)
+        return n_lost, edges, rounds
 
-    def _best_first(self, entries: Keys) -> Keys:
-        """Entries ordered by their values."""
-        if self.value is np.float32:
-            order = np.argsort((entries >> _HALF).astype(np.uint32).view(np.float32))
-            ordered: Keys = entries[order]
-        else:
-            ordered = np.sort(entries)
-        return np.ascontiguousarray(ordered[::-1]) if self._descending else ordered
+    def _changed(self, before: int) -> Vertices:
+        """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
+        n_new = self._n - before
+        changed = np.empty(self._log.counted[0] + n_new, np.uint32)
+        n_changed = self._kernels.changed(self._word, self._log, before, changed)
+        changed[n_changed : n_changed + n_new] = np.arange(before, self._n, dtype=np.uint32)
+        return changed[: n_changed + n_new]
 
     def _start_over(self, graph: Graph, edges_read: int) -> Refresh:
         fresh = self.start(graph)
@@ -321,11 +294,11 @@ class PathProgram(Program):
         log = self._log
         held: list[Column] = [
             self._word,
-            self._waiting,
+            self._queue,
             self._role,
-            self._seeds,
+            self._entries,
             *self._loss,
-            log.stamp,
+            log.listed,
             log.vertices,
             log.old,
         ]
@@ -382,12 +355,14 @@ class PathProgram(Program):
         if n_vertices > self._word.size:
             # The words last: they tell how large all columns are, also after a call that ran out of memory.
             word = grown(self._word, n_vertices)
-            self._waiting = grown(self._waiting, word.size)
+            self._entries = grown(self._entries, word.size + word.size // 4)
+            if not self.needs_weights:
+                self._queue = grown(self._queue, word.size)
             self._loss = path_loss.new_loss(word.size, self._threads)
             self._role = grown(self._role, word.size, 0)
             log = self._log
             self._log = log._replace(
-                stamp=grown(log.stamp, word.size, 0),
+                listed=grown(log.listed, word.size, 0),
                 vertices=grown(log.vertices, word.size),
                 old=grown(log.old, word.size),
             )
@@ -395,16 +370,7 @@ class PathProgram(Program):
         self._word[self._n : n_vertices] = UNREACHED
         self._n = n_vertices
 
-    def _new_log(self) -> Log:
-        self._run += 1
-        if self._run == 2**32:  # stamps are 32 bits: begin again
-            self._log.stamp[:] = 0
-            self._run = 1
-        self._log = self._log._replace(run=self._run)
-        self._log.counted[0] = 0
-        return self._log
-
 
 def _weights(weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
     """The weights as kernels take them: none at all where the graph keeps none."""
-    return np.empty(0, np.float32) if weights is None else weights
+    return _NO_WEIGHTS if weights is None else weights

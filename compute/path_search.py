@@ -265,7 +265,7 @@ def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
 
 
 @template
-def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
+def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
     """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
@@ -307,7 +307,7 @@ def expand_near(word, stamp, vertices, run, out, near, n_near, piece, piles, nex
                         if seen != head:
                             head = seen
                             continue
-                        if np.int64(stamp[v]) != run and np.int64(exchange(stamp, v, np.uint32(run))) != run:
+                        if listed[v] == 0 and exchange(listed, v, np.uint8(1)) == 0:
                             own_log[k_log] = v
                             k_log += 1
                             if k_log == _GATHERED:
@@ -398,7 +398,7 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
     near, next_near, far = piles.near, piles.next_near, piles.far
     degrees = out.degrees
     cursor, tally, is_far = piles.cursor, piles.tally, piles.is_far
-    stamp, vertices, old, run = log.stamp, log.vertices, log.old, log.run
+    listed, vertices, old = log.listed, log.vertices, log.old
     edges = np.int64(0)
     pushed = np.int64(0)
     rounds = np.int64(0)
@@ -425,7 +425,7 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
             ahead = np.int64(0)
             if active == 1:
                 read, done = expand(
-                    word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, np.int64(0)
+                    word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, np.int64(0)
                 )
                 edges += read
                 pushed += done
@@ -433,7 +433,7 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
                 for t in nb.prange(active):
                     own = np.int64(t)
                     read, done = expand(
-                        word, stamp, vertices, run, out, near, n_near, piece, piles, next_near, far, bound, own
+                        word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, own
                     )
                     tally[t, 0] = read
                     tally[t, 1] = done

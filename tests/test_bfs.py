@@ -283,17 +283,6 @@ def test_no_vertices_at_all() -> None:
     assert run.hops == []
 
 
-def test_stamps_run_out() -> None:
-    run = Run(directed=True)
-    run.step(inserts(path(6), 6))
-    run.program._run = 2**32 - 2
-    for _ in range(3):
-        run.step(deletes([(2, 3)], 6))
-        run.step(inserts([(2, 3)], 6))
-        run.check()
-    assert run.program._run < 10
-
-
 @pytest.mark.parametrize(
     ("value", "expected"), [(1, (1,)), ("a", ("a",)), ([3, 1, 3], (3, 1)), (["a", "b"], ("a", "b"))]
 )

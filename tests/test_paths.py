@@ -264,12 +264,13 @@ def test_an_epoch_may_improve_a_vertex_many_times() -> None:
     near, far, guard = range(1, 33), range(33, 64), np.uint64(0xABCD)
     run = Run("sssp", directed=True)
     run.step(weighted([(0, v, 1.0 if v in near else 1e6) for v in range(1, 64)], 64))
+    improving = [(u, v, 1000.0 - u) for u in near for v in far]
     held = np.full(4096, guard)
-    run.program._waiting = held[: run.program._waiting.size]
-    free = held[run.program._waiting.size :]
-    run.step(weighted([(u, v, 1000.0 - u) for u in near for v in far], 64))
+    entries = run.program._entries = held[: 64 + 1 + len(improving)]  # vertices, sources, edges
+    run.step(weighted(improving, 64))
     run.check()
-    assert (free == guard).all()
+    assert run.program._entries is entries
+    assert (held[entries.size :] == guard).all()
 
 
 # -- weights --------------------------------------------------------------------------------------------------
@@ -522,15 +523,15 @@ def test_work_is_in_proportion_to_the_change(
     history = rmat_history(5, directed=directed, scale=12, degree=12, updates=updates, epochs=12)
     run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
     run.step(history.epochs[0])
-    kept_settle, invalidated = run.program._settle, np.empty(0, np.uint32)
+    kept_mend, invalidated = run.program._mend, np.empty(0, np.uint32)
 
-    def settle(graph: Graph, log: Any, lost: Any) -> tuple[int, int, int]:
+    def mend(*given: Any) -> tuple[int, int, int]:
         nonlocal invalidated
-        n_lost, n_seeds, edges = kept_settle(graph, log, lost)
+        n_lost, edges, rounds = kept_mend(*given)
         invalidated = run.program._loss.queue[:n_lost].copy()
-        return n_lost, n_seeds, edges
+        return n_lost, edges, rounds
 
-    monkeypatch.setattr(run.program, "_settle", settle)
+    monkeypatch.setattr(run.program, "_mend", mend)
     for epoch in history.epochs[1:]:
         before, invalidated = run.words.copy(), np.empty(0, np.uint32)
         rows_before = run.graph.out_rows().degrees[: before.size].astype(np.int64)
@@ -687,7 +688,7 @@ def test_a_start_after_memory_ran_out_has_room_for_all(name: str, monkeypatch: p
             with pytest.raises(MemoryError):
                 run.step(path)
         run.program._add_vertices(n)
-        assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._seeds.nbytes
+        assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._entries.nbytes
         run.program.start(run.graph)
         run.check()
 
