@@ -29,10 +29,20 @@ import numpy.typing as npt
 from ..gpma.edges import NO_VERTEX, Keys, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import path_audit, path_loss, path_search
-from .forest_audit import vertices_without_root
 from .path_form import Form, Functors, check, kernels_of
 from .path_kernels import PARENT, UNREACHED, Log
-from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
+from .program import (
+    Answer,
+    Column,
+    ExternalId,
+    Parameter,
+    Program,
+    Published,
+    Refresh,
+    Violation,
+    grown,
+    size_violations,
+)
 
 _HALF = np.uint64(32)
 _NO_PARENT = np.uint64(NO_VERTEX)
@@ -344,14 +354,17 @@ class PathProgram(Program):
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Every rule of a right state, in O(vertices + edges); see semantics.md, "The audit"."""
-        found, _ = self.audit_slice(graph, 0, self._n)
-        return found + self.audit_forest()
+        if missed := size_violations(self._n, graph):
+            return missed
+        return self.audit_slice(graph, 0, self._n)[0] + self.audit_whole(graph)[0]
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check the vertices begin .. end - 1 against their in-edges: (violations, edges read).
 
-        All slices together and ``audit_forest`` prove the state.
+        All slices together and ``audit_whole`` prove the state.
         """
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         is_source = np.zeros(end - begin, bool)
         sources = self._living_sources(graph)
         is_source[sources[(sources >= begin) & (sources < end)] - begin] = True
@@ -367,13 +380,11 @@ class PathProgram(Program):
         ]
         return found, int(edges)
 
-    def audit_forest(self) -> list[Violation]:
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         """Check that parents lead to roots: what no look at single edges can see. O(vertices)."""
-        loose = vertices_without_root(self._word[: self._n].astype(np.uint32))
-        if not loose.size:
-            return []
-        evidence = tuple(loose[: path_audit.EVIDENCE].tolist())
-        return [Violation("forest", f"{loose.size} vertices: parents lead to no root", evidence)]
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        return super().audit_whole(graph)
 
     # -- inside -----------------------------------------------------------------------------------------
 

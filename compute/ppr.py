@@ -57,7 +57,7 @@ from .ppr_kernels import (
     WORK_SLOTS,
     Walks,
 )
-from .program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation
+from .program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation, size_violations
 from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_kernels import ROUNDOFF
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -178,9 +178,9 @@ class PersonalisedPageRank(RandomWalk):
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """The residuals of vertices begin .. end - 1, from their in-edges, against the kept ones."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         n = self._n
-        if n != graph.n_vertices:
-            return [Violation("ppr-size", f"{n} estimates for {graph.n_vertices} vertices")], 0
         part = slice(begin, end)
         y, kept = self._walks.value[part], self._walks.residual[part]
         r, read = self._true_residual(graph, self._estimate(), begin, end)

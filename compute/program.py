@@ -206,6 +206,17 @@ class Program(ABC):
         raise LookupError("this program keeps no parents")
 
 
+def size_violations(n_kept: int, graph: Graph) -> list[Violation]:
+    """What is wrong with a program that keeps entries of so many vertices: it must be those of the graph.
+
+    To be asked before anything else of an audit: the rows of the graph name vertices that the program's columns
+    do not have.
+    """
+    if n_kept == graph.n_vertices:
+        return []
+    return [Violation("size", f"entries of {n_kept} vertices, and the graph has {graph.n_vertices}")]
+
+
 def grown(column: Column, n_vertices: int, fill: int | float | None = None) -> Column:
     """The column itself if it holds n_vertices entries, else a copy of at least twice the size.
 

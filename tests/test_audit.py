@@ -590,17 +590,22 @@ WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
 }
 
 
+def made(kind: str, kept: Kept) -> Program:
+    """A program of this kind, started on the graph and right."""
+    given = {"source": 0, "sources": 0}
+    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
+    program = registry.make_program(kind, None, parameters, DenseIds())
+    program.bind(DenseIds().resolve(program.sources))
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
+    return program
+
+
 @pytest.mark.parametrize("kind", sorted(registry.KINDS))
 def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
     """As small as the program tells values apart, at one vertex at a time, by the whole audit and by slices."""
     kept = two_islands()
-    ids, n = DenseIds(), kept.graph.n_vertices
-    given = {"source": 0, "sources": 0}
-    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
-    program = registry.make_program(kind, None, parameters, ids)
-    program.bind(ids.resolve(program.sources))
-    program.start(kept.graph)
-    assert program.audit(kept.graph) == []
+    program, n = made(kind, kept), kept.graph.n_vertices
     neighbors = [
         {v, *kept.graph.neighbors(v, "out", 0, n)[0], *kept.graph.neighbors(v, "in", 0, n)[0]} for v in range(n)
     ]
@@ -613,6 +618,20 @@ def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
         for name, column in program.columns().items():
             column[: saved[name].size] = saved[name]
         assert program.audit(kept.graph) == []
+
+
+@pytest.mark.parametrize("kind", sorted(registry.KINDS))
+@pytest.mark.parametrize("far", [311, 5_000_000])
+def test_vertices_that_a_program_missed_are_found_for_every_kind(kind: str, far: int) -> None:
+    """A vertex beyond all that the program has, with an edge either way: none of its columns may be read there."""
+    kept = two_islands()
+    program = made(kind, kept)
+    kept.graph.apply(EdgeBatch.of([far, 57], [57, far]), far + 1)
+    for violations in (program.audit(kept.graph), program.audit_slice(kept.graph, 50, 60)[0]):
+        assert "size" in {violation.rule for violation in violations}
+    program.audit_whole(kept.graph)
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
 
 
 @pytest.mark.parametrize("kind", ["sssp", "sswp"])
