@@ -29,7 +29,7 @@ import numpy.typing as npt
 from ..gpma.edges import NO_VERTEX, Keys, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import path_audit, path_loss, path_search
-from .path_form import Form, Functors, check, kernels_of
+from .path_form import Form, Functors, check, kernels_of, source_value
 from .path_kernels import PARENT, UNREACHED, Log
 from .program import (
     Answer,
@@ -37,6 +37,7 @@ from .program import (
     ExternalId,
     Parameter,
     Program,
+    ProgramError,
     Published,
     Refresh,
     Violation,
@@ -94,24 +95,25 @@ class PathProgram(Program):
     @classmethod
     def functors(cls, **parameters: Any) -> Functors:
         """The program's own functions, for these parameters; they may capture them."""
-        raise NotImplementedError
+        raise ProgramError("the class has no method functors; it must return Functors(gather, better)")
 
     def __init__(self, id: str, source: tuple[ExternalId, ...], **parameters: Any) -> None:
         super().__init__(id)
         self.sources = source
+        at_source = source_value(getattr(self, "value", None), getattr(self, "at_source", None))
         functors = self.functors(**parameters)
         check(
             functors,
-            self.value(self.at_source),
+            at_source,
             weighted=self.needs_weights,
             negative="any" in self.weight_domains,
         )
         self.form = Form.of(functors, self.value, weighted=self.needs_weights)
         self._kernels = kernels_of(self.form)
         # Whoever made the words: functions may be edited between a checkpoint and its restart.
-        whole = f"{self.form.digest} {self.value.__name__} {self.value(self.at_source)!r}"
+        whole = f"{self.form.digest} {self.value.__name__} {at_source!r}"
         self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
-        self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
+        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | _NO_PARENT
         self._descending = bool(functors.better(self.value(1), self.value(0)))
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
