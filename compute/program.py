@@ -117,6 +117,20 @@ class Program(ABC):
         self.id = id
         self.sources: tuple[ExternalId, ...] = ()
 
+    @classmethod
+    def require_weights(cls, domain: str) -> None:
+        """Check that the program is right on a graph whose weights are of this domain.
+
+        Raises:
+            ProgramError: it is not.
+        """
+        allowed = [name for name in cls.weight_domains if name != "unweighted" or not cls.needs_weights]
+        if domain not in allowed:
+            words = " or ".join(map(repr, allowed))
+            raise ProgramError(
+                f"{cls.kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}"
+            )
+
     def bind(self, sources: Vertices) -> None:  # noqa: B027 - programs without sources need none
         """Learn the dense ids of ``self.sources``; called again as they become known."""
 

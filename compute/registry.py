@@ -59,19 +59,6 @@ def load_modules(names: Iterable[str]) -> None:
             raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
 
 
-def require_weights(kind: str, domain: str) -> None:
-    """Check that a kind is right for a graph whose weights are of this domain.
-
-    Raises:
-        ProgramError: it is not, or there is no such kind.
-    """
-    cls = program_class(kind)
-    allowed = [name for name in cls.weight_domains if _suits(cls, name != "unweighted")]
-    if domain not in allowed:
-        words = " or ".join(map(repr, allowed))
-        raise ProgramError(f"{kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}")
-
-
 def program_class(kind: str) -> type[Program]:
     """The class of a kind.
 
@@ -180,7 +167,8 @@ def warm_up(
     """
     graph = Graph(directed=directed, weighted=weighted)
     if programs is None:
-        programs = [(kind, given) for kind, given in _least_parameters().items() if _suits(KINDS[kind], weighted)]
+        least = _least_parameters().items()
+        programs = [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
     made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges.
@@ -216,10 +204,6 @@ def _least_parameters() -> dict[str, dict[str, Any]]:
     """The kinds that need nothing but a source, with the least parameters that make one of them."""
     needed = {kind: [item.name for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
     return {kind: dict.fromkeys(names, 0) for kind, names in needed.items() if set(names) <= {"source", "sources"}}
-
-
-def _suits(cls: type[Program], weighted: bool) -> bool:
-    return weighted or not cls.needs_weights
 
 
 def _apply(graph: Graph, edges: list[tuple[int, int]], op: Op) -> GraphChange:

@@ -208,6 +208,7 @@ class Service:
         self.graph = Graph(
             directed=config.graph.directed,
             weighted=self.weighted,
+            negative_weights=config.graph.weights == "any",
             in_edges=any(program.needs_in_edges for program in programs),
             in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
         )

@@ -380,7 +380,7 @@ def test_what_the_graph_lacks_is_refused() -> None:
     class Weighing(Probe):
         needs_weights = True
 
-    with pytest.raises(ProgramError, match="needs weights"):
+    with pytest.raises(ProgramError, match=r"are 'non-negative' or 'any', and graph.weights is 'unwei"):
         engine_on(graph, Weighing("a"))
     graph.close()
 
@@ -391,6 +391,14 @@ def test_what_the_graph_lacks_is_refused() -> None:
     engine_on(graph, Weighing("a")).close()
     with pytest.raises(ProgramError, match="needs in-edges with weights"):
         engine_on(graph, Pulling("a"))
+    graph.close()
+
+
+def test_a_program_that_is_wrong_with_negative_weights_is_refused() -> None:
+    graph = Graph(negative_weights=True)
+    with pytest.raises(ProgramError, match=r"sssp needs .* 'non-negative', and graph.weights is 'any'"):
+        engine_on(graph, registry.make_program("sssp", None, {"source": 0}))
+    engine_on(graph, registry.make_program("sswp", None, {"source": 0})).close()
     graph.close()
 
 
