@@ -64,7 +64,7 @@ def source_value(value: Any, at_source: Any) -> Any:
         scalar = value(NO_OFFER) if value is np.uint32 else value(np.nan)
     if scalar != scalar or (value is np.uint32 and scalar == NO_OFFER):
         raise ProgramError(f"at_source = {at_source!r} is not allowed; expected a source's {value.__name__} value")
-    return scalar
+    return scalar + value(0)  # minus zero is zero, as in ``encode_float``
 
 
 def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool) -> None:
