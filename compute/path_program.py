@@ -74,7 +74,7 @@ def parse_sources(value: Any) -> tuple[ExternalId, ...]:
     return tuple(dict.fromkeys(items))
 
 
-SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources, required=True)
+SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources)
 
 
 class PathProgram(Program):

@@ -92,7 +92,7 @@ class PersonalisedPageRank(RandomWalk):
     kind: ClassVar[str] = "ppr"
     summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("sources", "vertex to restart at, or a list of them", parse_sources, required=True),
+        Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
         Parameter("damping", "probability of following an edge", parse_damping, 0.85),
         Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
     )

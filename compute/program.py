@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +28,27 @@ class ProgramError(ValueError):
     """A program cannot be made from these parameters; the message names the parameter and what is allowed."""
 
 
+NO_DEFAULT: Final = object()
+"""The default of a parameter that must be given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a program, as configuration and ``compute`` requests name it.
 
     ``parse`` turns the given value into the one that the program keeps, or raises ValueError saying what
-    is allowed. A parameter without a ``default`` must be given.
+    is allowed. A parameter without a ``default`` must be given; the default is the value kept, not parsed.
     """
 
     name: str
     help: str
     parse: Callable[[Any], Any]
-    default: Any = None
-    required: bool = False
+    default: Any = NO_DEFAULT
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)

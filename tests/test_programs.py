@@ -20,8 +20,8 @@ from running import Daemon
 
 from graphtide.compute import path_form, registry
 from graphtide.compute.path_form import NO_OFFER, Functors, check
-from graphtide.compute.path_program import PathProgram
-from graphtide.compute.program import ProgramError
+from graphtide.compute.path_program import SOURCE, PathProgram
+from graphtide.compute.program import Parameter, ProgramError
 from graphtide.compute.vertex_program import digest
 from graphtide.daemon import service
 from graphtide.daemon.config import Config
@@ -215,6 +215,28 @@ def test_a_mistake_in_a_class_is_told_with_its_name(
     register(**given)
     with pytest.raises(ProgramError, match=re.escape(words)):
         registry.make_program("own", None, {"source": 0})
+
+
+def test_a_parameter_without_a_default_must_be_given(register: Callable[..., None]) -> None:
+    """None is a default like any other."""
+    limits = []
+
+    def functors(cls: type, **parameters: Any) -> Functors:
+        limits.append(parameters["limit"])
+        return Functors(sum_of, smaller)
+
+    for parameter, required in (
+        (Parameter("limit", "the longest", float), True),
+        (Parameter("limit", "the longest", float, default=None), False),
+    ):
+        register(parameters=(SOURCE, parameter), functors=classmethod(functors))
+        assert parameter.required == required
+        if required:
+            with pytest.raises(ProgramError, match="own needs the parameter 'limit': the longest"):
+                registry.make_program("own", None, {"source": 0})
+        else:
+            registry.make_program("own", None, {"source": 0})
+    assert limits == [None]
 
 
 def unknown_attribute(value: Any, weight: Any) -> Any:
