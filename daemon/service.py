@@ -160,7 +160,7 @@ class Service:
             checkpoint_interval_s=config.checkpoint.interval,
             on_checkpoint=self.ingest.commit_soon,
             background_audit=BackgroundAudit(
-                Auditor(self.graph, self.engine, self.link.published_columns),
+                Auditor(self.graph, self.engine, self.link.published),
                 self.metrics,
                 self._external,
                 share=config.audit.share,
