@@ -385,6 +385,14 @@ def test_equals_far_along_a_plateau_are_given_up() -> None:
     assert run.values() == before
 
 
+def test_more_threads_take_no_more_memory_for_each_vertex() -> None:
+    def bytes_of(n: int, threads: int) -> int:
+        return sum(array.nbytes for array in path_loss.new_loss(n, threads))
+
+    few, many = (bytes_of(1 << 16, threads) - bytes_of(0, threads) for threads in (2, 64))
+    assert many <= few
+
+
 @every_case
 def test_inner_edges_without_room_are_pushed_along(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = path_loss.new_loss
