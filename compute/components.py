@@ -63,6 +63,7 @@ class Components(Program):
     kind: ClassVar[str] = "components"
     summary: ClassVar[str] = "weakly connected component, labelled by the smallest external id in it"
     needs_in_edges: ClassVar[bool] = True
+    needs_order: ClassVar[bool] = True
 
     def __init__(self, id: str, order: ExternalOrder) -> None:
         """``order`` compares vertices by external id (the vertex index)."""

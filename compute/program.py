@@ -108,7 +108,8 @@ class Program(ABC):
 
     Subclasses set the class attributes, take their parsed parameters as keyword arguments after ``id``, and
     keep all state in instance arrays. ``weight_domains`` are the settings ``graph.weights`` with which the
-    program is right. ``sources`` are the external ids that the program starts from;
+    program is right. One that ``needs_order`` also takes ``order``, which compares vertices by external id
+    (``external_order.py``). ``sources`` are the external ids that the program starts from;
     the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before the first ``start`` or
     ``refresh``, before each later one until all are known, and again when vertices were deleted.
     """
@@ -118,6 +119,7 @@ class Program(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_in_edges: ClassVar[bool] = False
     needs_weights: ClassVar[bool] = False
+    needs_order: ClassVar[bool] = False
     weight_domains: ClassVar[tuple[str, ...]] = ("unweighted", "non-negative", "any")
     has_parents: ClassVar[bool] = False
 

@@ -77,7 +77,7 @@ def make_program(
 ) -> Program:
     """A program of this kind, not started; without an ``id`` it gets ``default_id``.
 
-    ``order`` compares vertices by external id (the vertex index); components need it.
+    ``order`` compares vertices by external id (the vertex index), for kinds that need it.
 
     Raises:
         ProgramError: the kind or a parameter is unknown, missing or wrong, or the program's own class is; the
@@ -85,7 +85,7 @@ def make_program(
     """
     cls = program_class(kind)
     arguments: dict[str, Any] = parse_parameters(kind, params)
-    if cls is Components:
+    if cls.needs_order:
         if order is None:
             raise ProgramError(f"{kind} needs an order of vertices by external id")
         arguments["order"] = order

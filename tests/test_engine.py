@@ -25,6 +25,7 @@ from graphtide.compute.audit import Auditor
 from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
+from graphtide.compute.external_order import ExternalOrder
 from graphtide.compute.path_program import PathProgram
 from graphtide.compute.program import (
     Answer,
@@ -450,6 +451,23 @@ def test_programs_are_made_by_name() -> None:
     assert isinstance(parts, Components)
     assert registry.make_program("pagerank", None, {}).kind == "pagerank"
     assert all(cls.kind == kind and cls.summary for kind, cls in registry.KINDS.items())
+
+
+def test_a_program_of_ones_own_gets_the_order_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ordered(Probe):
+        kind = "ordered"
+        needs_order = True
+
+        def __init__(self, id: str, order: ExternalOrder) -> None:
+            super().__init__(id)
+            self.order = order
+
+    monkeypatch.setitem(registry.KINDS, "ordered", Ordered)
+    ids = DenseIds()
+    program = registry.make_program("ordered", None, {}, ids)
+    assert isinstance(program, Ordered) and program.order is ids
+    with pytest.raises(ProgramError, match="ordered needs an order of vertices by external id"):
+        registry.make_program("ordered", None, {})
 
 
 def test_default_ids() -> None:
