@@ -29,7 +29,7 @@ from ..gpma.pma import PackedMemoryArray
 from ..partition.graph import Graph
 from .audit_storage import audit_leaves, audit_totals, last_key_before, leaf_after
 from .engine import STORAGE, Engine
-from .program import Column, Program, Violation
+from .program import Column, Program, Published, Violation
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +50,16 @@ EVIDENCE = 5
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One complete pass: between which epochs, in what time, and how many violations it found."""
+    """One complete pass: between which epochs, in what time, and how many violations it found.
+
+    ``left_out``: the programs of which it proves nothing, since they were quarantined for some of its steps.
+    """
 
     first_epoch: Epoch
     last_epoch: Epoch
     seconds: float
     violations: int
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,10 @@ class Auditor:
         self,
         graph: Graph,
         engine: Engine,
-        published: Callable[[str], Mapping[str, Column]] | None = None,
+        published: Callable[[str], Published] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``published`` gives the columns of a program as readers see them, to be compared with its own."""
+        """``published`` gives the results of a program as readers see them, to be compared with its own."""
         self._graph = graph
         self._engine = engine
         self._published = published
@@ -113,6 +117,7 @@ class Auditor:
         self._first_epoch: Epoch = (0, 0)
         self._seconds = 0.0
         self._violations = 0
+        self._left_out: set[str] = set()
         # Seconds per unit of work, by target: kept from pass to pass.
         self._pace: dict[str, float] = {}
         self.passes = 0
@@ -148,6 +153,7 @@ class Auditor:
         if not self._checks:
             self._checks = list(self._plan())
             self._at, self._first_epoch, self._seconds, self._violations = 0, epoch, 0.0, 0
+            self._left_out.clear()
         check = self._checks[self._at]
         found: list[Violation] = []
         edges, finished, took = 0, True, 0.0
@@ -155,12 +161,15 @@ class Auditor:
             begun = self._clock()
             found, edges, finished = self._run(check, seconds)
             took = self._clock() - begun
+        else:
+            self._left_out.add(check.target)
         self._seconds += took
         self._violations += len(found)
         self._at += finished
         ended = None
         if self._at == len(self._checks):
-            ended = Pass(self._first_epoch, epoch, self._seconds, self._violations)
+            left_out = tuple(sorted(self._left_out))
+            ended = Pass(self._first_epoch, epoch, self._seconds, self._violations, left_out)
             self.passes += 1
             self._checks = []
             self._at = 0
@@ -195,8 +204,14 @@ class Auditor:
             yield _Check(
                 program.id,
                 lambda: graph.n_vertices,
-                lambda begin, end: _compare(program.columns(), published(program.id), begin, end),
+                lambda begin, end: _compare(program.columns(), published(program.id).columns, begin, end),
                 work=lambda begin, end: np.ones(end - begin, np.uint32),
+            )
+            yield _Check(
+                program.id,
+                lambda: 1,
+                lambda _begin, _end: _compare_scalars(program.scalars(), published(program.id).scalars),
+                work=lambda _begin, _end: np.ones(1, np.uint32),  # no work to wait for a quiet moment with
             )
 
     def _degrees(self, begin: int, end: int) -> Vertices:
@@ -269,6 +284,16 @@ def _compare(own: Mapping[str, Column], published: Mapping[str, Column], begin: 
         if wrong.size:
             detail = f"{wrong.size} entries of {name} are published otherwise"
             found.append(Violation("published", detail, tuple(wrong[:EVIDENCE].tolist())))
+    return found, 0
+
+
+def _compare_scalars(own: Mapping[str, float], published: Mapping[str, float]) -> Found:
+    """A program's scalars against what readers see of them: one of them may divide every value."""
+    found = []
+    for name in sorted({*own, *published}):
+        mine, seen = own.get(name), published.get(name)
+        if mine != seen and not (mine != mine and seen != seen):  # NaN is NaN
+            found.append(Violation("published", f"{name} is {mine}, and published as {seen}"))
     return found, 0
 
 

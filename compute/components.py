@@ -29,7 +29,7 @@ from .forest import Changes, Forest
 from .forest_audit import vertices_without_root
 from .forest_cut import Pieces, Search
 from .forest_span import span
-from .program import Answer, Column, Program, Published, Refresh, Violation, grown
+from .program import Answer, Column, Program, Published, Refresh, Violation, grown, size_violations
 
 # A search that reads more than this share of the graph gives way to a fresh start; up to so many edges never.
 _WORK_SHARE = 2
@@ -63,6 +63,7 @@ class Components(Program):
     kind: ClassVar[str] = "components"
     summary: ClassVar[str] = "weakly connected component, labelled by the smallest external id in it"
     needs_in_edges: ClassVar[bool] = True
+    needs_order: ClassVar[bool] = True
 
     def __init__(self, id: str, order: ExternalOrder) -> None:
         """``order`` compares vertices by external id (the vertex index)."""
@@ -262,6 +263,8 @@ class Components(Program):
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Every rule of a right forest and its tables, in O(vertices + edges) and one sort."""
+        if missed := size_violations(self._n, graph):
+            return missed
         n, forest = graph.n_vertices, self._forest
         found: list[Violation] = []
         parent, handle = forest.parent[:n], forest.handle[:n]
@@ -285,9 +288,9 @@ class Components(Program):
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the edges and entries of these vertices tell; that trees have one root each is for the whole."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         n, forest = graph.n_vertices, self._forest
-        if self._n != n:
-            return [Violation("size", f"{self._n} entries for {n} vertices")], 0
         out, in_, both = _rows(graph)
         wrong = np.zeros(end - begin, np.uint8)
         edges = kernels.audit_slice(forest, n, out, in_, both, begin, end, wrong)
@@ -303,6 +306,8 @@ class Components(Program):
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         """That every handle has one tree with one root, and that sizes, lists and free handles are right."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         n, forest = graph.n_vertices, self._forest
         parent = forest.parent[:n]
         used = int(forest.counts[kernels.N_USED])

@@ -93,8 +93,7 @@ class Engine:
         """
         if program.id in self._programs or program.id == STORAGE:
             raise ProgramError(f"there already is a program with the id {program.id!r}")
-        if program.needs_weights and not self._graph.weighted:
-            raise ProgramError(f"{program.kind} needs weights, and the graph is unweighted")
+        program.require_weights(self._graph.weight_domain)
         if program.needs_in_edges:
             try:
                 self._graph.in_rows()

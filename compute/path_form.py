@@ -50,6 +50,24 @@ class Functors:
     better: Callable[[Any, Any], bool]
 
 
+def source_value(value: Any, at_source: Any) -> Any:
+    """The value of a source as a scalar of the program's type, from the class attributes (None: there is none).
+
+    Raises:
+        ProgramError: one of them is missing or wrong.
+    """
+    if value not in (np.uint32, np.float32):
+        given = getattr(value, "__name__", value)
+        raise ProgramError(f"value = {given} is not allowed; expected np.uint32 or np.float32, its values' type")
+    try:
+        scalar = value(at_source)
+    except (TypeError, ValueError, OverflowError):
+        scalar = value(NO_OFFER) if value is np.uint32 else value(np.nan)
+    if scalar != scalar or (value is np.uint32 and scalar == NO_OFFER):
+        raise ProgramError(f"at_source = {at_source!r} is not allowed; expected a source's {value.__name__} value")
+    return scalar + value(0)  # minus zero is zero, as in ``encode_float``
+
+
 def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool) -> None:
     """Try the rules that functors must keep, on values that they themselves make from the source's.
 
@@ -57,12 +75,18 @@ def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool)
     what was thought wrongly.
 
     Raises:
-        ProgramError: they break a rule; the message shows where.
+        ProgramError: they break a rule, or fail; the message shows where.
     """
+    if not isinstance(functors, Functors):
+        raise ProgramError(f"functors returns {functors!r}; expected Functors(gather, better)")
     given = [weight for weight in _CHECKED_WEIGHTS if negative or weight >= 0]
     weights = [np.float32(weight) for weight in (given if weighted else [1.0])]
-    better, values = functors.better, [at_source]
-    descending = bool(better(type(at_source)(1), type(at_source)(0)))
+    values = [at_source]
+
+    def better(new: Any, old: Any) -> bool:
+        return bool(_returned("better", functors.better, new, old))
+
+    descending = better(type(at_source)(1), type(at_source)(0))
     with np.errstate(all="ignore"):
         for value, weight in ((value, weight) for value in values for weight in weights):
             new = _offered(functors, value, weight)
@@ -85,10 +109,25 @@ def check(functors: Functors, at_source: Any, *, weighted: bool, negative: bool)
 
 def _offered(functors: Functors, value: Any, weight: np.float32) -> Any:
     """What gather offers, in the program's type; None for no offer."""
-    offer = functors.gather(value, weight)
-    if isinstance(value, np.uint32):
-        return None if offer == NO_OFFER else np.uint32(offer)
-    return None if offer != offer else np.float32(offer)
+    offer = _returned("gather", functors.gather, value, weight)
+    try:
+        if isinstance(value, np.uint32):
+            return None if offer == NO_OFFER else np.uint32(offer)
+        return None if offer != offer else np.float32(offer)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ProgramError(
+            f"gather({value}, {weight}) offers {offer!r}; expected a {type(value).__name__}"
+        ) from error
+
+
+def _returned(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception as error:  # whatever a user's function does wrong
+        shown = ", ".join(map(str, arguments))
+        raise ProgramError(
+            f"{name}({shown}) raises {type(error).__name__}: {error}; it must return a value for any arguments"
+        ) from error
 
 
 class Kernels(NamedTuple):

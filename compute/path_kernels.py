@@ -86,8 +86,11 @@ def decode_int(bits):  # type: ignore[no-untyped-def]
 
 @template
 def encode_float(value):  # type: ignore[no-untyped-def]
-    """The bits of a value, for programs whose values are float32; a NaN is no offer."""
-    single = np.float32(value)
+    """The bits of a value, for programs whose values are float32; a NaN is no offer, and minus zero is zero.
+
+    Neither zero is better than the other: which of them a vertex kept would depend on the order of changes.
+    """
+    single = np.float32(value) + np.float32(0)
     return np.uint64(float_bits(single)) if single == single else NOTHING
 
 

@@ -95,8 +95,11 @@ class Loss(NamedTuple):
 
 
 def new_loss(n: int, threads: int) -> Loss:
-    """Work space for so many vertices."""
-    room, inner = n + 1024, n // 4 + 1024
+    """Work space for so many vertices: room for n / 4 inner edges is divided between the threads.
+
+    Where a thread has no room for one, its tail is pushed on along its row instead.
+    """
+    room, inner = n + 1024, n // (4 * threads) + 1024
     return Loss(
         np.empty(room, np.uint32),
         np.empty(room, np.uint32),

@@ -29,10 +29,21 @@ import numpy.typing as npt
 from ..gpma.edges import NO_VERTEX, Keys, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import path_audit, path_loss, path_search
-from .forest_audit import vertices_without_root
-from .path_form import Form, Functors, check, kernels_of
+from .path_form import Form, Functors, check, kernels_of, source_value
 from .path_kernels import PARENT, UNREACHED, new_log
-from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
+from .program import (
+    Answer,
+    Column,
+    ExternalId,
+    Parameter,
+    Program,
+    ProgramError,
+    Published,
+    Refresh,
+    Violation,
+    grown,
+    size_violations,
+)
 
 _HALF = np.uint64(32)
 _NO_PARENT = np.uint64(NO_VERTEX)
@@ -64,7 +75,7 @@ def parse_sources(value: Any) -> tuple[ExternalId, ...]:
     return tuple(dict.fromkeys(items))
 
 
-SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources, required=True)
+SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources)
 
 
 class PathProgram(Program):
@@ -85,24 +96,25 @@ class PathProgram(Program):
     @classmethod
     def functors(cls, **parameters: Any) -> Functors:
         """The program's own functions, for these parameters; they may capture them."""
-        raise NotImplementedError
+        raise ProgramError("the class has no method functors; it must return Functors(gather, better)")
 
     def __init__(self, id: str, source: tuple[ExternalId, ...], **parameters: Any) -> None:
         super().__init__(id)
         self.sources = source
+        at_source = source_value(getattr(self, "value", None), getattr(self, "at_source", None))
         functors = self.functors(**parameters)
         check(
             functors,
-            self.value(self.at_source),
+            at_source,
             weighted=self.needs_weights,
             negative="any" in self.weight_domains,
         )
         self.form = Form.of(functors, self.value, weighted=self.needs_weights)
         self._kernels = kernels_of(self.form)
         # Whoever made the words: functions may be edited between a checkpoint and its restart.
-        whole = f"{self.form.digest} {self.value.__name__} {self.value(self.at_source)!r}"
+        whole = f"{self.form.digest} {self.value.__name__} {at_source!r}"
         self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
-        self._source_word = np.uint64(int(self.value(self.at_source).view(np.uint32)) << 32) | _NO_PARENT
+        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | _NO_PARENT
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
@@ -317,14 +329,17 @@ class PathProgram(Program):
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Every rule of a right state, in O(vertices + edges); see semantics.md, "The audit"."""
-        found, _ = self.audit_slice(graph, 0, self._n)
-        return found + self.audit_forest()
+        if missed := size_violations(self._n, graph):
+            return missed
+        return self.audit_slice(graph, 0, self._n)[0] + self.audit_whole(graph)[0]
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check the vertices begin .. end - 1 against their in-edges: (violations, edges read).
 
-        All slices together and ``audit_forest`` prove the state.
+        All slices together and ``audit_whole`` prove the state.
         """
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         is_source = np.zeros(end - begin, bool)
         sources = self._living_sources(graph)
         is_source[sources[(sources >= begin) & (sources < end)] - begin] = True
@@ -340,13 +355,11 @@ class PathProgram(Program):
         ]
         return found, int(edges)
 
-    def audit_forest(self) -> list[Violation]:
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         """Check that parents lead to roots: what no look at single edges can see. O(vertices)."""
-        loose = vertices_without_root(self._word[: self._n].astype(np.uint32))
-        if not loose.size:
-            return []
-        evidence = tuple(loose[: path_audit.EVIDENCE].tolist())
-        return [Violation("forest", f"{loose.size} vertices: parents lead to no root", evidence)]
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        return super().audit_whole(graph)
 
     # -- inside -----------------------------------------------------------------------------------------
 

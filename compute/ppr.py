@@ -57,7 +57,7 @@ from .ppr_kernels import (
     WORK_SLOTS,
     Walks,
 )
-from .program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation
+from .program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation, size_violations
 from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_kernels import ROUNDOFF
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -92,7 +92,7 @@ class PersonalisedPageRank(RandomWalk):
     kind: ClassVar[str] = "ppr"
     summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("sources", "vertex to restart at, or a list of them", parse_sources, required=True),
+        Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
         Parameter("damping", "probability of following an edge", parse_damping, 0.85),
         Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
     )
@@ -178,9 +178,9 @@ class PersonalisedPageRank(RandomWalk):
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """The residuals of vertices begin .. end - 1, from their in-edges, against the kept ones."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         n = self._n
-        if n != graph.n_vertices:
-            return [Violation("ppr-size", f"{n} estimates for {graph.n_vertices} vertices")], 0
         part = slice(begin, end)
         y, kept = self._walks.value[part], self._walks.residual[part]
         r, read = self._true_residual(graph, self._estimate(), begin, end)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,19 +28,27 @@ class ProgramError(ValueError):
     """A program cannot be made from these parameters; the message names the parameter and what is allowed."""
 
 
+NO_DEFAULT: Final = object()
+"""The default of a parameter that must be given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a program, as configuration and ``compute`` requests name it.
 
     ``parse`` turns the given value into the one that the program keeps, or raises ValueError saying what
-    is allowed. A parameter without a ``default`` must be given.
+    is allowed. A parameter without a ``default`` must be given; the default is the value kept, not parsed.
     """
 
     name: str
     help: str
     parse: Callable[[Any], Any]
-    default: Any = None
-    required: bool = False
+    default: Any = NO_DEFAULT
+
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is NO_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,8 @@ class Program(ABC):
 
     Subclasses set the class attributes, take their parsed parameters as keyword arguments after ``id``, and
     keep all state in instance arrays. ``weight_domains`` are the settings ``graph.weights`` with which the
-    program is right. ``sources`` are the external ids that the program starts from;
+    program is right. One that ``needs_order`` also takes ``order``, which compares vertices by external id
+    (``external_order.py``). ``sources`` are the external ids that the program starts from;
     the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before the first ``start`` or
     ``refresh``, before each later one until all are known, and again when vertices were deleted.
     """
@@ -110,12 +119,27 @@ class Program(ABC):
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_in_edges: ClassVar[bool] = False
     needs_weights: ClassVar[bool] = False
+    needs_order: ClassVar[bool] = False
     weight_domains: ClassVar[tuple[str, ...]] = ("unweighted", "non-negative", "any")
     has_parents: ClassVar[bool] = False
 
     def __init__(self, id: str) -> None:
         self.id = id
         self.sources: tuple[ExternalId, ...] = ()
+
+    @classmethod
+    def require_weights(cls, domain: str) -> None:
+        """Check that the program is right on a graph whose weights are of this domain.
+
+        Raises:
+            ProgramError: it is not.
+        """
+        allowed = [name for name in cls.weight_domains if name != "unweighted" or not cls.needs_weights]
+        if domain not in allowed:
+            words = " or ".join(map(repr, allowed))
+            raise ProgramError(
+                f"{cls.kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}"
+            )
 
     def bind(self, sources: Vertices) -> None:  # noqa: B027 - programs without sources need none
         """Learn the dense ids of ``self.sources``; called again as they become known."""
@@ -204,6 +228,17 @@ class Program(ABC):
             LookupError: the program keeps no parents.
         """
         raise LookupError("this program keeps no parents")
+
+
+def size_violations(n_kept: int, graph: Graph) -> list[Violation]:
+    """What is wrong with a program that keeps entries of so many vertices: it must be those of the graph.
+
+    To be asked before anything else of an audit: the rows of the graph name vertices that the program's columns
+    do not have.
+    """
+    if n_kept == graph.n_vertices:
+        return []
+    return [Violation("size", f"entries of {n_kept} vertices, and the graph has {graph.n_vertices}")]
 
 
 def grown(column: Column, n_vertices: int, fill: int | float | None = None) -> Column:

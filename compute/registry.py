@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from ..gpma.edges import EdgeBatch, Op, Vertices
 from ..partition.graph import Graph, GraphChange
@@ -25,6 +28,8 @@ from .sswp import SSWP
 KINDS: dict[str, type[Program]] = {
     kind.kind: kind for kind in (BFS, SSSP, SSWP, SSPaths, Components, PageRank, PersonalisedPageRank)
 }
+
+_FAILS = "fails on a small graph"
 
 
 def register(cls: type[Program]) -> type[Program]:
@@ -54,19 +59,6 @@ def load_modules(names: Iterable[str]) -> None:
             raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
 
 
-def require_weights(kind: str, domain: str) -> None:
-    """Check that a kind is right for a graph whose weights are of this domain.
-
-    Raises:
-        ProgramError: it is not, or there is no such kind.
-    """
-    cls = program_class(kind)
-    allowed = [name for name in cls.weight_domains if _suits(cls, name != "unweighted")]
-    if domain not in allowed:
-        words = " or ".join(map(repr, allowed))
-        raise ProgramError(f"{kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}")
-
-
 def program_class(kind: str) -> type[Program]:
     """The class of a kind.
 
@@ -85,19 +77,42 @@ def make_program(
 ) -> Program:
     """A program of this kind, not started; without an ``id`` it gets ``default_id``.
 
-    ``order`` compares vertices by external id (the vertex index); components need it.
+    ``order`` compares vertices by external id (the vertex index), for kinds that need it.
 
     Raises:
-        ProgramError: the kind or a parameter is unknown, missing or wrong; the message names it, the value
-            and what is allowed.
+        ProgramError: the kind or a parameter is unknown, missing or wrong, or the program's own class is; the
+            message names the kind, and the parameter, its value and what is allowed.
     """
     cls = program_class(kind)
     arguments: dict[str, Any] = parse_parameters(kind, params)
-    if cls is Components:
+    if cls.needs_order:
         if order is None:
             raise ProgramError(f"{kind} needs an order of vertices by external id")
         arguments["order"] = order
-    return cls(default_id(kind, params) if id is None else id, **arguments)
+    with _named(kind, "cannot be made"):
+        return cls(default_id(kind, params) if id is None else id, **arguments)
+
+
+@contextmanager
+def _named(kind: str, problem: str) -> Iterator[None]:
+    """Whatever a program raises here becomes one error that names it: its functions may be a user's."""
+    try:
+        yield
+    except ProgramError as error:
+        raise ProgramError(f"{kind}: {error}") from error
+    except Exception as error:
+        raise ProgramError(f"{kind} {problem}: {type(error).__name__}: {_cause(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    """What an error says; of the compiler's, which tell all that led to them, only what is wrong and where."""
+    if not isinstance(error, NumbaError | UnsupportedBytecodeError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if not line.startswith("Failed in ")]
+    wrong = itertools.takewhile(lambda line: not line.startswith(("File ", "During: ")), filter(None, lines))
+    where = next((line.removesuffix(":") for line in lines if line.startswith("File ")), "in one of its functions")
+    shown = " ".join(itertools.islice(wrong, 2))
+    return f"{shown} ({where}); functors must be plain arithmetic that Numba can compile"
 
 
 def parse_parameters(kind: str, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,31 +161,38 @@ def warm_up(
     """Compile every kernel that these programs (name, parameters) use on such a graph, so that no epoch pays.
 
     Without ``programs`` every kind that this graph can have and that needs nothing but a source.
+
+    Raises:
+        ProgramError: one cannot be made, compiled or run; the message names it.
     """
     graph = Graph(directed=directed, weighted=weighted)
     if programs is None:
-        programs = [(kind, given) for kind, given in _least_parameters().items() if _suits(KINDS[kind], weighted)]
+        least = _least_parameters().items()
+        programs = [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
     made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges.
         _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
         for program in made:
-            program.bind(np.zeros(len(program.sources), np.uint32))
-            program.warm_up(graph)
-            program.start(graph)
+            with _named(program.kind, _FAILS):
+                program.bind(np.zeros(len(program.sources), np.uint32))
+                program.warm_up(graph)
+                program.start(graph)
         steps = (([(0, 1), (4, 5)], Op.DELETE), ([(0, 1), (4, 6)], Op.INSERT), ([(4, 6)], Op.DELETE))
         for edges, op in steps:
             change = _apply(graph, edges, op)
             for program in made:
-                program.refresh(graph, change)
+                with _named(program.kind, _FAILS):
+                    program.refresh(graph, change)
         for program in made:
-            program.audit(graph)
-            program.audit_slice(graph, 0, graph.n_vertices)
-            program.audit_whole(graph)
-            saved = {name: column.copy() for name, column in program.state().items()}
-            program.restore(saved, graph)
-            published = Published(program.columns(), program.scalars(), graph.n_vertices)
-            type(program).read(published, np.zeros(1, np.uint32))
+            with _named(program.kind, _FAILS):
+                program.audit(graph)
+                program.audit_slice(graph, 0, graph.n_vertices)
+                program.audit_whole(graph)
+                saved = {name: column.copy() for name, column in program.state().items()}
+                program.restore(saved, graph)
+                published = Published(program.columns(), program.scalars(), graph.n_vertices)
+                type(program).read(published, np.zeros(1, np.uint32))
         for array in graph.host.arrays:
             audit_leaves(graph, array, None, 0, array.view().counts.size)
             leaf_after(array.view(), graph.n_vertices, np.uint64(0))
@@ -182,10 +204,6 @@ def _least_parameters() -> dict[str, dict[str, Any]]:
     """The kinds that need nothing but a source, with the least parameters that make one of them."""
     needed = {kind: [item.name for item in cls.parameters if item.required] for kind, cls in KINDS.items()}
     return {kind: dict.fromkeys(names, 0) for kind, names in needed.items() if set(names) <= {"source", "sources"}}
-
-
-def _suits(cls: type[Program], weighted: bool) -> bool:
-    return weighted or not cls.needs_weights
 
 
 def _apply(graph: Graph, edges: list[tuple[int, int]], op: Op) -> GraphChange:

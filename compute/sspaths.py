@@ -30,7 +30,18 @@ from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.graph import Graph, GraphChange
 from . import sspaths_kernels as kernels
 from .bfs import BFS
-from .program import Answer, Column, ExternalId, Parameter, Program, Published, Refresh, Violation, grown
+from .program import (
+    Answer,
+    Column,
+    ExternalId,
+    Parameter,
+    Program,
+    Published,
+    Refresh,
+    Violation,
+    grown,
+    size_violations,
+)
 from .sspaths_kernels import LIMIT, UNREACHED
 
 _HALF = np.uint64(32)
@@ -197,15 +208,15 @@ class SSPaths(Program):
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Every rule of the search and of the counts, in O(vertices + edges)."""
-        if self._n != graph.n_vertices:
-            return [Violation("size", f"{self._n} counts for {graph.n_vertices} vertices")]
+        if missed := size_violations(self._n, graph):
+            return missed
         found, _ = self.audit_slice(graph, 0, self._n)
         return [*self._hops.audit(graph), *found, *self._audit_saturated()]
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Hops, parents and counts of these vertices; all slices together prove every hop and every count."""
-        if self._n != graph.n_vertices:
-            return [Violation("size", f"{self._n} counts for {graph.n_vertices} vertices")], 0
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         is_source = np.zeros(end - begin, bool)
         is_source[self._bound[(self._bound >= begin) & (self._bound < end)] - begin] = True
         wrong = np.zeros(end - begin, np.uint8)

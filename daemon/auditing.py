@@ -137,14 +137,19 @@ class BackgroundAudit:
             self._metrics.audit_violation(step.target, violation.rule)
             self._log(step.target, violation, epoch)
         if step.ended is not None:
-            self._metrics.audit_pass()
-            self._last = _shown(step.ended)
-            log.log(
-                logging.ERROR if step.ended.violations else logging.DEBUG,
-                "audit: a pass from epoch %s to %s in %.3f s found %d violations",
-                *(step.ended.first_epoch, step.ended.last_epoch, step.ended.seconds, step.ended.violations),
-            )
+            self._end_pass(step.ended)
         return self._to_repair(step)
+
+    def _end_pass(self, ended: Pass) -> None:
+        self._metrics.audit_pass(left_out=len(ended.left_out))
+        if ended.left_out and (self._last is None or self._last["left_out"] != list(ended.left_out)):
+            log.warning("audit: quarantined programs are left out: %s", ", ".join(ended.left_out))
+        self._last = _shown(ended)
+        log.log(
+            logging.ERROR if ended.violations else logging.DEBUG,
+            "audit: a pass from epoch %s to %s in %.3f s found %d violations",
+            *(ended.first_epoch, ended.last_epoch, ended.seconds, ended.violations),
+        )
 
     def _log(self, target: str, violation: Violation, epoch: Epoch) -> None:
         self._logged += 1
@@ -176,4 +181,5 @@ def _shown(ended: Pass) -> dict[str, Any]:
         "last_epoch": list(ended.last_epoch),
         "seconds": ended.seconds,
         "violations": ended.violations,
+        "left_out": list(ended.left_out),
     }

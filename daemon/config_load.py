@@ -293,7 +293,7 @@ def _checked_programs(layers: _Layers, config: Config) -> tuple[ProgramConfig, .
     for position, program in enumerate(programs):
         try:
             registry.parse_parameters(program.name, program.parameters)
-            registry.require_weights(program.name, config.graph.weights)
+            registry.program_class(program.name).require_weights(config.graph.weights)
         except ProgramError as error:
             path: KeyPath = ("program", position)
             layers.report(path, None, str(error), layers.origin(path))

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from ..partition.weights import WeightDomain
 from . import decode_text
-from .decode_columns import Bad, Reason, Rules, WeightDomain, concatenate, finish
+from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
 from .decode_text import CHUNK_LINES, EDGE_LIST, Layout, Lines, csv_layout, numbered_lines, parse_lines, salvage
 from .encode import CONTENT_TYPE

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import Op, Ops, Weights
 from ..gpma.ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn, concatenate_ids, equal_ids
+from ..partition.weights import WeightDomain, in_domain
 from .records import UpdateBlock
 
 
@@ -57,9 +58,6 @@ class Bad(Exception):
         self.detail = detail
 
 
-WeightDomain = Literal["unweighted", "non-negative", "any"]
-
-
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a graph accepts, and how much of it at once.
@@ -81,9 +79,6 @@ OPS_BY_NAME = {
     "delete_vertex": Op.DELETE_VERTEX,
 }
 INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
-
-_INFINITY_BITS = np.uint32(0x7F80_0000)
-_MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 
 
 def shown(value: object) -> str:
@@ -208,44 +203,13 @@ def float32_of(values: Sequence[float]) -> Weights:
         raise Bad(Reason.BAD_WEIGHT, "a weight is past the range of float32") from None
 
 
-def weights_allowed(weights: Weights, domain: WeightDomain) -> npt.NDArray[np.bool_]:
-    """Which weights lie in the domain (bool[n])."""
-    if domain == "unweighted":
-        return np.equal(weights, 1)
-    allowed = np.isfinite(weights)
-    if domain == "non-negative":
-        allowed &= weights >= 0
-    return allowed
-
-
 def checked_weights(weights: Weights, domain: WeightDomain) -> Weights | None:
     """The weights as the graph keeps them: all in its domain, no minus zero; None where it keeps none."""
-    if domain == "non-negative" and weights.view(np.uint32).max(initial=0) < _INFINITY_BITS:
-        return weights  # the one pass that good records need: no sign bit, nothing infinite, no NaN
-    allowed = weights_allowed(weights, domain)
-    if not allowed.all():
-        wrong = weights[np.flatnonzero(~allowed)[0]]
-        raise Bad(Reason.BAD_WEIGHT, weight_detail(wrong, domain))
-    if domain == "unweighted":
-        return None
-    return without_minus_zero(weights)
-
-
-def without_minus_zero(weights: Weights) -> Weights:
-    """-0.0 as +0.0; copied only where there is one."""
-    if (weights.view(np.uint32) == _MINUS_ZERO_BITS).any():
-        return weights + np.float32(0)
-    return weights
-
-
-def weight_detail(weight: object, domain: WeightDomain) -> str:
-    """Why a weight is bad, in words."""
-    allowed = {
-        "unweighted": "the graph is unweighted, only 1 is allowed",
-        "non-negative": "it must be a finite float32, at least 0",
-        "any": "it must be a finite float32",
-    }
-    return f"weight is {weight}; {allowed[domain]}"
+    try:
+        kept = in_domain(weights, domain)
+    except ValueError as error:
+        raise Bad(Reason.BAD_WEIGHT, str(error)) from None
+    return None if domain == "unweighted" else kept
 
 
 def timestamps_of(values: Sequence[Any]) -> IntColumn:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import Weights
+from ..partition.weights import are_allowed, why_not, without_minus_zero
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
 from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, ParsedLines
@@ -248,7 +249,7 @@ def _parse_compiled(value: bytes, begin: int, layout: Layout, rules: Rules, time
     parsed.weights[:n] = weights
     for row in wrong.tolist():
         keep[row] = False
-        detail = columns.weight_detail(parsed.weights[row], rules.weights)
+        detail = why_not(parsed.weights[row], rules.weights)
         lines.bad.append((*parsed.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
     spans = [(start, end) for start, end in parsed.spans[aside].tolist()]
     for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
@@ -275,8 +276,8 @@ def _weights(
     weights: Weights, status: npt.NDArray[np.uint8], rules: Rules
 ) -> tuple[Weights, npt.NDArray[np.int64]]:
     """The weights without minus zeros, and the rows (not set aside) whose weight is outside the domain."""
-    outside = ~columns.weights_allowed(weights, rules.weights) & (status != SET_ASIDE)
-    return columns.without_minus_zero(weights), np.flatnonzero(outside)
+    outside = ~are_allowed(weights, rules.weights) & (status != SET_ASIDE)
+    return without_minus_zero(weights), np.flatnonzero(outside)
 
 
 def warm_up() -> None:

@@ -221,11 +221,15 @@ class ResultsWriter:
         """Bytes of the present memory, room to grow included."""
         return 0 if self._memory is None else self._memory.layout.size_bytes
 
-    def columns(self, program: str) -> Mapping[str, Column]:
-        """A program's columns as the active epoch has them, in place and good until the next ``publish``."""
+    def published(self, program: str) -> Published:
+        """A program's results as readers find them now: columns in place, good until the next ``publish``."""
         if self._memory is None:
-            return {}
-        return self._memory.columns[int(self._memory.words[_ACTIVE])].get(program, {})
+            return Published({}, {}, 0)
+        copy = int(self._memory.words[_ACTIVE])
+        length = int(self._memory.words[_META_LENGTH + copy])
+        meta = msgpack.unpackb(self._memory.meta[copy][:length].tobytes(), strict_map_key=False)
+        found = meta["programs"].get(program, {"scalars": {}, "n_vertices": 0})
+        return Published(self._memory.columns[copy].get(program, {}), found["scalars"], found["n_vertices"])
 
     def publish(self, publication: Publication, index_generation: int = 0) -> None:
         """Write one epoch and make it the active one.

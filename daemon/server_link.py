@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..compute.program import Column
+from ..compute.program import Published
 from ..gpma.edges import Vertices, Weights
 from . import shared_memory
 from .errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
@@ -482,9 +482,9 @@ class ServerLink:
         """Bytes of the shared memory of results."""
         return self._writer.memory_bytes()
 
-    def published_columns(self, program: str) -> Mapping[str, Column]:
+    def published(self, program: str) -> Published:
         """What readers see of a program now; for the thread that publishes, until it does so again."""
-        return self._writer.columns(program)
+        return self._writer.published(program)
 
     def latency_snapshot(self) -> dict[str, MethodLatency]:
         """Requests by method since ``start``, over all server processes; about a second old."""

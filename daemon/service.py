@@ -70,14 +70,12 @@ def serve(config: Config, *, progress: bool) -> int:
 
 def warm_up(config: Config, *, progress: bool) -> None:
     """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
-    directed, weighted = config.graph.directed, config.graph.weights != "unweighted"
-    programs = [(program.name, program.parameters) for program in config.program]
     steps: list[tuple[str, Callable[[], None]]] = [
         ("packed arrays", pma.warm_up),
         ("copies of edges", snapshot.warm_up),
         ("graph", graph.warm_up),
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
-        ("programs", lambda: registry.warm_up(directed=directed, weighted=weighted, programs=programs)),
+        ("programs", lambda: _warm_up_programs(config)),
         ("decoders", decode.warm_up),
         ("placement", produce.warm_up),
         ("reuse of ids", reuse.warm_up),
@@ -95,6 +93,15 @@ def warm_up(config: Config, *, progress: bool) -> None:
         runtime.threading_layer(),
         runtime.cache_directory(),
     )
+
+
+def _warm_up_programs(config: Config) -> None:
+    programs = [(program.name, program.parameters) for program in config.program]
+    weighted = config.graph.weights != "unweighted"
+    try:
+        registry.warm_up(directed=config.graph.directed, weighted=weighted, programs=programs)
+    except ProgramError as error:
+        raise ConfigError(f"program {error}") from error
 
 
 class Service:
@@ -153,7 +160,7 @@ class Service:
             checkpoint_interval_s=config.checkpoint.interval,
             on_checkpoint=self.ingest.commit_soon,
             background_audit=BackgroundAudit(
-                Auditor(self.graph, self.engine, self.link.published_columns),
+                Auditor(self.graph, self.engine, self.link.published),
                 self.metrics,
                 self._external,
                 share=config.audit.share,
@@ -201,6 +208,7 @@ class Service:
         self.graph = Graph(
             directed=config.graph.directed,
             weighted=self.weighted,
+            negative_weights=config.graph.weights == "any",
             in_edges=any(program.needs_in_edges for program in programs),
             in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
         )

@@ -257,6 +257,9 @@ class Metrics:
         self._audit_time = self._gauge(
             "audit_pass_timestamp_seconds", "When the last complete pass ended; 0: none yet."
         )
+        self._audit_left_out = self._gauge(
+            "audit_left_out_programs", "Programs that the last complete pass left out, being quarantined."
+        )
         self._audit_seconds = self._counter("audit_seconds", "Time that the audit took of the engine thread.")
         self._audit_edges = self._counter("audit_edges_read", "Edges read by the audit.")
         help = "Findings that contradict the graph, by program (or storage) and rule: there should be none, ever."
@@ -485,10 +488,11 @@ class Metrics:
         """A finding; ``program`` is an id, or ``"storage"``."""
         self._audit_violations.labels(program, rule).inc()
 
-    def audit_pass(self) -> None:
+    def audit_pass(self, *, left_out: int) -> None:
         """A pass is complete."""
         self._audit_passes.inc()
         self._audit_time.set_to_current_time()
+        self._audit_left_out.set(left_out)
 
     def audit_repair(self, program: str) -> None:
         """A program was computed from scratch for what the audit found."""

@@ -7,7 +7,7 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -33,6 +33,7 @@ from ..gpma.threads import Pair
 from ..gpma.work import Plan
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
+from .weights import WeightDomain, in_domain
 
 _PIECE = 1 << 16
 
@@ -94,14 +95,24 @@ class Graph:
     """Edges on their sides. One writer; readers see a whole batch or none of it only if they wait for it."""
 
     def __init__(
-        self, *, directed: bool = True, weighted: bool = True, in_edges: bool = True, in_weights: bool = True
+        self,
+        *,
+        directed: bool = True,
+        weighted: bool = True,
+        negative_weights: bool = False,
+        in_edges: bool = True,
+        in_weights: bool = True,
     ) -> None:
-        """``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
+        """``negative_weights``: whether those of a weighted graph may be; see ``weight_domain``.
 
+        ``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
         Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
         """
         self.directed = directed
         self.weighted = weighted
+        self.weight_domain: WeightDomain = (
+            "unweighted" if not weighted else "any" if negative_weights else "non-negative"
+        )
         self.n_vertices = 0
         self.self_loops = 0
         self.placement = Placement()
@@ -201,10 +212,12 @@ class Graph:
 
         Raises:
             MemoryError: the graph is as before.
-            ValueError: there are fewer vertices than before; the graph is as before.
+            ValueError: there are fewer vertices than before, or a weight lies outside ``weight_domain``; the
+                graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        batch = replace(batch, weights=self._kept_weights(batch.weights))
         before = self.n_vertices
         self._make_room(n_vertices)
         lives = self.existence.plan(batch, vertex_ops, before)
@@ -273,9 +286,11 @@ class Graph:
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
 
         Raises:
+            ValueError: a weight lies outside ``weight_domain``; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        edges = replace(edges, weights=self._kept_weights(edges.weights))
         self._make_room(n_vertices)
         self.existence.load(_none() if dead is None else dead)
         self.n_vertices = n_vertices
@@ -356,6 +371,10 @@ class Graph:
         self._pair.close()
         for array in self.host.arrays:
             array.close()
+
+    def _kept_weights(self, weights: Weights | None) -> Weights | None:
+        """Weights as this graph keeps them. Whoever decoded them has checked them; it costs a pass in cache."""
+        return None if weights is None or not self.weighted else in_domain(weights, self.weight_domain)
 
     def _make_room(self, n_vertices: int) -> None:
         if n_vertices < self.n_vertices:

@@ -18,7 +18,7 @@ from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine
 from graphtide.compute.pagerank import PageRank
-from graphtide.compute.program import Program, Violation
+from graphtide.compute.program import Program, Published, Violation
 from graphtide.compute.sspaths import SSPaths
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Vertices
 from graphtide.partition.graph import Graph, GraphChange
@@ -194,6 +194,9 @@ def test_a_program_that_is_quarantined_or_whole_is_left_out(monkeypatch: pytest.
     steps = kept.one_pass()
     assert not [step for step in steps if step.target == "parts" and step.edges_read]
     assert not any(step.violations for step in steps)
+    assert steps[-1].ended is not None and steps[-1].ended.left_out == ("parts",)
+    kept.engine.start(["parts"])
+    assert kept.one_pass()[-1].ended == Pass(EPOCH, EPOCH, kept.auditor._seconds, 0)
 
 
 def test_an_audit_that_fails_is_a_violation_and_the_pass_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,13 +366,38 @@ def test_what_readers_see_otherwise_is_found(column: str) -> None:
     copies = {
         id: {name: own.copy() for name, own in program.columns().items()} for id, program in programs.items()
     }
-    kept.auditor = Auditor(kept.graph, kept.engine, copies.__getitem__)
+    kept.auditor = Auditor(
+        kept.graph, kept.engine, lambda id: Published(copies[id], programs[id].scalars(), kept.graph.n_vertices)
+    )
     assert kept.found() == set()
     (id,) = (id for id, columns in copies.items() if column in columns)
     copies[id][column][123] += copies[id][column].dtype.type(1)
     violations = [v for step in kept.one_pass() for v in step.violations]
     assert [(v.rule, v.vertices) for v in violations] == [("published", (123,))]
     del copies[id][column]
+    assert kept.found() == {(id, "published")}
+
+
+@pytest.mark.parametrize(
+    ("id", "name", "seen"),
+    [("ranks", "norm", 2.0), ("ranks", "norm", None), ("paths", "saturated", np.nan), ("hops", "more", 1.0)],
+)
+def test_scalars_that_readers_see_otherwise_are_found(id: str, name: str, seen: float | None) -> None:
+    kept = two_islands()
+    programs = {program.id: program for program in kept.engine.programs}
+    wrong: dict[str, float] = {}
+
+    def published(of: str) -> Published:
+        scalars = {**programs[of].scalars(), **(wrong if of == id else {})}
+        if of == id and wrong and seen is None:
+            del scalars[name]
+        return Published(programs[of].columns(), scalars, kept.graph.n_vertices)
+
+    kept.auditor = Auditor(kept.graph, kept.engine, published)
+    assert kept.found() == set()
+    wrong[name] = 0.0 if seen is None else seen
+    violations = [v for step in kept.one_pass() for v in step.violations]
+    assert [v.rule for v in violations] == ["published"] and violations[0].detail.startswith(f"{name} is ")
     assert kept.found() == {(id, "published")}
 
 
@@ -590,17 +618,22 @@ WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
 }
 
 
+def made(kind: str, kept: Kept) -> Program:
+    """A program of this kind, started on the graph and right."""
+    given = {"source": 0, "sources": 0}
+    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
+    program = registry.make_program(kind, None, parameters, DenseIds())
+    program.bind(DenseIds().resolve(program.sources))
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
+    return program
+
+
 @pytest.mark.parametrize("kind", sorted(registry.KINDS))
 def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
     """As small as the program tells values apart, at one vertex at a time, by the whole audit and by slices."""
     kept = two_islands()
-    ids, n = DenseIds(), kept.graph.n_vertices
-    given = {"source": 0, "sources": 0}
-    parameters = {p.name: given[p.name] for p in registry.KINDS[kind].parameters if p.name in given}
-    program = registry.make_program(kind, None, parameters, ids)
-    program.bind(ids.resolve(program.sources))
-    program.start(kept.graph)
-    assert program.audit(kept.graph) == []
+    program, n = made(kind, kept), kept.graph.n_vertices
     neighbors = [
         {v, *kept.graph.neighbors(v, "out", 0, n)[0], *kept.graph.neighbors(v, "in", 0, n)[0]} for v in range(n)
     ]
@@ -613,6 +646,20 @@ def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
         for name, column in program.columns().items():
             column[: saved[name].size] = saved[name]
         assert program.audit(kept.graph) == []
+
+
+@pytest.mark.parametrize("kind", sorted(registry.KINDS))
+@pytest.mark.parametrize("far", [311, 5_000_000])
+def test_vertices_that_a_program_missed_are_found_for_every_kind(kind: str, far: int) -> None:
+    """A vertex beyond all that the program has, with an edge either way: none of its columns may be read there."""
+    kept = two_islands()
+    program = made(kind, kept)
+    kept.graph.apply(EdgeBatch.of([far, 57], [57, far]), far + 1)
+    for violations in (program.audit(kept.graph), program.audit_slice(kept.graph, 50, 60)[0]):
+        assert "size" in {violation.rule for violation in violations}
+    program.audit_whole(kept.graph)
+    program.start(kept.graph)
+    assert program.audit(kept.graph) == []
 
 
 @pytest.mark.parametrize("kind", ["sssp", "sswp"])

@@ -52,6 +52,7 @@ class Script:
         self.now = 100.0
         self.at = 0
         self.passes = 0
+        self.left_out: tuple[str, ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -71,7 +72,7 @@ class Script:
         self.now += took
         self.at = (self.at + 1) % len(self.steps)
         self.passes += self.at == 0
-        ended = Pass(epoch, epoch, 1.0, len(violations)) if self.at == 0 else None
+        ended = Pass(epoch, epoch, 1.0, len(violations), self.left_out) if self.at == 0 else None
         return Step(target, violations, 10, took, ended)
 
 
@@ -212,6 +213,22 @@ def test_findings_are_counted_and_logged_with_external_ids(caplog: pytest.LogCap
     assert stats["passes"] == 1 and stats["last_pass"]["first_epoch"] == [3, 7] == stats["last_pass"]["last_epoch"]
 
 
+def test_a_pass_says_which_programs_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    metrics, script = Metrics(), Script(quiet())
+    script.left_out = ("paths", "ranks")
+    audit = budgeted(script, metrics)
+    for _ in range(3):
+        script.now += 10
+        audit.run(EPOCH, idle)
+    assert audit.stats()["last_pass"]["left_out"] == ["paths", "ranks"]
+    assert caplog.text.count("audit: quarantined programs are left out: paths, ranks") == 1
+    assert samples(metrics)["left_out_programs", ()] == 2
+    script.left_out = ()
+    script.now += 10
+    audit.run(EPOCH, idle)
+    assert audit.stats()["last_pass"]["left_out"] == [] and samples(metrics)["left_out_programs", ()] == 0
+
+
 def test_the_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
     script = Script(*[(0.0001, "paths", (COUNT,))] * 100)
     audit = budgeted(script)
@@ -350,7 +367,7 @@ def test_what_was_published_otherwise_is_published_anew(running: Running) -> Non
     right = running.client.get("hops", ids).values.tolist()
     assert None not in right
     vertex = int(running.service.index.lookup(np.array([60]))[0])
-    running.service.link.published_columns("hops")["word"][vertex] += np.uint64(7 << 32)
+    running.service.link.published("hops").columns["word"][vertex] += np.uint64(7 << 32)
     running.until(lambda: running.seen("violations_total", "hops", "published") == 1)
     running.until(lambda: running.seen("repairs_total", "hops") == 1)
     assert running.client.get("hops", ids).values.tolist() == right

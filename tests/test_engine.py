@@ -25,6 +25,7 @@ from graphtide.compute.audit import Auditor
 from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
+from graphtide.compute.external_order import ExternalOrder
 from graphtide.compute.path_program import PathProgram
 from graphtide.compute.program import (
     Answer,
@@ -380,7 +381,7 @@ def test_what_the_graph_lacks_is_refused() -> None:
     class Weighing(Probe):
         needs_weights = True
 
-    with pytest.raises(ProgramError, match="needs weights"):
+    with pytest.raises(ProgramError, match=r"are 'non-negative' or 'any', and graph.weights is 'unwei"):
         engine_on(graph, Weighing("a"))
     graph.close()
 
@@ -391,6 +392,14 @@ def test_what_the_graph_lacks_is_refused() -> None:
     engine_on(graph, Weighing("a")).close()
     with pytest.raises(ProgramError, match="needs in-edges with weights"):
         engine_on(graph, Pulling("a"))
+    graph.close()
+
+
+def test_a_program_that_is_wrong_with_negative_weights_is_refused() -> None:
+    graph = Graph(negative_weights=True)
+    with pytest.raises(ProgramError, match=r"sssp needs .* 'non-negative', and graph.weights is 'any'"):
+        engine_on(graph, registry.make_program("sssp", None, {"source": 0}))
+    engine_on(graph, registry.make_program("sswp", None, {"source": 0})).close()
     graph.close()
 
 
@@ -442,6 +451,23 @@ def test_programs_are_made_by_name() -> None:
     assert isinstance(parts, Components)
     assert registry.make_program("pagerank", None, {}).kind == "pagerank"
     assert all(cls.kind == kind and cls.summary for kind, cls in registry.KINDS.items())
+
+
+def test_a_program_of_ones_own_gets_the_order_that_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ordered(Probe):
+        kind = "ordered"
+        needs_order = True
+
+        def __init__(self, id: str, order: ExternalOrder) -> None:
+            super().__init__(id)
+            self.order = order
+
+    monkeypatch.setitem(registry.KINDS, "ordered", Ordered)
+    ids = DenseIds()
+    program = registry.make_program("ordered", None, {}, ids)
+    assert isinstance(program, Ordered) and program.order is ids
+    with pytest.raises(ProgramError, match="ordered needs an order of vertices by external id"):
+        registry.make_program("ordered", None, {})
 
 
 def test_default_ids() -> None:

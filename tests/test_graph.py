@@ -149,6 +149,28 @@ def test_in_rows_without_weights_are_smaller() -> None:
     assert sizes == [24, 20]
 
 
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("negative", [True, False])
+def test_weights_outside_the_domain_are_refused_and_change_nothing(directed: bool, negative: bool) -> None:
+    with opened(directed=directed, negative_weights=negative) as graph:
+        assert graph.weight_domain == ("any" if negative else "non-negative")
+        graph.apply(EdgeBatch.of([0, 1, 2], [1, 2, 0], weights=[2.0, -0.0, 0.0]), 3)
+        assert not np.signbit(graph.export().weights).any(), "minus zero is zero"
+        before = graph.export()
+        for wrong in (np.nan, np.inf, -np.inf, -1.5):
+            batch = EdgeBatch.of([0, 3], [1, 4], weights=[1.0, wrong])
+            if negative and wrong == -1.5:
+                assert graph.apply(batch, 5).inserted == 1
+                continue
+            with pytest.raises(ValueError, match=rf"weight is {wrong}; it must be a finite float32"):
+                graph.apply(batch, 5)
+            with pytest.raises(ValueError, match=rf"weight is {wrong}"):
+                graph.load(EdgeList(before.keys, np.full(before.keys.size, wrong, np.float32)), 5)
+            assert (graph.n_vertices, arcs_of(graph.export())) == (3, arcs_of(before))
+    with opened(weighted=False) as graph:
+        assert graph.weight_domain == "unweighted"
+
+
 def test_vertices_are_added_and_never_taken_away() -> None:
     with opened() as graph:
         change = graph.apply(EdgeBatch.of([0], [1]), 2)

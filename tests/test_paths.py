@@ -86,6 +86,26 @@ class Fading(PathProgram):
         return Functors(gather, better)
 
 
+class Signed(PathProgram):
+    """Everything reached is zero, heavy edges making it a negative one."""
+
+    kind: ClassVar[str] = "test-signed"
+    needs_weights: ClassVar[bool] = True
+    weight_domains: ClassVar[tuple[str, ...]] = ("non-negative",)
+    value = np.float32
+    at_source = -0.0
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        def gather(value, weight):  # type: ignore[no-untyped-def]
+            return -value * weight if weight > 5 else value * weight
+
+        def better(new, old):  # type: ignore[no-untyped-def]
+            return new > old
+
+        return Functors(gather, better)
+
+
 @dataclass(frozen=True)
 class Case:
     """A program, and what it should compute, said again in other words."""
@@ -305,6 +325,19 @@ def test_a_plateau_of_zeros_is_cut_off() -> None:
     assert run.values() == [0.0, *[None] * (n - 1)]
 
 
+def test_a_zero_has_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither sign is better: the first to come would stay, and a fresh start may meet the other first."""
+    monkeypatch.setitem(CASES, "signed", Case(Signed, max, max, None))
+    run = Run("signed", directed=True)
+    run.step(weighted([(0, 1, 1.0), (1, 2, 1.0), (3, 4, 7.0), (4, 5, 7.0)], 6))
+    run.step(weighted([(0, 2, 7.0), (0, 3, 7.0)], 6))
+    run.check()
+    assert run.bits == [0] * 6
+    run.step(deletes([(1, 2), (0, 3)], 6))
+    run.check()
+    assert run.bits == [0, 0, 0, *[int(NO_VERTEX)] * 3]
+
+
 def test_a_sum_that_overflows_is_a_distance() -> None:
     most = float(np.finfo(np.float32).max)
     run = Run("sssp", directed=True)
@@ -351,6 +384,14 @@ def test_equals_far_along_a_plateau_are_given_up() -> None:
     run.step(deletes([(0, 1)], n))
     run.check()
     assert run.values() == before
+
+
+def test_more_threads_take_no_more_memory_for_each_vertex() -> None:
+    def bytes_of(n: int, threads: int) -> int:
+        return sum(array.nbytes for array in path_loss.new_loss(n, threads))
+
+    few, many = (bytes_of(1 << 16, threads) - bytes_of(0, threads) for threads in (2, 64))
+    assert many <= few
 
 
 @every_case

@@ -325,4 +325,4 @@ def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
     graphs.append(other)
     with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
         Walker([0]).restore(program.state(), other)
-    assert "ppr-size" in {violation.rule for violation in program.audit(other)}
+    assert "size" in {violation.rule for violation in program.audit(other)}

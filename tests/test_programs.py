@@ -18,10 +18,13 @@ import numpy as np
 import pytest
 from running import Daemon
 
-from graphtide.compute import registry
+from graphtide.compute import path_form, registry
 from graphtide.compute.path_form import NO_OFFER, Functors, check
-from graphtide.compute.program import ProgramError
+from graphtide.compute.path_program import SOURCE, PathProgram
+from graphtide.compute.program import Parameter, ProgramError
 from graphtide.compute.vertex_program import digest
+from graphtide.daemon import service
+from graphtide.daemon.config import Config
 from graphtide.daemon.config_load import load
 from graphtide.daemon.config_show import path_programs_markdown
 from graphtide.daemon.encode import encode_msgpack
@@ -156,6 +159,125 @@ def test_a_name_belongs_to_one_program() -> None:
 
 def smaller(new: Any, old: Any) -> bool:
     return bool(new < old)
+
+
+def sum_of(value: Any, weight: Any) -> Any:
+    return value + weight
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Registers a path program ``own`` whose class is sound but for what is given; forgotten afterwards."""
+    monkeypatch.setattr(registry, "KINDS", dict(registry.KINDS))
+
+    def register(gather: Callable[..., Any] = sum_of, better: Callable[..., Any] = smaller, **given: Any) -> None:
+        sound = {
+            "kind": "own",
+            "summary": "a sum",
+            "needs_weights": True,
+            "weight_domains": ("non-negative",),
+            "value": np.float32,
+            "at_source": 0.0,
+            "functors": classmethod(lambda cls, **parameters: Functors(gather, better)),
+        }
+        attributes = {name: value for name, value in {**sound, **given}.items() if value is not None}
+        registry.register(type("Own", (PathProgram,), attributes))
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"value": None}, "own: value = None is not allowed; expected np.uint32 or np.float32"),
+        ({"value": np.int64}, "own: value = int64 is not allowed; expected np.uint32 or np.float32"),
+        ({"at_source": None}, "own: at_source = None is not allowed; expected a source's float32 value"),
+        ({"at_source": "far"}, "own: at_source = 'far' is not allowed"),
+        ({"at_source": np.nan}, "own: at_source = nan is not allowed"),
+        ({"value": np.uint32, "at_source": -1}, "own: at_source = -1 is not allowed"),
+        ({"value": np.uint32, "at_source": NO_OFFER}, "own: at_source = 4294967295 is not allowed"),
+        ({"functors": None}, "own: the class has no method functors; it must return Functors(gather, better)"),
+        ({"functors": classmethod(lambda cls: (sum_of, smaller))}, "expected Functors(gather, better)"),
+        ({"functors": classmethod(lambda cls: 1 // 0)}, "own cannot be made: ZeroDivisionError: "),
+        (
+            {"gather": lambda value, weight: 1 // 0 if weight == 0.5 else value},
+            "own: gather(0.0, 0.5) raises Zero",
+        ),
+        ({"gather": lambda value: value}, "own: gather(0.0, 1.0) raises TypeError"),
+        ({"gather": lambda value, weight: "far"}, "own: gather(0.0, 1.0) offers 'far'; expected a float32"),
+        ({"better": lambda new, old: new.smaller(old)}, "own: better(1.0, 0.0) raises AttributeError"),
+        ({"gather": lambda value, weight: value - weight}, "own: gather(0.0, 1.0) offers -1.0, which is better"),
+    ],
+)
+def test_a_mistake_in_a_class_is_told_with_its_name(
+    register: Callable[..., None], given: dict[str, Any], words: str
+) -> None:
+    register(**given)
+    with pytest.raises(ProgramError, match=re.escape(words)):
+        registry.make_program("own", None, {"source": 0})
+
+
+def test_a_parameter_without_a_default_must_be_given(register: Callable[..., None]) -> None:
+    """None is a default like any other."""
+    limits = []
+
+    def functors(cls: type, **parameters: Any) -> Functors:
+        limits.append(parameters["limit"])
+        return Functors(sum_of, smaller)
+
+    for parameter, required in (
+        (Parameter("limit", "the longest", float), True),
+        (Parameter("limit", "the longest", float, default=None), False),
+    ):
+        register(parameters=(SOURCE, parameter), functors=classmethod(functors))
+        assert parameter.required == required
+        if required:
+            with pytest.raises(ProgramError, match="own needs the parameter 'limit': the longest"):
+                registry.make_program("own", None, {"source": 0})
+        else:
+            registry.make_program("own", None, {"source": 0})
+    assert limits == [None]
+
+
+def unknown_attribute(value: Any, weight: Any) -> Any:
+    return value + weight.foo() if value > 1e30 else value + weight
+
+
+def text(value: Any, weight: Any) -> Any:
+    return value + "far" if value > 1e30 else value + weight
+
+
+def failing(value: Any, weight: Any) -> Any:
+    if value > 1e30 or weight == 1:
+        raise ValueError("no such weight")
+    return value + weight
+
+
+@pytest.mark.parametrize(
+    ("gather", "words"),
+    [
+        (unknown_attribute, r"TypingError: Unknown attribute 'foo' of type float32 \(File .*test_programs.py"),
+        (text, r"TypingError: No implementation of function .*add\(float32, .*must be plain arithmetic"),
+    ],
+)
+def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
+    register: Callable[..., None], gather: Callable[..., Any], words: str
+) -> None:
+    """Trying the rules in plain Python does not find them."""
+    register(gather=gather)
+    config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
+    with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
+        service.warm_up(config, progress=False)
+    assert "\n" not in str(raised.value)
+
+
+def test_functors_that_fail_at_once_are_told_before_the_daemon_starts(
+    register: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(path_form, "_CHECKED_WEIGHTS", (0.5,))
+    register(gather=failing)
+    with pytest.raises(ProgramError, match=r"^own fails on a small graph: ValueError: no such weight"):
+        registry.warm_up(directed=True, weighted=True, programs=[("own", {"source": 0})])
 
 
 @pytest.mark.parametrize(

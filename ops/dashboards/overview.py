@@ -267,13 +267,15 @@ GRAPH = (
 AUDIT = (
     PanelSpec(
         "Violations",
-        "What the audit found to contradict the graph, by program and rule; the log has the evidence.",
+        "What the audit found to contradict the graph, by program and rule; the log has the evidence. Nothing is "
+        "found of programs that its last pass left out, being quarantined.",
         "short",
         (
             Query(
                 f"sum by (program, rule) ({_series('audit_violations_total')})",
                 "{{program}} {{rule}}",
             ),
+            Query(f"max({_series('audit_left_out_programs')})", "programs left out"),
         ),
     ),
     PanelSpec(

@@ -1,0 +1,57 @@
+"""The weight domain of a graph: which weights its edges may have."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import Weights
+
+WeightDomain = Literal["unweighted", "non-negative", "any"]
+
+# Of the sign bit, infinities and NaN, the bits of each as a uint32 are at least the first of these.
+_INFINITY_BITS = np.uint32(0x7F80_0000)
+_MINUS_ZERO_BITS = np.uint32(0x8000_0000)
+
+
+def in_domain(weights: Weights, domain: WeightDomain) -> Weights:
+    """The weights as the graph keeps them, all in its domain and no minus zero; copied only where there is one.
+
+    Raises:
+        ValueError: one lies outside; the message names the first such.
+    """
+    if domain == "non-negative" and weights.view(np.uint32).max(initial=0) < _INFINITY_BITS:
+        return weights  # the one pass that good weights need
+    allowed = are_allowed(weights, domain)
+    if not allowed.all():
+        raise ValueError(why_not(weights[np.flatnonzero(~allowed)[0]], domain))
+    return without_minus_zero(weights)
+
+
+def are_allowed(weights: Weights, domain: WeightDomain) -> npt.NDArray[np.bool_]:
+    """Which weights lie in the domain (bool[n])."""
+    if domain == "unweighted":
+        return np.equal(weights, 1)
+    allowed = np.isfinite(weights)
+    if domain == "non-negative":
+        allowed &= weights >= 0
+    return allowed
+
+
+def without_minus_zero(weights: Weights) -> Weights:
+    """-0.0 as +0.0; copied only where there is one."""
+    if (weights.view(np.uint32) == _MINUS_ZERO_BITS).any():
+        return weights + np.float32(0)
+    return weights
+
+
+def why_not(weight: object, domain: WeightDomain) -> str:
+    """Why a weight is not allowed, in words."""
+    allowed = {
+        "unweighted": "the graph is unweighted, only 1 is allowed",
+        "non-negative": "it must be a finite float32, at least 0",
+        "any": "it must be a finite float32",
+    }
+    return f"weight is {weight}; {allowed[domain]}"
