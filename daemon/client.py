@@ -89,9 +89,12 @@ class Path(Result):
 
 @dataclass(frozen=True, slots=True)
 class Component(Result):
-    """``label``: the smallest id in the component; ``members``: as many as were asked for."""
+    """``label``: the smallest id in the component; ``members``: as many as were asked for.
 
-    label: int | str
+    Where results are ``stale`` and the vertex that gave the label has been deleted since, it is None.
+    """
+
+    label: int | str | None
     size: int
     members: Ids
     stale: Mapping[str, Any] | None = None

@@ -184,8 +184,8 @@ class GraphConfig(Section):
         default=VERTICES_MAX,
         ge=1,
         le=VERTICES_MAX,
-        description="Stop with `id-space-full` past so many vertices at once, deleted ones included until their "
-        "place has gone to others: soon after the epoch that deletes them. The index has room for 4,026,531,840.",
+        description="Stop with `id-space-full` past so many vertices at once. The places of deleted ones are "
+        "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -312,13 +312,13 @@ def _values(
 ) -> dict[str, Any]:
     """Values of one program; vertices that the program has not seen yet have none."""
     kind = serving.program_class(result.kind)
-    seen = dense < result.published.n_vertices
+    seen = result.knows(dense)
     read = kind.read(result.published, dense[seen])
     values = np.zeros(dense.size, read.values.dtype)
     values[seen] = read.values
     null = ~seen
     null[seen] = read.null
-    answer = _shown(serving, values, null, vertex_valued=read.vertex_valued)
+    answer = _shown(serving, values, null, result if read.vertex_valued else None)
     if read.saturated is not None and read.saturated.any():
         saturated = np.zeros(dense.size, bool)
         saturated[seen] = read.saturated
@@ -328,17 +328,17 @@ def _values(
             raise NotSupported(f"programs of kind {result.kind} keep no parents")
         parents = np.full(dense.size, NO_VERTEX, np.uint32)
         parents[seen] = kind.parents(result.published, dense[seen])
-        answer["parents"] = _shown(serving, parents, unknown | ~seen, vertex_valued=True)
+        answer["parents"] = _shown(serving, parents, unknown | ~seen, result)
     return answer | _staleness(result)
 
 
 def _shown(
-    serving: Serving, values: npt.NDArray[Any], null: npt.NDArray[np.bool_], *, vertex_valued: bool
+    serving: Serving, values: npt.NDArray[Any], null: npt.NDArray[np.bool_], vertices_of: ProgramResults | None
 ) -> dict[str, Any]:
-    """Values and null bitmap as they travel; vertices as external ids."""
-    if not vertex_valued:
+    """Values and null bitmap as they travel. ``vertices_of``: values are vertices, and shown as external ids."""
+    if vertices_of is None:
         return {"values": pack_column(values), "null": pack_bitmap(null)}
-    null = null | (values == NO_VERTEX)
+    null = null | ~vertices_of.knows(values)
     ids = serving.external(values[~null])
     if isinstance(ids, StringColumn):
         strings = iter(ids.to_list())
@@ -359,13 +359,13 @@ async def top(serving: Serving, params: Params) -> Reply:
 
     def compute() -> Reply:
         snapshot, published, dead = serving.read(
-            lambda snapshot: (snapshot, _copied(_program(snapshot, id)), _dead(snapshot))
+            lambda snapshot: (snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id))
         )
         result = snapshot.programs[id]
         read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
         if read.vertex_valued:
             raise NotSupported(f"the values of {result.kind} are vertices, which have no order")
-        read.null[dead[dead < published.n_vertices]] = True
+        read.null[dead] = True
         chosen = top_k(read, k, descending=order == "desc")
         ids = wire_ids(serving.external(chosen))
         answer = {"ids": ids, "values": pack_column(read.values[chosen]), **_staleness(result)}
@@ -382,9 +382,14 @@ def _copied(result: ProgramResults) -> Published:
     return Published(columns, published.scalars, n)
 
 
-def _dead(snapshot: Snapshot) -> npt.NDArray[np.int64]:
-    """The dense ids of deleted vertices, copied."""
-    return np.empty(0, np.int64) if snapshot.alive is None else np.flatnonzero(~snapshot.alive)
+def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
+    """The dense ids of a program's vertices that were deleted, others' by now perhaps, copied."""
+    result = snapshot.programs[id]
+    n = result.published.n_vertices
+    alive = result.knows(np.arange(n, dtype=np.uint32))
+    if snapshot.alive is not None:
+        alive &= snapshot.alive[:n]
+    return np.flatnonzero(~alive)
 
 
 def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
@@ -443,31 +448,34 @@ def _follow(serving: Serving, id: str, target: IdColumn) -> tuple[Snapshot, Vert
     """(epoch, the vertices from source to target, the target's value); no vertices where there is no path."""
     limit = serving.limits.vertices_max
 
-    def start(snapshot: Snapshot) -> tuple[Snapshot, list[int], bool, Any, Published | None]:
+    def start(snapshot: Snapshot) -> tuple[Snapshot, list[int], bool, Any, ProgramResults]:
         result = _program(snapshot, id)
         kind = serving.program_class(result.kind)
         if not kind.has_parents:
             raise NotSupported(f"programs of kind {result.kind} keep no parents")
         dense = _known_vertex(serving, snapshot, target)
-        if dense >= result.published.n_vertices:
-            return snapshot, [], True, None, None
+        if not result.knows(np.array([dense], np.uint32))[0]:
+            return snapshot, [], True, None, result
         answer = kind.read(result.published, np.array([dense], np.uint32))
         if answer.null[0]:
-            return snapshot, [], True, None, None
+            return snapshot, [], True, None, result
         steps, ended = _climb(kind, result.published, dense)
-        copy = None if ended else _copied(result)
-        return snapshot, steps, ended, answer.values[0].item(), copy
+        gone = None if result.gone is None else result.gone.copy()
+        copy = result.published if ended else _copied(result)
+        return snapshot, steps, ended, answer.values[0].item(), replace(result, published=copy, gone=gone)
 
-    snapshot, steps, ended, value, copy = serving.read(start)
+    snapshot, steps, ended, value, result = serving.read(start)
     if not ended:
-        assert copy is not None
-        kind = serving.program_class(snapshot.programs[id].kind)
-        parents = kind.parents(copy, np.arange(copy.n_vertices, dtype=np.uint32))
+        kind = serving.program_class(result.kind)
+        parents = kind.parents(result.published, np.arange(result.published.n_vertices, dtype=np.uint32))
         while (parent := int(parents[steps[-1]])) != NO_VERTEX:
             steps.append(parent)
             if len(steps) > limit:
                 raise LimitExceeded(f"the path has more than {limit} vertices", {"vertices_max": limit})
-    return snapshot, np.array(steps[::-1], np.uint32), value
+    vertices = np.array(steps[::-1], np.uint32)
+    if not result.knows(vertices).all():
+        raise UnknownVertex("this path led through a vertex that was deleted since", _staleness(result))
+    return snapshot, vertices, value
 
 
 def _climb(kind: type[Program], published: Published, vertex: int) -> tuple[list[int], bool]:
@@ -495,15 +503,16 @@ async def component(serving: Serving, params: Params) -> Reply:
         result = _components(snapshot, given)
         dense = _known_vertex(serving, snapshot, vertex)
         n = result.published.n_vertices
-        if dense >= n:
+        if not result.knows(np.array([dense], np.uint32))[0]:
             raise UnknownVertex(f"vertex {_one(vertex)!r} is newer than these results", _staleness(result))
         columns = result.published.columns
         handle = columns["handle"][dense]
         label = columns["representative"][handle : int(handle) + 1].astype(np.uint32)
         size = int(columns["size"][handle])
         members = _members(columns["handle"][:n], int(handle), min(limit, size))
+        members = members[result.knows(members)]
         answer = {
-            "label": _one(serving.external(label)),
+            "label": _one(serving.external(label)) if result.knows(label)[0] else None,
             "size": size,
             "members": wire_ids(serving.external(members)),
             **_staleness(result),

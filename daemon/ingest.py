@@ -37,6 +37,13 @@ ITEMS_MAX = 1024
 SAMPLED_EDGES = 8
 """How many edges of a record are checked to have come through their own partition."""
 
+ROOM_PATIENCE_S = 300.0
+"""How long ids that are on their way back are waited for while none comes; a checkpoint may hold them until it is
+written."""
+ROOM_PAUSE_S = 0.01
+FULL_LOGGED_S = 60.0
+"""That the id space is full is logged so often at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
@@ -233,9 +240,11 @@ class Ingest:
     poll_bytes_max: int
     directed: bool = True
     stop: threading.Event = field(default_factory=threading.Event)
+    clock: Callable[[], float] = time.monotonic
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
     _items: int = 0
+    _full_logged_at: float = -FULL_LOGGED_S
     _placement: PlacementSample = field(init=False)
 
     def __post_init__(self) -> None:
@@ -246,7 +255,7 @@ class Ingest:
 
         Raises:
             SourceError: the source cannot go on without losing or repeating records.
-            IdSpaceFull: a new vertex found no id left.
+            IdSpaceFull: a new vertex found no id left, and none came back.
         """
         self._position = self.source.position()
         while not self.stop.is_set():
@@ -258,7 +267,7 @@ class Ingest:
                 point("ingest.polled")
                 self._handle(raw, time.perf_counter() - started)
             elif self._moved():
-                self._queue(self._prepare([]))
+                self._queue(self._prepared([], [], self.source.position()))
         self.commit_pending()
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
@@ -283,6 +292,8 @@ class Ingest:
         started = time.perf_counter()
         reused_before = self.reuse.reused
         prepared = self._prepare(decoded)
+        if prepared is None:
+            return
         index_seconds = time.perf_counter() - started
         blocks = [item.block for item in decoded if item.block is not None]
         ops = {op: sum(int(np.count_nonzero(block.ops == op)) for block in blocks) for op in Op}
@@ -319,20 +330,74 @@ class Ingest:
         if self.queue.put(prepared):
             point("ingest.queued")
 
-    def _prepare(self, decoded: Sequence[Decoded]) -> Prepared:
+    def _prepare(self, decoded: Sequence[Decoded]) -> Prepared | None:
+        """The updates of these records between dense vertices; None: it was stopped while it waited for ids.
+
+        What stands before a record that finds no ids is queued first: vertices that it deletes may make room.
+        """
+        begin, batches = 0, list[DenseBatch]()
+        for number, item in enumerate(decoded):
+            if item.block is None:
+                continue
+            try:
+                batch = dense_batch(item.block, self.index)
+            except IdSpaceFull as full:
+                if batches:
+                    self._queue(self._prepared(decoded[begin:number], batches, self._before(decoded[number:])))
+                    begin, batches = number, []
+                found = self._dense_with_room(item.block, full)
+                if found is None:
+                    return None
+                batch = found
+            batches.append(batch)
+        return self._prepared(decoded[begin:], batches, self.source.position())
+
+    def _prepared(
+        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int]
+    ) -> Prepared:
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
-        batches = [dense_batch(block, self.index) for _, block in blocks]
         self._items += 1
         self.reuse.queued(self._items, batches)
         return Prepared(
             batches=batches,
             updates=sum(batch.updates for batch in batches),
             n_vertices=self.index.n_vertices,
-            offsets=self.source.position(),
+            offsets=offsets,
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
             record_updates=np.array([len(block) for _, block in blocks], np.int64),
             item=self._items,
         )
+
+    def _before(self, decoded: Sequence[Decoded]) -> dict[Partition, int]:
+        """Where the source stood before the first of these, which are the last that it gave."""
+        first = {item.record.partition: item.record.offset for item in reversed(decoded)}
+        return self.source.position() | first
+
+    def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull) -> DenseBatch | None:
+        """``dense_batch``, as soon as ids of deleted vertices have come back; None: stopped before.
+
+        Everything that refers to dense ids must be queued. Epochs go on meanwhile.
+
+        Raises:
+            IdSpaceFull: no more of them can come back, or none did for long.
+        """
+        waited_from = self.clock()
+        if waited_from - self._full_logged_at >= FULL_LOGGED_S:
+            self._full_logged_at = waited_from
+            log.warning("%s: waiting for the ids of deleted vertices", full)
+        while not self.stop.wait(ROOM_PAUSE_S):
+            self.commit_pending()
+            room = self.index.room
+            self.reuse.step(eager=True)
+            if self.index.room > room:
+                waited_from = self.clock()
+                try:
+                    return dense_batch(block, self.index)
+                except IdSpaceFull as still_full:
+                    full = still_full
+            elif not self.reuse.expects_ids or self.clock() - waited_from > ROOM_PATIENCE_S:
+                raise full
+        return None
 
 
 def dense_batch(block: UpdateBlock, index: VertexIndex) -> DenseBatch:

@@ -19,6 +19,7 @@ from ..compute.program import Program, Violation
 from ..gpma.edges import Vertices
 from ..gpma.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
+from ..partition.existence import Flags
 from ..partition.graph import Graph, GraphChange
 from .auditing import BackgroundAudit
 from .checkpoint import CheckpointStore
@@ -107,6 +108,7 @@ class Pipeline:
             interval_s=checkpoint_interval_s,
             on_checkpoint=on_checkpoint,
         )
+        self._gone: dict[str, Flags] = {}
         self._published_at = 0.0
         self._passes_published = 0
 
@@ -137,6 +139,7 @@ class Pipeline:
             self.metrics.queue_depth(self.queue.updates)
             self._audit_in_background()
             self.checkpoints.step()
+            self.reuse.let_go(self.graph.alive, hold=self.checkpoints.writing)
 
     def close(self) -> None:
         """Write a last checkpoint if anything happened since the newest one, and wait for it."""
@@ -173,10 +176,8 @@ class Pipeline:
         publishing = time.perf_counter()
         self._publish(runs, change)
         point("epoch.published")
-        # A checkpoint being written, or what a program that stands still published last, has vertices alive that
-        # died.
-        hold = self.checkpoints.writing or len(self._fresh_programs()) < len(self.engine.programs)
-        self.reuse.published(taken[-1].item, change, self.graph.alive, hold=hold)
+        # A checkpoint being written has vertices alive that died.
+        self.reuse.published(taken[-1].item, change, self.graph.alive, hold=self.checkpoints.writing)
         published = time.perf_counter()
         self._record(taken, change, runs)
         self.metrics.epoch(
@@ -189,6 +190,7 @@ class Pipeline:
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
         for run in runs:
             self._note(run)
+        died = np.empty(0, np.uint32) if change is None else change.deleted_vertices
         by_id = {run.id: run for run in runs}
         programs = {}
         for program in self.engine.programs:
@@ -212,6 +214,8 @@ class Pipeline:
                     "memory_bytes": program.memory_bytes(),
                     "parameters": self.program_specs[program.id],
                 },
+                gone=None if status.state == "fresh" else self._without(program.id, died),
+                gone_changed=died,
             )
         self.link.publish(
             Publication(
@@ -227,6 +231,16 @@ class Pipeline:
         self.gate.settle()
         self._published_at = time.monotonic()
         self._passes_published = self.background_audit.passes
+
+    def _without(self, id: str, died: Vertices) -> Flags:
+        """Of a program that stands still: the dense ids whose vertices died since; others may have them by now."""
+        n = self.graph.n_vertices
+        gone = self._gone.get(id, np.empty(0, bool))
+        if gone.size < n:
+            gone = np.concatenate([gone, np.zeros(n + n // 2 - gone.size, bool)])
+        gone[died] = True
+        self._gone[id] = gone
+        return gone
 
     def _note(self, run: ProgramRun) -> None:
         status = self.status[run.id]

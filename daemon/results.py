@@ -45,7 +45,9 @@ _MAGIC, _ACTIVE, _SEQUENCE, _META_LENGTH, _META_BYTES, _WORDS = 0, 1, 2, 4, 6, 8
 _MAGIC_VALUE = 0x67745F726573_01
 
 _GRAPH = ""
-"""Under this name, which no program can have, the flags of vertices lie among the programs' columns."""
+"""Under this name, which no program can have, the flags of vertices lie among the programs' columns: ``_ALIVE``,
+and ``_GONE`` with the id of each program that stands still."""
+_ALIVE, _GONE = "alive", "gone/"
 
 _pass = threading.Lock()
 
@@ -68,7 +70,8 @@ class ProgramPublication:
     ``changed``: for each column that changed since the last publication the dense indices (below
     ``n_vertices``), or None for all of it; a column not named is unchanged. ``state`` is shown by the
     request ``programs``. Of a program whose ``state["state"]`` is not ``fresh`` nothing is taken: what it
-    published last stays, for the vertices of that time.
+    published last stays, for the vertices of that time. Those of them that have been deleted since are ``gone``
+    (bool, at least ``n_vertices`` entries; None: none), and ``gone_changed`` in this epoch.
     """
 
     kind: str
@@ -76,6 +79,8 @@ class ProgramPublication:
     changed: Mapping[str, Vertices | None]
     scalars: Mapping[str, float] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    gone: Column | None = None
+    gone_changed: Vertices | None = None
 
     @property
     def is_fresh(self) -> bool:
@@ -353,9 +358,15 @@ def _update(
 
 def _with_vertices(publication: Publication) -> Publication:
     """The flags of vertices as one more program: they are kept up to date in the same way."""
-    if publication.alive is None:
+    columns: dict[str, Column] = {}
+    changed: dict[str, Vertices | None] = {}
+    if publication.alive is not None:
+        columns[_ALIVE], changed[_ALIVE] = publication.alive, publication.alive_changed
+    for id, program in publication.programs.items():
+        if program.gone is not None:
+            columns[_GONE + id], changed[_GONE + id] = program.gone, program.gone_changed
+    if not columns:
         return publication
-    columns, changed = {"alive": publication.alive}, {"alive": publication.alive_changed}
     flags = ProgramPublication(_GRAPH, columns, changed)
     return replace(publication, programs={**publication.programs, _GRAPH: flags})
 
@@ -417,11 +428,19 @@ def _pack_meta(
 
 @dataclass(frozen=True, slots=True)
 class ProgramResults:
-    """One program's results in a snapshot."""
+    """One program's results in a snapshot. ``gone``: as ``ProgramPublication`` has it."""
 
     kind: str
     published: Published
     state: Mapping[str, Any]
+    gone: Column | None = None
+
+    def knows(self, dense: Vertices) -> npt.NDArray[np.bool_]:
+        """Which of these dense ids belong to the vertices that the results are about; ``NO_VERTEX`` does not."""
+        known: npt.NDArray[np.bool_] = dense < self.published.n_vertices
+        if self.gone is not None:
+            known[known] = ~self.gone[dense[known]]
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,18 +532,20 @@ class ResultsReader:
         meta = msgpack.unpackb(self._memory.meta[copy][:length].tobytes(), strict_map_key=False)
         n_vertices = meta["n_vertices"]
         columns = self._memory.columns[copy]
+        flags = columns.get(_GRAPH, {}) if _GRAPH in meta["programs"] else {}
         return Snapshot(
             epoch=(meta["epoch"][0], meta["epoch"][1]),
             n_vertices=n_vertices,
             offsets=meta["offsets"],
             index_generation=meta["index_generation"],
             stats=meta["stats"],
-            alive=columns[_GRAPH]["alive"][:n_vertices] if _GRAPH in meta["programs"] else None,
+            alive=flags[_ALIVE][:n_vertices] if _ALIVE in flags else None,
             programs={
                 id: ProgramResults(
                     program["kind"],
                     Published(columns.get(id, {}), program["scalars"], program["n_vertices"]),
                     program["state"],
+                    flags.get(_GONE + id),
                 )
                 for id, program in meta["programs"].items()
                 if id != _GRAPH

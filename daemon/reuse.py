@@ -4,7 +4,7 @@ ever need no more ids than they have vertices.
 Results, queues and requests name vertices by dense id, so an id may change hands only when nobody refers to it:
 
 1. The engine published an epoch in which the vertex is dead (``IdReuse.published``). While a checkpoint is being
-   written that has it alive, or a program stands still whose results do, the engine keeps that to itself.
+   written that has it alive, the engine keeps that to itself.
 2. The query server has ended all requests that it had begun when it learned of that (a *grace period*). Until
    then some read an epoch before, in which the vertex is to be found under its external id.
 3. No update that waits for the engine inserts the vertex: those are looked through. Its external id is then taken
@@ -77,7 +77,7 @@ class _Waiting:
 
 
 class IdReuse:
-    """``published`` is for the engine's thread, everything else for that of ingest."""
+    """``published`` and ``let_go`` are for the engine's thread, everything else for that of ingest."""
 
     def __init__(self, index: VertexIndex, begin_grace: Callable[[], Grace]) -> None:
         """``begin_grace``: begins a grace period of all who look vertices up outside of the engine."""
@@ -85,6 +85,7 @@ class IdReuse:
         self._index = index
         self._begin_grace = begin_grace
         self._reports: deque[_Report] = deque()
+        self._item = 0  # the engine's: the last one that it published
         self._missed = False  # the engine's: some died that were not reported
         self._waiting: deque[_Waiting] = deque()
         self._waiting_updates = 0
@@ -105,12 +106,20 @@ class IdReuse:
         none = np.empty(0, np.uint32)
         died = none if change is None else change.deleted_vertices
         if hold:
+            # First, since ingest may ask at any moment whether there are ids that it does not hear of yet.
             self._missed = self._missed or died.size > 0
             died = none
         elif self._missed:
-            self._missed = False
             died = np.flatnonzero(~alive).astype(np.uint32)
+        self._item = item
         self._reports.append(_Report(item, died, none if change is None else change.revived_vertices))
+        if not hold:
+            self._missed = False
+
+    def let_go(self, alive: Flags, *, hold: bool) -> None:
+        """Between two epochs: report who died while something held them; ingest may wait for just these ids."""
+        if self._missed and not hold:
+            self.published(self._item, None, alive, hold=False)
 
     def queued(self, item: int, batches: Sequence[DenseBatch]) -> None:
         """This item is about to wait for the engine; its vertices were just indexed."""
@@ -121,8 +130,14 @@ class IdReuse:
         self._waiting.append(_Waiting(item, batches, given))
         self._waiting_updates += sum(len(batch.edges) for batch in batches)
 
-    def step(self) -> None:
-        """Do what can be done now; often, between two items."""
+    @property
+    def expects_ids(self) -> bool:
+        """Ids are on their way back, or may be: a deletion waits for the engine, perhaps."""
+        known = self._n_dead > 0 or self._asked.size > 0 or self._leaving.size > 0
+        return known or bool(self._waiting) or bool(self._reports) or self._missed
+
+    def step(self, *, eager: bool = False) -> None:
+        """Do what can be done now; often, between two items. ``eager``: leave no dead vertex alone."""
         while self._reports:
             self._take(self._reports.popleft())
         if self._is_over is not None and not self._is_over():
@@ -130,7 +145,8 @@ class IdReuse:
         if self._leaving.size:
             self._index.free(self._leaving)
         self._leaving = self._removed(self._asked)
-        self._asked = self._next_dead() if self._n_dead > self._left_alone() else np.empty(0, np.uint32)
+        wanted = self._n_dead > (0 if eager else self._left_alone())
+        self._asked = self._next_dead() if wanted else np.empty(0, np.uint32)
         self._states[self._asked] = _ASKED
         self._is_over = self._begin_grace() if self._asked.size or self._leaving.size else None
 

@@ -466,6 +466,9 @@ class KafkaSource:
             room -= taken
             count = sum(map(len, fetched.values()))
             self._bytes_a_record += (taken / count - self._bytes_a_record) / 4
+            if count < wanted:
+                # The client has no more. Asking it again would wake its network thread twice, for nothing.
+                break
         return records
 
     def _record(self, partition: Partition, item: Any) -> RawRecord:

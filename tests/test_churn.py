@@ -204,10 +204,11 @@ def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path) -> None:
         for point in points:
             daemon.start(kill_at=point, ready_s=None)
             assert daemon.process is not None
-            for _ in range(400):
+            for turn in range(600):
                 writer.append(record("int", number))
                 number += 1
-                time.sleep(0.02)
+                # Whoever starts slowly still sees more epochs than one of everything.
+                time.sleep(0.02 if turn < 400 else 0.5)
                 if daemon.process.poll() is not None:
                     break
             assert daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
@@ -215,4 +216,77 @@ def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path) -> None:
         with daemon.client() as client:
             ids = settle(client, {"a.msgpack": writer.offset}, range(number - ALIVE, number), "int")
         assert ids < number * PER_RECORD / 2
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+def test_a_full_id_space_waits_for_the_ids_of_deleted_vertices(tmp_path: Path) -> None:
+    """All records are there at once: the first poll alone names more vertices than there may be."""
+    settings = {
+        "graph": {"weights": "unweighted", "vertices_max": 5 * PER_RECORD},
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
+        "program": [{"name": "components"}],
+    }
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="a") as writer:
+        for number in range(40):
+            writer.append(record("int", number))
+        daemon.start()
+        with daemon.client() as client:
+            ids = settle(client, {"a.msgpack": writer.offset}, range(40 - ALIVE, 40), "int")
+        assert ids <= 5 * PER_RECORD
+        assert "waiting for the ids of deleted vertices" in daemon.log_tail(1000)
+        # And where none is deleted, it is a clear stop.
+        born = np.arange(10**6, 10**6 + 2 * PER_RECORD)
+        writer.append(encode_msgpack(born, born))
+        writer.append(encode_msgpack(born + 10**6, born))
+        writer.flush()
+        assert daemon.process is not None
+        assert daemon.process.wait(60) != 0
+        assert "new vertices beside" in daemon.log_tail()
+
+
+FRAIL = """
+from graphtide.compute.components import Components
+
+whole = Components.refresh
+
+def refresh(self, graph, change):
+    if self.id == "frail" and change.deleted_vertices.size:
+        raise RuntimeError("it broke")
+    return whole(self, graph, change)
+
+Components.refresh = refresh
+"""
+
+
+def test_a_program_that_failed_holds_no_ids_and_says_nothing_of_others_vertices(tmp_path: Path) -> None:
+    (tmp_path / "frail.py").write_text(FRAIL)
+    settings = {
+        "graph": {"weights": "unweighted"},
+        "compute": {"python_modules": ["frail"]},
+        "program": [{"name": "components"}, {"name": "components", "id": "frail"}],
+    }
+    lasting = -1 - np.arange(SIZE)
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="a") as writer:
+        daemon.start()
+        writer.append(encode_msgpack(lasting, np.roll(lasting, 1)))
+        most = 0
+        with daemon.client() as client:
+            for number in range(30):
+                writer.append(record("int", number))
+                writer.flush()
+                client.wait({"a.msgpack": writer.offset}, timeout_ms=60_000)
+                stats = client.stats()
+                most = max(most, stats["vertices"] + stats["dead_vertices"])
+                of_old = client.get("frail", lasting)
+                assert of_old.values.tolist() == [-SIZE] * SIZE
+                newest = client.get("frail", np.arange(number * PER_RECORD, (number + 1) * PER_RECORD))
+                assert newest.unknown.size == 0
+                if number < ALIVE:
+                    expected = [
+                        label_of("int", vertex) for vertex in range(number * PER_RECORD, (number + 1) * PER_RECORD)
+                    ]
+                    assert newest.stale is None and newest.values.tolist() == expected
+                else:
+                    assert newest.stale["reason"] == "RuntimeError: it broke" and newest.values.mask.all()
+        assert most < 20 * PER_RECORD
         assert daemon.stop() == 0, daemon.log_tail()

@@ -241,6 +241,34 @@ def test_the_longest_runs_first(graph: Graph) -> None:
     engine.close()
 
 
+def test_short_refreshes_stay_on_the_thread_of_the_longest(graph: Graph) -> None:
+    ran_on: dict[str, int] = {}
+    seconds = {"long": 1.0, "short": 0.0001}
+    time = 0.0
+
+    class Timed(Probe):
+        def _run(self, what: str, graph: Graph) -> Refresh:
+            nonlocal time
+            ran_on[self.id] = threading.get_ident()
+            refresh = super()._run(what, graph)
+            time += seconds[self.id]
+            return refresh
+
+    long, short = Timed("long"), Timed("short")
+    engine = engine_on(graph, long, short, clock=lambda: time)
+    for program in (long, short):
+        engine.start([program.id])
+    engine.refresh(add(graph, (0, 1)))
+    assert set(ran_on.values()) == {threading.get_ident()}
+    seconds["short"] = 0.5
+    engine.start(["short"])
+    meeting = threading.Barrier(2)
+    long.meet = short.meet = meeting  # neither returns before the other has begun
+    assert [run.error for run in engine.refresh(add(graph, (1, 2)))] == [None, None]
+    assert len(set(ran_on.values())) == 2
+    engine.close()
+
+
 def test_a_failure_is_quarantined_and_harms_nobody(graph: Graph) -> None:
     sick, well = Probe("sick"), Probe("well")
     engine = engine_on(graph, sick, well)

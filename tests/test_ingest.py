@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -14,11 +15,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 
+from graphtide.daemon.decode import Decoder
+from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import DenseBatch, Prepared, PreparedQueue, concatenate, dense_batch
-from graphtide.daemon.records import Partition, UpdateBlock, offsets_from_wire, offsets_to_wire
+from graphtide.daemon.ingest import (
+    ROOM_PATIENCE_S,
+    DenseBatch,
+    Ingest,
+    Prepared,
+    PreparedQueue,
+    concatenate,
+    dense_batch,
+)
+from graphtide.daemon.records import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
+from graphtide.daemon.reuse import IdReuse
 from graphtide.daemon.topology import StorageGate
-from graphtide.gpma.edges import EdgeBatch, destinations, sources
+from graphtide.gpma.edges import EdgeBatch, Op, destinations, sources
 from graphtide.gpma.ids import StringColumn
 from graphtide.gpma.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
@@ -174,6 +186,179 @@ class TestDenseBatch:
         index = VertexIndex.create("int", vertices_max=3)
         with pytest.raises(IdSpaceFull):
             dense_batch(block([(1, 2, 1, 1), (3, 4, 1, 1)]), index)
+
+
+PARTITION = Partition("t", 0)
+Record = tuple[range, range]
+"""Vertices that it makes, and vertices that it deletes."""
+
+
+class Script:
+    """A source of one poll, and what the rest of the daemon does whenever ingest waits for a moment."""
+
+    def __init__(self, records: list[Record], vertices_max: int) -> None:
+        self.records = records
+        self.offset = 0
+        self.committed: list[int] = []
+        self.applied: list[int] = []
+        self.turns = 0
+        self.hold = self.requests_last = False
+        self.now = 0.0
+        self.index = VertexIndex.create("int", vertices_max=vertices_max)
+        self.graph = Graph(weighted=False)
+        self.reuse = IdReuse(self.index, lambda: lambda: not self.requests_last)
+        self.ingest = Ingest(
+            source=self,  # type: ignore[arg-type]
+            decoder=Decoder(vertex_ids="int"),
+            index=self.index,
+            reuse=self.reuse,
+            dead_letters=None,  # type: ignore[arg-type]
+            queue=PreparedQueue(10**6),
+            report=lambda report: None,
+            poll_bytes_max=10**6,
+            stop=_Moments(self.moment),
+            clock=lambda: self.now,
+        )
+
+    # the source
+
+    def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
+        begin, self.offset = self.offset, len(self.records)
+        if begin == self.offset:
+            self.ingest.stop.set()
+        return [
+            RawRecord(PARTITION, number, number + 1, encoded(*self.records[number]), "msgpack", 0)
+            for number in range(begin, self.offset)
+        ]
+
+    def position(self) -> dict[Partition, int]:
+        return {PARTITION: self.offset}
+
+    def partition_count(self, name: str) -> int:
+        return 1
+
+    def checkpointed(self, offsets: dict[Partition, int]) -> None:
+        self.committed.append(offsets[PARTITION])
+
+    # the engine
+
+    def moment(self) -> None:
+        self.turns += 1
+        self.now += 1.0
+        for item in self.ingest.queue.take(1, 0):
+            edges, vertex_ops = concatenate([item], weighted=False)
+            change = self.graph.apply(edges, item.n_vertices, vertex_ops)
+            self.reuse.published(item.item, change, self.graph.alive, hold=self.hold)
+            self.applied.append(item.offsets[PARTITION])
+            self.ingest.commit_soon(item.offsets)
+            alive = set(alive_after(self.records[: self.applied[-1]]))
+            assert self.alive() == alive, "an item holds the records up to its offsets, whole"
+        self.reuse.let_go(self.graph.alive, hold=self.hold)
+
+    def alive(self) -> set[int]:
+        ids = self.index.external(np.flatnonzero(self.graph.alive).astype(np.uint32))
+        assert isinstance(ids, np.ndarray)
+        return set(ids.tolist())
+
+    def run(self) -> None:
+        try:
+            self.ingest.run()
+            while self.ingest.queue.updates:
+                self.moment()
+        finally:
+            self.graph.close()
+
+
+class _Moments(threading.Event):
+    """Waiting for it is a moment in which others do something."""
+
+    def __init__(self, moment: Callable[[], None]) -> None:
+        super().__init__()
+        self._moment = moment
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._moment()
+        return self.is_set()
+
+
+def encoded(made: range, gone: range) -> bytes:
+    ops = np.repeat(np.array([Op.INSERT_VERTEX, Op.DELETE_VERTEX], np.uint8), [len(made), len(gone)])
+    return encode_msgpack(np.array([*made, *gone], np.int64), np.zeros(ops.size, np.int64), ops)
+
+
+def alive_after(records: list[Record]) -> list[int]:
+    alive: dict[int, None] = {}
+    for made, gone in records:
+        alive |= dict.fromkeys(made)
+        alive = {id: None for id in alive if id not in gone}
+    return list(alive)
+
+
+def churn(records: int, size: int, kept: int) -> list[Record]:
+    """Each record makes so many vertices and deletes those of ``kept`` records before."""
+    starts = [number * size for number in range(records)]
+    return [(range(s, s + size), range(max(s - kept * size, 0), max(s - (kept - 1) * size, 0))) for s in starts]
+
+
+class TestFullIdSpace:
+    def test_the_ids_of_deleted_vertices_are_waited_for(self) -> None:
+        """Most of those are deleted by records of the same poll, which must be applied first."""
+        script = Script(churn(50, 4, 2), vertices_max=20)
+        script.run()
+        assert script.applied[-1] == 50 and script.alive() == set(range(192, 200))
+        assert script.graph.n_vertices <= 20
+        assert len(script.applied) < 40, "many records fit at once"
+        told = len(script.committed)
+        assert told > 5 and script.committed == script.applied[:told], "what is safe is told while it waits"
+
+    def test_so_are_those_that_a_checkpoint_holds(self) -> None:
+        script = Script(churn(3, 4, 1), vertices_max=8)
+        script.hold = True
+        moment = script.moment
+
+        def until_written() -> None:
+            script.hold = script.turns < 30
+            moment()
+
+        script.ingest.stop = _Moments(until_written)
+        script.run()
+        assert script.turns > 30
+        assert script.applied == [2, 3]
+
+    def test_where_none_comes_back_it_is_a_clear_stop(self) -> None:
+        script = Script([(range(6), range(0)), (range(6, 12), range(0))], vertices_max=10)
+        with pytest.raises(IdSpaceFull, match="6 new vertices beside 6 would pass the 10"):
+            script.run()
+        assert script.applied == [1], "what stands before it is applied"
+        assert script.turns == 1
+
+    def test_a_record_of_more_vertices_than_there_ever_are_is_one_too(self) -> None:
+        script = Script([(range(6), range(6)), (range(6, 17), range(0))], vertices_max=10)
+        with pytest.raises(IdSpaceFull, match="11 new vertices beside 0"):
+            script.run()
+
+    def test_what_never_comes_back_is_not_waited_for_for_ever(self) -> None:
+        script = Script(churn(3, 4, 1), vertices_max=8)
+        script.requests_last = True
+        with pytest.raises(IdSpaceFull):
+            script.run()
+        assert ROOM_PATIENCE_S <= script.now <= ROOM_PATIENCE_S + 5
+
+    def test_a_stop_ends_the_wait_and_passes_no_record(self) -> None:
+        script = Script(churn(3, 4, 1), vertices_max=8)
+        script.requests_last = True
+        moment = script.moment
+
+        def stopped_after_ten() -> None:
+            moment()
+            if script.turns == 10:
+                script.ingest.stop.set()
+
+        script.ingest.stop = _Moments(stopped_after_ten)
+        script.run()
+        assert script.turns == 10
+        assert script.applied == [2]
+        assert script.ingest.queue.updates == 0
 
 
 def test_offsets_survive_the_wire() -> None:

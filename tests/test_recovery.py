@@ -412,16 +412,17 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     assert safe == [{P: 7}]
 
 
-def test_ids_are_held_while_a_checkpoint_is_written_or_a_program_stands_still(
+def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_stands_still(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What either has of an epoch names vertices that may have died since."""
+    """What either has of an epoch names vertices that may have died since; of the program's it is told which."""
     held: list[bool] = []
+    gone: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
         unit="records",
         flush=lambda: None,
-        publish=lambda _: None,
+        publish=lambda publication: gone.append(publication.programs["components"].gone),
         memory_bytes=lambda: 0,
         published=lambda item, change, alive, *, hold: held.append(hold),
     )
@@ -442,8 +443,8 @@ def test_ids_are_held_while_a_checkpoint_is_written_or_a_program_stands_still(
         may_write.wait(10)
         return real_write(*arguments)
 
-    def epoch(vertex: int) -> None:
-        block = UpdateBlock(np.array([vertex]), np.array([0]), np.ones(1, np.uint8), None, 0)
+    def epoch(vertex: int, op: Op = Op.INSERT) -> None:
+        block = UpdateBlock(np.array([vertex]), np.array([0]), np.array([op], np.uint8), None, 0)
         dense, nothing = dense_batch(block, index), np.empty(0, np.int64)
         pipeline._epoch([Prepared([dense], 1, index.n_vertices, {}, nothing, nothing)])
 
@@ -459,11 +460,16 @@ def test_ids_are_held_while_a_checkpoint_is_written_or_a_program_stands_still(
     may_write.set()
     pipeline.close()
     epoch(3)
-    assert not held.pop()
+    epoch(30, Op.DELETE_VERTEX)
+    assert not held.pop() and gone[-1] is None
     monkeypatch.setattr(program, "refresh", full_disk)
+    epoch(4, Op.DELETE_VERTEX)
+    assert np.flatnonzero(gone[-1]).tolist() == [4], "what died in the epoch that it failed at is gone as well"
+    epoch(100)
+    epoch(5, Op.DELETE_VERTEX)
     epoch(4)
-    epoch(5)
-    assert held[-2:] == [True, True]
+    assert np.flatnonzero(gone[-1]).tolist() == [4, 5] and gone[-1].size >= graph.n_vertices
+    assert held[-4:] == [False] * 4
     engine.close()
     store.close()
 

@@ -214,6 +214,30 @@ def test_of_a_quarantined_program_the_last_results_stay():
         assert reader.snapshot().epoch == (1, number)
 
 
+def test_what_a_quarantined_program_says_of_deleted_vertices_is_not_for_those_who_get_their_ids():
+    writer = ResultsWriter()
+    alive = np.ones(5000, bool)
+    gone = np.zeros(5000, bool)
+
+    def publish(number, n, *, died=(), state="quarantined"):
+        died = np.array(died, np.uint32)
+        gone[died] = True
+        quarantined = {"gone": gone, "gone_changed": died} if state == "quarantined" else {}
+        fields = {"changed": {"a": None}, "state": {"state": state}, **quarantined}
+        program = ProgramPublication("fake", {"a": np.arange(n)}, **fields)
+        writer.publish(Publication((1, number), n, {}, {"p": program}, {}, alive, died))
+        asked = np.append(np.arange(n, dtype=np.uint32), NO_VERTEX)
+        return attach(writer).read(lambda snapshot: snapshot.programs["p"].knows(asked)).nonzero()[0].tolist()
+
+    assert publish(1, 4, state="fresh") == [0, 1, 2, 3]
+    assert publish(2, 4, died=[1]) == [0, 2, 3]
+    assert publish(3, 6) == [0, 2, 3], "nor for those that are newer"
+    assert publish(4, 6, died=[3, 5]) == [0, 2]
+    assert publish(5, 4000, died=[3]) == [0, 2]
+    assert publish(6, 4000, died=[0]) == [2]
+    assert publish(7, 4000) == [2]
+
+
 def test_a_column_that_is_too_short_is_refused_and_nothing_is_lost():
     writer = ResultsWriter()
     column = np.arange(10)

@@ -17,6 +17,7 @@ from graphtide.compute.external_order import SortedVertices
 from graphtide.compute.program import Program, Published
 from graphtide.compute.registry import KINDS, make_program
 from graphtide.daemon import reuse as reuse_module
+from graphtide.daemon.errors import IdSpaceFull
 from graphtide.daemon.ingest import Prepared, concatenate, dense_batch
 from graphtide.daemon.records import UpdateBlock
 from graphtide.daemon.reuse import IdReuse
@@ -87,7 +88,7 @@ class World:
         self.begin(programs=programs)
         self.fresh = 100
         self.saving: Saving | None = None
-        self.most = 0
+        self.most = self.waits = 0
 
     def begin(self, *, programs: bool) -> None:
         """What a start makes anew, on the index and the graph as they are."""
@@ -143,13 +144,37 @@ class World:
         alone = ops >= Op.INSERT_VERTEX
         heads = named(self.kind, np.where(alone, 0, dst))
         block = UpdateBlock(named(self.kind, src), heads, ops.astype(np.uint8), weights.astype(np.float32), 0)
-        dense = dense_batch(block, self.index)
+        while True:
+            try:
+                dense = dense_batch(block, self.index)
+                break
+            except IdSpaceFull:
+                # Nobody waits in vain: else there would be room.
+                assert self.reuse.expects_ids
+                self.waits += 1
+                self.meanwhile()
         self.items += 1
         self.reuse.queued(self.items, [dense])
         nothing = np.empty(0, np.int64)
         prepared = Prepared([dense], dense.updates, self.index.n_vertices, {}, nothing, nothing, item=self.items)
         self.queue.append((prepared, updates))
         self.most = max(self.most, self.index.n_vertices)
+
+    def meanwhile(self) -> None:
+        """Something that others do while ingest waits for ids."""
+        match self.rng.integers(0, 8):
+            case 0 | 1 if self.queue:
+                self.epoch()
+            case 2:
+                self.request()
+            case 3 | 4:
+                self.end_request()
+            case 5 if self.saving is not None:
+                self.check_saved()
+            case 6:
+                self.reuse.let_go(self.graph.alive, hold=self.saving is not None)
+            case _:
+                self.reuse.step(eager=True)
 
     # -- the engine ---------------------------------------------------------------------------------------
 
@@ -289,6 +314,25 @@ def test_ids_change_hands_in_any_order_of_the_threads(
         reused += world.reuse.reused
         world.close()
     assert reused > 100
+
+
+@pytest.mark.parametrize("seed_more", range(3))
+def test_who_finds_the_id_space_full_waits_and_goes_on(seed_more: int, seed: int) -> None:
+    """As few ids as will do, beside requests and checkpoints that hold them for a while."""
+    world = World(seed + seed_more, programs=False, vertices_max=40)
+    for number in range(300):
+        born = range(world.fresh, world.fresh + 5)
+        world.fresh += 5
+        made: list[Update] = [(Op.INSERT, born[0], vertex, 1.0) for vertex in born]
+        world.ingest(made + [(Op.DELETE_VERTEX, vertex - 20, 0, 0) for vertex in born])
+        if number % 10 == 9 and world.saving is None:
+            world.take()
+        if world.rng.random() < 0.3:
+            world.meanwhile()
+            world.check()
+    assert world.waits > 300
+    assert world.most <= 40
+    world.close()
 
 
 @pytest.mark.usefixtures("_eager")

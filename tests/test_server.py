@@ -50,6 +50,7 @@ class Chain:
         self.state = "fresh"
         self.asked = 0
         self.dead: list[int] = []
+        self.gone: list[int] | None = None
 
     def ids(self, positions):
         return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
@@ -77,8 +78,12 @@ class Chain:
             "parts": ("components", {"handle": handle, "representative": representative, "size": sizes}, {}),
             "rank": ("pagerank", {"estimate": estimate}, {"norm": float(self.number)}),
         }
+        gone = None
+        if self.gone is not None:
+            gone = np.zeros(n, bool)
+            gone[self.gone] = True
         programs = {
-            id: ProgramPublication(kind, data, dict.fromkeys(data), scalars, {"state": self.state})
+            id: ProgramPublication(kind, data, dict.fromkeys(data), scalars, {"state": self.state}, gone)
             for id, (kind, data, scalars) in columns.items()
         }
         alive = np.ones(n, bool)
@@ -419,6 +424,33 @@ def test_results_of_a_quarantined_program_say_that_they_are_stale(tmp_path):
         assert result.stale["state"] == "quarantined" and result.epoch == (1, 2)
         assert result.values.tolist() == [1, None] and result.unknown.size == 0
         assert client.top("rank", 1).stale and client.path("hops", 101).stale
+
+
+def test_results_of_a_quarantined_program_are_only_of_the_vertices_of_that_time(tmp_path):
+    """100 and 105 were deleted since, and other vertices have their dense ids."""
+    chain = Chain()
+    chain.grow(200)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        gone = np.array([0, 5], np.uint32)
+        chain.index.remove(gone)
+        chain.index.free(gone)
+        assert sorted(chain.index.insert(np.array([7, 8])).tolist()) == [0, 5]
+        chain.state, chain.gone = "quarantined", [0, 5]
+        link.publish(chain.publication())
+        result = client.get("hops", [7, 8, 100, 101, 106, 107], parents=True)
+        assert result.stale and result.unknown.tolist() == [100]
+        assert result.values.tolist() == [None, None, None, 1, 6, 7]
+        assert result.parents.tolist() == [None, None, None, None, None, 106]
+        assert client.get("parts", [7, 101, 299]).values.tolist() == [None, None, 299]
+        assert client.top("rank", 3, order="asc").ids.tolist() == [101, 102, 103]
+        component = client.component(101, limit=6)
+        assert component.label is None and component.members.tolist() == [101, 102, 103, 104]
+        with pytest.raises(errors.UnknownVertex, match="vertex 7 is newer"):
+            client.component(7)
+        assert client.path("hops", 7).vertices.tolist() == []
+        for target in (104, 298):
+            with pytest.raises(errors.UnknownVertex, match="led through a vertex that was deleted since"):
+                client.path("hops", target)
 
 
 def test_strings_are_ids_too(tmp_path):
