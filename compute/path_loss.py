@@ -41,8 +41,8 @@ _HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _UNIT = np.float32(1)
 
 # How many vertices are worth a second thread, and how many a thread takes at a time.
-_PARALLEL_MIN = 128
-_PIECE = 32
+_PARALLEL_MIN = 512
+_PIECE = 128
 # Steps along parents of equal value in search of support, besides one for each in-edge.
 _STEPS = 32
 # Passes over the inner edges; what still changes in the last is pushed on along rows.
