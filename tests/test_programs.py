@@ -285,6 +285,17 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     assert "\n" not in str(raised.value)
 
 
+def test_a_mistake_ends_the_daemon_without_a_traceback(own_module: Path) -> None:
+    written = own_module / "my_programs.py"
+    written.write_text(written.read_text().replace("value + 1 if", "value.more() if"))
+    settings = {"compute": {"python_modules": ["my_programs"]}, "program": [{"name": "within", "source": 1}]}
+    with Daemon(own_module, settings) as daemon:
+        process = daemon.start(ready_s=None).process
+        assert process is not None and process.wait(120) == 2
+        assert "graphtide: program within: gather(0, 1.0) raises AttributeError: " in daemon.log_tail()
+        assert "Traceback" not in daemon.log_tail()
+
+
 def test_functors_that_fail_at_once_are_told_before_the_daemon_starts(
     register: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
