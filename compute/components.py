@@ -29,7 +29,7 @@ from .forest import Changes, Forest
 from .forest_audit import vertices_without_root
 from .forest_cut import Pieces, Search
 from .forest_span import span
-from .program import Answer, Column, Program, Published, Refresh, Violation, grown, size_violations
+from .program import Answer, Column, ExternalId, Program, Published, Refresh, Violation, grown, size_violations
 
 # A search that reads more than this share of the graph gives way to a fresh start; up to so many edges never.
 _WORK_SHARE = 2
@@ -62,6 +62,8 @@ class Components(Program):
 
     kind: ClassVar[str] = "components"
     summary: ClassVar[str] = "weakly connected component, labelled by the smallest external id in it"
+    family: ClassVar[str] = "forest"
+    value = ExternalId
     needs_in_edges: ClassVar[bool] = True
     needs_order: ClassVar[bool] = True
 

@@ -29,7 +29,7 @@ UNREACHED = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
 _HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
-_ONE = np.float32(1)
+_UNIT = np.float32(1)
 
 LOST = np.uint64(0xFFFF_FFFE)
 """The parent, while a change is settled, of a vertex that has lost its support; no vertex has this number."""
@@ -293,7 +293,7 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
         at_tail = word[inserted[i] >> _HALF]
         if at_tail == UNREACHED:
             continue
-        weight = weights[i] if WEIGHTED else _ONE
+        weight = weights[i] if WEIGHTED else _UNIT
         if improves(offer(at_tail >> _HALF, weight), word[inserted[i] & _LOW]):
             improving[n_improving] = inserted[i]
             if WEIGHTED:
@@ -316,7 +316,7 @@ def relax(word, log, role, sources, source_word, improving, improving_weights, e
         if at_tail == UNREACHED:
             continue
         v = improving[i] & _LOW
-        weight = improving_weights[i] if WEIGHTED else _ONE
+        weight = improving_weights[i] if WEIGHTED else _UNIT
         bits = offer(at_tail >> _HALF, weight)
         if improves(bits, word[v]):
             write(word, log, v, (bits << _HALF) | (improving[i] >> _HALF))
@@ -357,7 +357,7 @@ def push_by_level(word, log, role, entries, size, out, queue, large):  # type: i
         if value != last:
             last = value
             levels += 1
-        bits = offer(value, _ONE)
+        bits = offer(value, _UNIT)
         if bits == NOTHING:
             continue
         remaining = np.int64(degrees[u])
@@ -421,7 +421,7 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
             ask_for_words(word, keys, slot, end)
             for i in range(slot, end):
                 v = keys[i] & _LOW
-                weight = weights[i] if WEIGHTED else _ONE
+                weight = weights[i] if WEIGHTED else _UNIT
                 bits = offer(value, weight)
                 if improves(bits, word[v]):
                     write(word, log, v, (bits << _HALF) | u)

@@ -88,6 +88,7 @@ class PathProgram(Program):
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (SOURCE,)
+    family: ClassVar[str] = "path"
     needs_in_edges: ClassVar[bool] = True
     has_parents: ClassVar[bool] = True
     value: ClassVar[type[np.uint32] | type[np.float32]]

@@ -106,16 +106,20 @@ class Violation:
 class Program(ABC):
     """One analytic, kept true from epoch to epoch.
 
-    Subclasses set the class attributes, take their parsed parameters as keyword arguments after ``id``, and
-    keep all state in instance arrays. ``weight_domains`` are the settings ``graph.weights`` with which the
-    program is right. One that ``needs_order`` also takes ``order``, which compares vertices by external id
-    (``external_order.py``). ``sources`` are the external ids that the program starts from;
-    the engine calls ``bind`` with their dense ids (``NO_VERTEX`` while unknown) before the first ``start`` or
-    ``refresh``, before each later one until all are known, and again when vertices were deleted.
+    Subclasses set the class attributes: ``value`` is the NumPy type of the values that ``read`` gives, or
+    ``ExternalId`` where they are vertices; ``family`` says by which algorithm they are kept. Subclasses take
+    their parsed parameters as keyword arguments after ``id``, and keep all state in instance arrays.
+    ``weight_domains`` are the settings ``graph.weights`` with which the program is right. One that
+    ``needs_order`` also takes ``order``, which compares vertices by external id (``external_order.py``).
+    ``sources`` are the external ids that the program starts from; the engine calls ``bind`` with their dense
+    ids (``NO_VERTEX`` while unknown) before the first ``start`` or ``refresh``, before each later one until
+    all are known, and again when vertices were deleted.
     """
 
     kind: ClassVar[str]
     summary: ClassVar[str]
+    family: ClassVar[str] = "other"
+    value: ClassVar[Any]
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     needs_in_edges: ClassVar[bool] = False
     needs_weights: ClassVar[bool] = False

@@ -72,6 +72,8 @@ class SSPaths(Program):
 
     kind: ClassVar[str] = "sspaths"
     summary: ClassVar[str] = "number of shortest (fewest-edge) paths from the source, exact below 2^53"
+    family: ClassVar[str] = "recount"
+    value = np.float64
     parameters: ClassVar[tuple[Parameter, ...]] = BFS.parameters
     needs_in_edges: ClassVar[bool] = True
 

@@ -85,6 +85,8 @@ class RandomWalk(Program):
     long, and a dense pass takes it away.
     """
 
+    family = "walk"
+    value = np.float64
     needs_in_edges = True
 
     def __init__(self, id: str, damping: float, tolerance: float) -> None:

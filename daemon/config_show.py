@@ -5,10 +5,9 @@ Run as a module it prints the latter.
 
 from __future__ import annotations
 
-import inspect
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import NoneType, UnionType
@@ -21,7 +20,6 @@ from .config import Config, ProgramConfig, Start, Words, is_secret
 from .config_load import MASK, Loaded
 
 WIDTH = 100
-PACKAGE = __name__.split(".")[0]
 
 
 def effective_toml(loaded: Loaded) -> str:
@@ -152,30 +150,6 @@ def _programs_markdown() -> Iterator[str]:
         ]
         yield f"| `{kind}` | {program.summary} | {'; '.join(parameters)} |"
     yield from ("", PROGRAMS)
-
-
-def path_programs_markdown() -> Iterator[str]:
-    """The rows of the table in docs/programs.md: what each path program that needs no parameters computes."""
-    from ..compute.path_program import PathProgram
-    from ..compute.registry import KINDS
-
-    for kind, program in KINDS.items():
-        if issubclass(program, PathProgram) and program.__module__.startswith(f"{PACKAGE}."):
-            functors = program.functors()
-            cells = (
-                f"`{kind}`",
-                f"{program.value.__name__}, {program.summary}",
-                f"`{program.value(program.at_source)}`",
-                f"`{_returned(functors.gather)}`",
-                f"`{_returned(functors.better)}`",
-                ", ".join(program.weight_domains) if program.needs_weights else "not read",
-            )
-            yield f"| {' | '.join(cells)} |"
-
-
-def _returned(function: Callable[..., Any]) -> str:
-    """The expression that a function of one line returns."""
-    return inspect.getsource(function).split("return ")[-1].strip()
 
 
 def _values(known: FieldInfo) -> str:

@@ -18,7 +18,7 @@ from graphtide.compute.bfs import BFS
 from graphtide.compute.components import Components
 from graphtide.compute.engine import STORAGE, Engine
 from graphtide.compute.pagerank import PageRank
-from graphtide.compute.program import Program, Published, Violation
+from graphtide.compute.program import ExternalId, Program, Published, Violation
 from graphtide.compute.sspaths import SSPaths
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Vertices
 from graphtide.partition.graph import Graph, GraphChange
@@ -646,6 +646,15 @@ def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
         for name, column in program.columns().items():
             column[: saved[name].size] = saved[name]
         assert program.audit(kept.graph) == []
+
+
+@pytest.mark.parametrize("kind", sorted(registry.KINDS))
+def test_values_are_of_the_type_that_is_declared(kind: str) -> None:
+    program = made(kind, kept := two_islands())
+    n = kept.graph.n_vertices
+    answer = type(program).read(Published(program.columns(), program.scalars(), n), np.arange(n, dtype=np.uint32))
+    assert answer.vertex_valued == (program.value is ExternalId)
+    assert answer.values.dtype == (np.uint32 if answer.vertex_valued else program.value)
 
 
 @pytest.mark.parametrize("kind", sorted(registry.KINDS))

@@ -26,9 +26,9 @@ from graphtide.compute.vertex_program import digest
 from graphtide.daemon import service
 from graphtide.daemon.config import Config
 from graphtide.daemon.config_load import load
-from graphtide.daemon.config_show import path_programs_markdown
 from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.program_tables import written_anew
 from graphtide.daemon.spool import SpoolWriter
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
@@ -55,9 +55,13 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 # -- the page -------------------------------------------------------------------------------------------------
 
 
-def test_the_table_is_what_the_programs_declare() -> None:
-    rows = [line for line in PAGE.splitlines() if re.match(r"\| `\w+` \|", line)]
-    assert rows == list(path_programs_markdown())
+def test_the_tables_are_what_the_programs_declare() -> None:
+    """python -m graphtide.daemon.program_tables docs/programs.md"""
+    assert written_anew(PAGE) == PAGE
+    kinds = [kind for kind, cls in registry.KINDS.items() if cls.__module__.startswith("graphtide.")]
+    listed = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert listed[: len(kinds)] == kinds
+    assert listed[len(kinds) :] == [kind for kind in kinds if issubclass(registry.KINDS[kind], PathProgram)]
 
 
 @pytest.mark.usefixtures("own_module")
@@ -67,6 +71,16 @@ def test_the_example_prints_what_the_page_says() -> None:
     with contextlib.redirect_stdout(printed):
         exec(compile(block("python", "engine.start()"), "programs.md", "exec"), {})
     assert printed.getvalue() == block("text", "fading")
+
+
+@pytest.mark.usefixtures("own_module")
+def test_the_example_takes_no_parameters_but_right_ones() -> None:
+    importlib.import_module("my_programs")
+    for kind, name, words in (("within", "hops", "a whole number"), ("fading", "keeps", "a number above 0")):
+        for wrong in (2.7, True, "1", -1, np.nan, None, []):
+            with pytest.raises(ProgramError, match=re.escape(f"is not allowed; expected {words}")):
+                registry.parse_parameters(kind, {"source": 0, name: wrong})
+        assert registry.parse_parameters(kind, {"source": 0, name: 1})[name] == 1
 
 
 def test_the_configuration_is_accepted(own_module: Path) -> None:
@@ -269,6 +283,17 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
         service.warm_up(config, progress=False)
     assert "\n" not in str(raised.value)
+
+
+def test_a_mistake_ends_the_daemon_without_a_traceback(own_module: Path) -> None:
+    written = own_module / "my_programs.py"
+    written.write_text(written.read_text().replace("value + 1 if", "value.more() if"))
+    settings = {"compute": {"python_modules": ["my_programs"]}, "program": [{"name": "within", "source": 1}]}
+    with Daemon(own_module, settings) as daemon:
+        process = daemon.start(ready_s=None).process
+        assert process is not None and process.wait(120) == 2
+        assert "graphtide: program within: gather(0, 1.0) raises AttributeError: " in daemon.log_tail()
+        assert "Traceback" not in daemon.log_tail()
 
 
 def test_functors_that_fail_at_once_are_told_before_the_daemon_starts(
