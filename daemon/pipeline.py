@@ -214,7 +214,7 @@ class Pipeline:
                     "memory_bytes": program.memory_bytes(),
                     "parameters": self.program_specs[program.id],
                 },
-                gone=None if status.state == "fresh" else self._without(program.id, died),
+                gone=None if status.state == "fresh" else self._gone_since(program.id, change),
                 gone_changed=died,
             )
         self.link.publish(
@@ -232,13 +232,18 @@ class Pipeline:
         self._published_at = time.monotonic()
         self._passes_published = self.background_audit.passes
 
-    def _without(self, id: str, died: Vertices) -> Flags:
-        """Of a program that stands still: the dense ids whose vertices died since; others may have them by now."""
+    def _gone_since(self, id: str, change: GraphChange | None) -> Flags:
+        """Of a program that stands still: the dense ids that are not, or no more, those of its vertices."""
         n = self.graph.n_vertices
-        gone = self._gone.get(id, np.empty(0, bool))
+        gone = self._gone.get(id)
+        if gone is None:
+            gone = ~self.graph.alive[:n]
+            if change is not None:  # which it has not taken
+                gone[change.revived_vertices] = True
         if gone.size < n:
             gone = np.concatenate([gone, np.zeros(n + n // 2 - gone.size, bool)])
-        gone[died] = True
+        if change is not None:
+            gone[change.deleted_vertices] = True
         self._gone[id] = gone
         return gone
 

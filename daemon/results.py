@@ -70,8 +70,8 @@ class ProgramPublication:
     ``changed``: for each column that changed since the last publication the dense indices (below
     ``n_vertices``), or None for all of it; a column not named is unchanged. ``state`` is shown by the
     request ``programs``. Of a program whose ``state["state"]`` is not ``fresh`` nothing is taken: what it
-    published last stays, for the vertices of that time. Those of them that have been deleted since are ``gone``
-    (bool, at least ``n_vertices`` entries; None: none), and ``gone_changed`` in this epoch.
+    published last stays, for the vertices of that time. Dense ids that were none of theirs, or are no more, are
+    ``gone`` (bool, at least ``n_vertices`` entries; None: none), ``gone_changed`` since the last publication.
     """
 
     kind: str

@@ -1,7 +1,8 @@
 """The daemon is killed at seeded points, over and over, and loses nothing.
 
-One history of updates is produced to a real broker piece by piece, bad records among it. For each piece the
-daemon is started with orders to kill itself (SIGKILL) at a point drawn from a seed: in any stage, inside a
+One history of updates is produced to a real broker piece by piece, bad records among it. Some of its vertices are
+deleted, and new ones come for ever, so that their dense ids go from one to the other. For each piece the daemon is
+started with orders to kill itself (SIGKILL) at a point drawn from a seed: in any stage, inside a
 checkpoint's writing and renaming, inside a dead-letter write. In the end it runs undisturbed, and its graph and
 answers must equal those of a computation that was never killed.
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,26 +28,36 @@ from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.faults import POINTS
 from graphtide.daemon.records import Partition, offsets_to_wire
 from graphtide.daemon.verify import FinalGraph
+from graphtide.gpma.edges import Op
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(3600)]
 
 VERTICES = 300
-RECORDS_PER_KILL_MAX = 120
+VERTICES_MAX = 600
+"""Few enough that ids must change hands: about ``VERTICES`` and ``PARTITIONS * PASSING`` live at once."""
+PASSING = 40
+PASSING_FROM = 1000
+RECORDS_AT_ONCE = 120
 UPDATES_PER_RECORD = 40
 PARTITIONS = 2
 SOURCE = 7
 
 
 class History:
-    """Random updates, produced record by record; remembers everything for the reference."""
+    """Random updates, produced record by record; remembers everything for the reference.
+
+    Vertices below ``VERTICES`` stay. Between partitions there is no order, so all updates that name one of those
+    that pass come through one partition, that of its parity.
+    """
 
     def __init__(self, producer: KafkaProducer, topic: str, rng: np.random.Generator) -> None:
         self.producer = producer
         self.topic = topic
         self.rng = rng
-        self.columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self.columns: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
         self.bad: set[str] = set()
         self.next_offsets = {Partition(topic, number): 0 for number in range(PARTITIONS)}
+        self.records = [0] * PARTITIONS
 
     def produce(self, records: int) -> None:
         """Send records, one in eight of them bad, each to the partition that its sources belong to."""
@@ -54,14 +66,31 @@ class History:
             if self.rng.random() < 0.125:
                 self._send(partition, b"\xc1 not an update", bad=True)
                 continue
-            # Updates of one pair must come through one partition: split by the parity of src.
-            src = self.rng.integers(0, VERTICES // PARTITIONS, UPDATES_PER_RECORD) * PARTITIONS + partition
-            dst = self.rng.integers(0, VERTICES, UPDATES_PER_RECORD)
-            ops = (self.rng.random(UPDATES_PER_RECORD) < 0.6).astype(np.uint8)
-            weights = self.rng.integers(1, 9, UPDATES_PER_RECORD).astype(np.float32)
-            self.columns.append((src, dst, ops))
-            self._send(partition, encode_msgpack(src, dst, ops, weights), bad=False)
+            columns = self._updates(partition)
+            self.columns.append(columns)
+            self._send(partition, encode_msgpack(*columns), bad=False)
         self.producer.flush()
+
+    def _updates(self, partition: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        rng, n = self.rng, UPDATES_PER_RECORD
+        # Updates of one pair must come through one partition: split by the parity of src.
+        src = rng.integers(0, VERTICES // PARTITIONS, n) * PARTITIONS + partition
+        dst = rng.integers(0, VERTICES, n)
+        ops = (rng.random(n) < 0.6).astype(np.uint8)
+        weights = rng.integers(1, 9, n).astype(np.float32)
+        # Each record lets the oldest of those that pass go, and a new one in.
+        self.records[partition] += 1
+        oldest = self.records[partition]
+        passing = (oldest + rng.integers(0, PASSING, (2, n))) * PARTITIONS + PASSING_FROM + partition
+        src, dst = (
+            np.where(rng.random(n) < share, other, ends)
+            for ends, other, share in zip((src, dst), passing, (0.2, 0.2), strict=True)
+        )
+        alone = np.flatnonzero(rng.random(n) < 0.15)
+        ops[alone] = rng.choice([Op.INSERT_VERTEX, Op.DELETE_VERTEX], alone.size)
+        src[alone], dst[alone] = passing[0, alone], 0
+        src[-1], dst[-1], ops[-1] = (oldest - 1) * PARTITIONS + PASSING_FROM + partition, 0, Op.DELETE_VERTEX
+        return src, dst, ops, weights
 
     def _send(self, partition: int, value: bytes, *, bad: bool) -> None:
         sent = self.producer.send(self.topic, value, partition=partition).get(timeout=30)
@@ -70,9 +99,31 @@ class History:
             self.bad.add(f"{self.topic}/{partition}/{sent.offset}")
 
     def final(self) -> FinalGraph:
-        """The graph that all updates leave; pairs never cross partitions, so production order will do."""
-        src, dst, ops = (np.concatenate(part) for part in zip(*self.columns, strict=True))
-        return FinalGraph.replay(src.astype(np.int64), dst.astype(np.int64), ops)
+        """The graph that all updates leave; what needs an order never crosses partitions, so any of those do."""
+        alive: set[int] = set()
+        heads, tails = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
+        for columns in self.columns:
+            for src, dst, op in zip(*(column.tolist() for column in columns[:3]), strict=True):
+                match op:
+                    case Op.INSERT:
+                        alive |= {src, dst}
+                        heads[src].add(dst)
+                        tails[dst].add(src)
+                    case Op.DELETE:
+                        heads[src].discard(dst)
+                        tails[dst].discard(src)
+                    case Op.INSERT_VERTEX:
+                        alive.add(src)
+                    case Op.DELETE_VERTEX:
+                        alive.discard(src)
+                        for head in heads.pop(src, ()):
+                            tails[head].discard(src)
+                        for tail in tails.pop(src, ()):
+                            heads[tail].discard(src)
+        ids = np.array(sorted(alive), np.int64)
+        edges = [(src, dst) for src, found in heads.items() for dst in found]
+        src, dst = np.searchsorted(ids, np.array(edges, np.int64).reshape(-1, 2)).T
+        return FinalGraph(ids, src, dst)
 
 
 @pytest.fixture
@@ -120,10 +171,10 @@ def produce_until_death(daemon: Daemon, history: History, patience_s: float) -> 
         if time.monotonic() > deadline:
             daemon.kill()
             return "killed from outside"
-        if sent < RECORDS_PER_KILL_MAX:
-            history.produce(2)
-            sent += 2
-        time.sleep(0.05)
+        history.produce(2)
+        sent += 2
+        # A daemon that starts slowly finds many records in its first poll, and needs others for more epochs.
+        time.sleep(0.05 if sent < RECORDS_AT_ONCE else 0.5)
     assert daemon.process.returncode == -9, f"status {daemon.process.returncode}:\n{daemon.log_tail()}"
     return "killed itself"
 
@@ -132,6 +183,7 @@ def test_nothing_is_lost_or_doubled_whenever_the_daemon_dies(
     kafka: Any, history: History, rng: np.random.Generator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = {
+        "graph": {"vertices_max": VERTICES_MAX},
         "source": {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [history.topic]},
         "dead_letters": {"topic": f"{history.topic}-dead"},
         "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
@@ -149,7 +201,7 @@ def test_nothing_is_lost_or_doubled_whenever_the_daemon_dies(
             name = POINTS[int(rng.integers(len(POINTS)))]
             count = int(rng.integers(1, 6))
             daemon.start(kill_at=f"{name}:{count}", ready_s=None)
-            outcome = produce_until_death(daemon, history, patience_s=float(rng.uniform(4, 10)))
+            outcome = produce_until_death(daemon, history, patience_s=float(rng.uniform(5, 15)))
             outcomes[f"{name}, {outcome}"] = outcomes.get(f"{name}, {outcome}", 0) + 1
             print(f"kill {kill + 1}/{kills} at {name}:{count}: {outcome}", flush=True)
         daemon.start()

@@ -443,10 +443,11 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
         may_write.wait(10)
         return real_write(*arguments)
 
-    def epoch(vertex: int, op: Op = Op.INSERT) -> None:
-        block = UpdateBlock(np.array([vertex]), np.array([0]), np.array([op], np.uint8), None, 0)
+    def epoch(vertices: int | tuple[int, ...], ops: Op | tuple[Op, ...] = Op.INSERT) -> None:
+        src, op = np.atleast_1d(vertices), np.atleast_1d(ops).astype(np.uint8)
+        block = UpdateBlock(src, np.zeros_like(src), np.resize(op, src.size), None, 0)
         dense, nothing = dense_batch(block, index), np.empty(0, np.int64)
-        pipeline._epoch([Prepared([dense], 1, index.n_vertices, {}, nothing, nothing)])
+        pipeline._epoch([Prepared([dense], src.size, index.n_vertices, {}, nothing, nothing)])
 
     monkeypatch.setattr(store, "write", write)
     pipeline.start(frozenset())
@@ -460,15 +461,16 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     may_write.set()
     pipeline.close()
     epoch(3)
-    epoch(30, Op.DELETE_VERTEX)
+    for vertex in (30, 31):
+        epoch(vertex, Op.DELETE_VERTEX)
     assert not held.pop() and gone[-1] is None
     monkeypatch.setattr(program, "refresh", full_disk)
-    epoch(4, Op.DELETE_VERTEX)
-    assert np.flatnonzero(gone[-1]).tolist() == [4], "what died in the epoch that it failed at is gone as well"
+    epoch((4, 31), (Op.DELETE_VERTEX, Op.INSERT_VERTEX))
+    assert np.flatnonzero(gone[-1]).tolist() == [4, 30, 31], "it has not seen that 4 died and 31 came back"
     epoch(100)
     epoch(5, Op.DELETE_VERTEX)
-    epoch(4)
-    assert np.flatnonzero(gone[-1]).tolist() == [4, 5] and gone[-1].size >= graph.n_vertices
+    epoch((4, 30))
+    assert np.flatnonzero(gone[-1]).tolist() == [4, 5, 30, 31] and gone[-1].size >= graph.n_vertices
     assert held[-4:] == [False] * 4
     engine.close()
     store.close()
