@@ -315,6 +315,7 @@ def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-d
                 break
             v = np.int64(following)
         q = pieces.all_next[q]
+    counts[N_STEPS] += size
     forest.next[last] = head
     forest.prev[head] = last
     forest.size[h] = size
