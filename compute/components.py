@@ -26,7 +26,6 @@ from . import forest as kernels
 from . import forest_cut as cutting
 from .external_order import ExternalOrder, SortedVertices
 from .forest import Changes, Forest
-from .forest_audit import vertices_without_root
 from .forest_cut import Pieces, Search
 from .forest_span import span
 from .program import Answer, Column, ExternalId, Program, Published, Refresh, Violation, grown, size_violations
@@ -42,10 +41,12 @@ _PASSES_PER_SORT = 8
 _GIANT_SHARE = 64
 _EVIDENCE = 5
 
+_LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (
     ("handle", kernels.WRONG_HANDLE, "a handle that was never given out"),
     ("split-edge", kernels.SPLIT_EDGE, "an edge joins different handles"),
     ("link", kernels.WRONG_LINK, "the link to the parent is no edge, or joins different handles"),
+    ("forest", kernels.WRONG_LEVEL, _LEVELS),
     ("list", kernels.WRONG_LIST, "the list of the component's members is broken here"),
     ("representative", kernels.WRONG_NAME, "the component is named by no member"),
 )
@@ -77,7 +78,7 @@ class Components(Program):
         self._run = 0
         self._passes = 0
         empty = [np.empty(0, np.uint32) for _ in range(7)]
-        self._forest = Forest._make([*empty, np.zeros(2, np.int64)])
+        self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
         self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
         self._search = Search._make([np.empty(0, np.uint64), *empty[:4], np.zeros(4, np.int64)])
 
@@ -104,7 +105,7 @@ class Components(Program):
         self._n_dead = self._n - graph.n_alive
         self._grow(self._n)
         self._sorted.renamed(change.revived_vertices)
-        self._new_run()
+        self._new_run(change.arcs.deleted.keys.size)
         if self._n > before:
             kernels.add_vertices(self._forest, self._changes, before, self._n)
         forest, inserted, deleted = self._forest, change.arcs.inserted.keys, change.arcs.deleted.keys
@@ -138,13 +139,15 @@ class Components(Program):
     def _settle(self, graph: Graph, links: Keys) -> bool:
         forest, search, run = self._forest, self._search, self._run
         out, in_, both = _rows(graph)
-        pieces = Pieces(*(np.empty(2 * links.size, np.int64) for _ in Pieces._fields))
-        n_pieces = cutting.cut(forest, search, pieces, links, out, run)
-        ring = np.empty(n_pieces, np.int64)
+        children, above = np.empty(links.size, np.int64), np.empty(links.size, np.int64)
+        n_cuts = cutting.list_links(forest, search, links, children, above, run)
+        order = forest.level[children[:n_cuts]].argsort()[::-1]
+        pieces = Pieces(*(np.empty(2 * n_cuts, np.int64) for _ in Pieces._fields))
         work_max = max(_WORK_FLOOR, (graph.n_arcs + self._n) // _WORK_SHARE)
         settled: bool = cutting.settle(
-            forest, self._changes, search, pieces, n_pieces, ring, out, in_, both, run, work_max
+            forest, self._changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
         )
+        self._run += n_cuts + 1
         if settled:
             self._name(search.members[: search.counts[cutting.N_MEMBERS]])
             for k in range(search.counts[cutting.N_ORPHANS]):
@@ -250,6 +253,8 @@ class Components(Program):
         forest.handle[:n] = state["handle"]
         forest.representative[:n] = state["representative"]
         kernels.relink(forest, n)
+        if not kernels.relevel(forest, n):
+            raise ValueError("saved parents form no forest")
 
     def memory_bytes(self) -> int:
         held: list[Column] = [*self._forest, *self._changes[:-1], *self._search]
@@ -280,10 +285,16 @@ class Components(Program):
             ends = (int(example) >> 32, int(example) & 0xFFFF_FFFF)
             found.append(Violation("split-edge", f"{split} edges join different handles", ends))
         root = parent == kernels.NONE
-        above = handle[np.where(parent < n, parent, 0)] if n else handle
+        above, level = np.where(parent < n, parent, 0), forest.level[:n]
         _report(found, "link", "the link to the parent is no edge", np.flatnonzero(~root & ~linked))
-        _report(found, "link", "the parent has another handle", np.flatnonzero(~root & (above != handle)))
-        _report(found, "forest", "parents lead to no root", vertices_without_root(parent))
+        if n:
+            _report(
+                found,
+                "link",
+                "of another handle than the parent",
+                np.flatnonzero(~root & (handle[above] != handle)),
+            )
+            _report(found, "forest", _LEVELS, np.flatnonzero(~root & linked & (level[above] >= level)))
         found.extend(self._audit_handles(n, used, root))
         found.extend(self._audit_representatives(n, used))
         return found
@@ -317,7 +328,6 @@ class Components(Program):
         found: list[Violation] = []
         _report(found, "handle", "a handle that was never given out", beyond)
         if not found:
-            _report(found, "forest", "parents lead to no root", vertices_without_root(parent))
             found.extend(self._audit_handles(n, used, parent == kernels.NONE))
         return found, 0
 
@@ -373,9 +383,10 @@ class Components(Program):
         # Last: it tells how large all columns are, also after a call that ran out of memory.
         self._forest = forest
 
-    def _new_run(self) -> None:
+    def _new_run(self, cuts_max: int) -> None:
+        """Begin a run with stamps that nothing bears, and two more than ``cuts_max`` of them."""
         self._run += 1
-        if self._run == 2**32:  # stamps are 32 bits: begin again
+        if self._run + cuts_max + 1 >= 2**32:  # stamps are 32 bits: begin again
             stamps = (self._changes.vertex_stamp, self._changes.handle_stamp, self._search.rest_stamp)
             for stamp in stamps:
                 stamp[:] = 0

@@ -1,9 +1,14 @@
 """A rooted spanning forest with a handle per tree: what ``components`` stands on.
 
-Layout, one entry per vertex: ``parent`` (``NO_VERTEX``: a root), ``handle`` (the name of its tree), and
-``next``/``prev``, the members of a tree as a circular list, so that a tree can be renamed without reading
+Layout, one entry per vertex: ``parent`` (``NO_VERTEX``: a root), ``level``, ``handle`` (the name of its tree),
+and ``next``/``prev``, the members of a tree as a circular list, so that a tree can be renamed without reading
 edges. One entry per handle: ``size`` (0: free) and ``representative`` (the member with the smallest external
 id).
+
+Levels rise from every parent to its children. So parents lead to a root, which each vertex proves for itself; and
+a climb that has come below the level of some vertex will not meet it any more, however far the root is. That is
+all they say: they begin as ``LEVEL_STEP`` times the depth, and what turns round or is hung elsewhere only lowers
+some (``lower_above``), for to lower a vertex is right for all below it.
 
 Joining names the smaller side anew (small to large: n log n names for n joins). Cutting is in
 ``forest_cut.py``, spanning from scratch in ``forest_span.py``.
@@ -26,6 +31,11 @@ NONE = np.uint32(0xFFFF_FFFF)
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
 
+# Between a vertex and its children where nothing was lowered; depths fit 32 bits, and so this leaves 2**47 joins.
+LEVEL_STEP = 1 << 16
+# By how much a vertex goes below what is to be below it.
+_LEVEL_GAP = 1 << 4
+
 # Indices into Forest.counts.
 N_FREE, N_USED = 0, 1
 # Indices into Changes.counts.
@@ -33,7 +43,7 @@ N_VERTICES, N_HANDLES = 0, 1
 
 
 class Forest(NamedTuple):
-    """The state. All uint32[cap]; ``counts`` int64[2]: free handles, handles ever used.
+    """The state. All uint32[cap], ``level`` int64[cap]; ``counts`` int64[2]: free handles, handles ever used.
 
     ``free[:counts[N_FREE]]`` are the free handles; handles from ``counts[N_USED]`` on were never used. Free
     ones go first, so that handles stay below the number of vertices.
@@ -46,6 +56,7 @@ class Forest(NamedTuple):
     size: Vertices
     representative: Vertices
     free: Vertices
+    level: Ints
     counts: Ints
 
 
@@ -67,6 +78,8 @@ class Changes(NamedTuple):
 
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
+_inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
 # -- handles ---------------------------------------------------------------------------------------------
@@ -124,6 +137,7 @@ def add_vertices(forest, changes, begin, end):  # type: ignore[no-untyped-def]
     for v in range(begin, end):
         h = take_handle(forest, changes)
         forest.parent[v] = NONE
+        forest.level[v] = 0
         forest.handle[v] = h
         forest.next[v] = v
         forest.prev[v] = v
@@ -136,7 +150,10 @@ def add_vertices(forest, changes, begin, end):  # type: ignore[no-untyped-def]
 
 @_jit
 def reroot(forest, v):  # type: ignore[no-untyped-def]
-    """Make v the root of its tree by turning the parents on its way up; the number of steps."""
+    """Make v the root of its tree by turning the parents on its way up: (the old root, steps).
+
+    Levels on that way are left as they are, and so wrong.
+    """
     below = NONE
     steps = np.int64(0)
     at = np.uint32(v)
@@ -146,7 +163,40 @@ def reroot(forest, v):  # type: ignore[no-untyped-def]
         below = at
         at = above
         steps += 1
-    return steps
+    return np.int64(below), steps
+
+
+@_jit
+def lower_above(forest, v):  # type: ignore[no-untyped-def]
+    """Lower what is above v until levels rise again on the way down to it: (the lowest of those given, steps).
+
+    Right where v itself is: what was below a vertex that is lowered stays above its level.
+    """
+    steps = np.int64(0)
+    level = np.int64(forest.level[v])
+    at = forest.parent[v]
+    while at != NONE and forest.level[at] >= level:
+        level -= _LEVEL_GAP
+        forest.level[at] = level
+        at = forest.parent[at]
+        steps += 1
+    return level, steps
+
+
+@_inline
+def _take_in(forest, changes, v, h):  # type: ignore[no-untyped-def]
+    """Rename v, and what is above it up to the tree h, and give them levels on top of it."""
+    depth = np.int64(0)
+    above = np.int64(v)
+    while np.int64(forest.handle[above]) != h:
+        above = np.int64(forest.parent[above])
+        depth += 1
+    level = forest.level[above]
+    at = np.int64(v)
+    for k in range(depth, 0, -1):
+        rename(forest, changes, at, h)
+        forest.level[at] = level + k * LEVEL_STEP
+        at = np.int64(forest.parent[at])
 
 
 @_jit
@@ -175,11 +225,12 @@ def join(forest, changes, inserted, candidates):  # type: ignore[no-untyped-def]
                 candidates[n_candidates] = forest.representative[h]
                 forest.representative[h] = NONE
                 n_candidates += 1
-        steps += reroot(forest, u) + np.int64(forest.size[small])
+        _, walked = reroot(forest, u)
+        steps += walked + np.int64(forest.size[small])
         forest.parent[u] = v
         member = u
         while True:
-            rename(forest, changes, member, large)
+            _take_in(forest, changes, member, large)
             member = np.int64(forest.next[member])
             if member == u:
                 break
@@ -257,6 +308,30 @@ def relink(forest, n):  # type: ignore[no-untyped-def]
 
 
 @_jit
+def relevel(forest, n):  # type: ignore[no-untyped-def]
+    """Give all vertices the levels of a fresh start, from ``parent``; False if parents lead round and round."""
+    unknown, climbing = np.int64(-1), np.int64(-2)
+    forest.level[:n] = unknown
+    for v in range(n):
+        depth = np.int64(0)
+        top = np.uint32(v)
+        while top != NONE and forest.level[top] == unknown:
+            forest.level[top] = climbing
+            top = forest.parent[top]
+            depth += 1
+        level = -np.int64(LEVEL_STEP)
+        if top != NONE:
+            level = np.int64(forest.level[top])
+            if level == climbing:
+                return False
+        at = np.uint32(v)
+        for k in range(depth, 0, -1):
+            forest.level[at] = level + k * LEVEL_STEP
+            at = forest.parent[at]
+    return True
+
+
+@_jit
 def list_members(forest, start, members):  # type: ignore[no-untyped-def]
     """Write the ``members.size`` vertices of the tree that holds ``start``."""
     v = np.uint32(start)
@@ -305,7 +380,7 @@ def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
 
 
 # Bits of what ``audit_slice`` finds at a vertex.
-WRONG_HANDLE, SPLIT_EDGE, WRONG_LINK, WRONG_LIST, WRONG_NAME = 1, 2, 4, 8, 16
+WRONG_HANDLE, SPLIT_EDGE, WRONG_LINK, WRONG_LIST, WRONG_NAME, WRONG_LEVEL = 1, 2, 4, 8, 16, 32
 
 
 @_jit
@@ -348,6 +423,7 @@ def audit_slice(forest, n, out, in_, both, begin, end, wrong):  # type: ignore[n
         flags |= SPLIT_EDGE if split else 0
         if parent != np.int64(NONE):
             flags |= WRONG_LINK if not linked or np.int64(forest.handle[parent]) != h else 0
+            flags |= WRONG_LEVEL if linked and forest.level[parent] >= forest.level[u] else 0
         after, before = np.int64(forest.next[u]), np.int64(forest.prev[u])
         if after >= n or before >= n or np.int64(forest.prev[after]) != u or np.int64(forest.handle[after]) != h:
             flags |= WRONG_LIST

@@ -1,8 +1,14 @@
 """Kernels that cut links of a spanning forest and search for what replaces them.
 
-The classic search from all pieces in turn (Even and Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981;
-the turns bound it by the smaller sides): a piece that is exhausted is a tree of its own, the one left last
-keeps the handle and is never read to the end.
+Cuts are made one by one, from the highest level to the lowest, and what is below each looks for an edge that
+leaves it among a few edges. What then is neither joined nor exhausted are pieces, which search in turn (Even and
+Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981; the turns bound it by the smaller sides): a piece that is
+exhausted is a tree of its own, the one left last keeps the handle and is never read to the end.
+
+Whether the far end of an edge is below a cut is told by climbing from it to something known, or past the level of
+the cut. Levels are those of a breadth-first search at first, and so that takes about as many steps as the search
+is deep. Where changes made the tree deep and its levels dense, or with several pieces left that lie below each
+other, it takes more: up to the way to the next cut above, but no vertex is climbed from twice in a search.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ import numpy as np
 
 from ..gpma.edges import Keys, Vertices
 from ..gpma.rows import first_slot
-from .forest import NONE, Ints, note_handle, rename, reroot, take_handle
+from .forest import NONE, Ints, lower_above, note_handle, rename, reroot, take_handle
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
@@ -51,20 +57,23 @@ class Pieces(NamedTuple):
     """What the cuts left of the trees, int64[k] each.
 
     Pieces that a replacement joins form a *group* (union-find in ``group``); its tree is one tree.
-    Per piece: ``above`` (the far end of its cut; -1: holds the old root), ``rest`` (that piece of its
-    handle), ``chain`` (next piece of the handle), ``first``/``last`` (of the visited vertices), and where its
-    search stands (``at``, ``phase`` 0 out-row or 1 in-row, ``leaf``, ``slot``, ``left``).
+    Per piece: ``root``, ``above`` (the far end of its cut), ``rest`` (the piece of its handle that holds the old
+    root), ``chain`` (next piece of the handle), ``first``/``last`` (of the visited vertices), and where its search
+    stands (``at``, ``phase`` 0 out-row or 1 in-row, ``leaf``, ``slot``, ``left``). Of a rest, ``above`` is one of
+    its vertices, and ``floor`` a level that no vertex of the handle's other pieces is below.
     Per group: lists of pieces with edges to read (``open_first``, ``open_last``, ``open_next``) and of all
     (``all_last``, ``all_next``, from the group's root on), ``has_rest``.
     Handles that lost their representative: ``departed`` (it, by rest), and the list of those handles, ``orphans``,
     with a member left (``survivors``) and that representative (``leavers``) of each.
+    ``ring``: the groups of one old tree that have a turn, the rest last.
     """
 
     group: Ints
+    root: Ints
     above: Ints
     rest: Ints
+    floor: Ints
     chain: Ints
-    chain_length: Ints
     first: Ints
     last: Ints
     at: Ints
@@ -82,17 +91,18 @@ class Pieces(NamedTuple):
     orphans: Ints
     survivors: Ints
     leavers: Ints
+    ring: Ints
 
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# For what runs once per cut: a call that hands over these tuples of arrays costs more than its work.
+_inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
-@_jit
-def _new_piece(pieces, q, above, rest):  # type: ignore[no-untyped-def]
+@_inline
+def _new_piece(pieces, q, rest):  # type: ignore[no-untyped-def]
     pieces.group[q] = q
-    pieces.above[q] = above
     pieces.rest[q] = rest
-    pieces.chain[q] = -1
     pieces.first[q] = -1
     pieces.open_first[q] = q
     pieces.open_last[q] = q
@@ -107,7 +117,7 @@ def _set_mark(search, run, v, piece, visited):  # type: ignore[no-untyped-def]
     search.mark[v] = (np.uint64(run) << _HALF) | (np.uint64(piece) << _ONE) | np.uint64(visited)
 
 
-@_jit
+@_inline
 def _begin_row(pieces, q, rows):  # type: ignore[no-untyped-def]
     x = pieces.at[q]
     left = np.int64(rows.degrees[x])
@@ -118,7 +128,7 @@ def _begin_row(pieces, q, rows):  # type: ignore[no-untyped-def]
         pieces.slot[q] = slot
 
 
-@_jit
+@_inline
 def _begin_search(search, pieces, out, run, q, v):  # type: ignore[no-untyped-def]
     pieces.first[q] = v
     pieces.last[q] = v
@@ -130,30 +140,19 @@ def _begin_search(search, pieces, out, run, q, v):  # type: ignore[no-untyped-de
 
 
 @_jit
-def cut(forest, search, pieces, deleted, out, run):  # type: ignore[no-untyped-def]
-    """Cut the links that the deleted edges were; the number of pieces, at most twice that of the edges."""
+def list_links(forest, search, deleted, children, above, run):  # type: ignore[no-untyped-def]
+    """Write the lower and upper ends of the links that the deleted edges are, each once; how many there are."""
     n = np.int64(0)
     for i in range(deleted.size):
         child = np.int64(deleted[i] & _LOW)
-        above = np.int64(deleted[i] >> _HALF)
-        if np.int64(forest.parent[child]) != above:
-            child, above = above, child
-            if np.int64(forest.parent[child]) != above:
-                continue  # cut already: the mirror image is in the list, too
-        forest.parent[child] = NONE
-        h = forest.handle[child]
-        if np.int64(search.rest_stamp[h]) != run:
-            search.rest_stamp[h] = run
-            search.rest[h] = n
-            _new_piece(pieces, n, np.int64(-1), n)
-            pieces.chain_length[n] = 1
-            n += 1
-        rest = np.int64(search.rest[h])
-        _new_piece(pieces, n, above, rest)
-        pieces.chain[n] = pieces.chain[rest]
-        pieces.chain[rest] = n
-        pieces.chain_length[rest] += 1
-        _begin_search(search, pieces, out, run, n, child)
+        upper = np.int64(deleted[i] >> _HALF)
+        if np.int64(forest.parent[child]) != upper:
+            child, upper = upper, child
+        if np.int64(search.mark[child] >> _HALF) == run:
+            continue  # the mirror image is in the list, too
+        _set_mark(search, run, child, 0, 0)
+        children[n] = child
+        above[n] = upper
         n += 1
     return n
 
@@ -168,18 +167,22 @@ def _group_of(pieces, q):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _piece_of(forest, search, run, v):  # type: ignore[no-untyped-def]
-    """A piece of the group that holds v: climb to what is marked, or to the old root, and mark the way."""
+def _piece_of(forest, search, pieces, run, v):  # type: ignore[no-untyped-def]
+    """A piece of the group that holds v: climb to what is marked, or out of all pieces but the rest.
+
+    The way is marked."""
     top = np.int64(v)
     steps = np.int64(0)
+    rest = np.int64(search.rest[forest.handle[v]])
+    floor = pieces.floor[rest]
     while True:
         steps += 1
         mark = search.mark[top]
         if np.int64(mark >> _HALF) == run:
             piece = np.int64((mark & _LOW) >> _ONE)
             break
-        if forest.parent[top] == NONE:
-            piece = np.int64(search.rest[forest.handle[top]])
+        if forest.level[top] < floor or forest.parent[top] == NONE:
+            piece = rest
             _set_mark(search, run, top, piece, 0)
             break
         top = np.int64(forest.parent[top])
@@ -196,8 +199,13 @@ def _merge(forest, search, pieces, g, x, other, y):  # type: ignore[no-untyped-d
     """The edge between x (group g) and y (group other) is a replacement: hang one tree on the other."""
     if pieces.has_rest[g]:
         g, x, other, y = other, y, g, x
-    search.counts[N_STEPS] += reroot(forest, x)
+    bottom, turned = reroot(forest, x)
     forest.parent[x] = y
+    lowest, lowered = lower_above(forest, bottom)
+    search.counts[N_STEPS] += turned + lowered
+    if not pieces.has_rest[other]:
+        rest = pieces.rest[other]
+        pieces.floor[rest] = min(pieces.floor[rest], lowest)
     pieces.group[g] = other
     pieces.has_rest[other] |= pieces.has_rest[g]
     pieces.open_next[pieces.open_last[other]] = pieces.open_first[g]
@@ -230,7 +238,7 @@ def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-u
         elif np.int64(forest.parent[y]) == x or np.int64(forest.parent[x]) == y:
             other = g  # a link of the tree itself: no need to climb
         else:
-            other = _group_of(pieces, _piece_of(forest, search, run, y))
+            other = _group_of(pieces, _piece_of(forest, search, pieces, run, y))
         if other != g:
             _merge(forest, search, pieces, g, x, other, y)
             merged = True
@@ -307,6 +315,7 @@ def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-d
                 break
             v = np.int64(following)
         q = pieces.all_next[q]
+    counts[N_STEPS] += size
     forest.next[last] = head
     forest.prev[head] = last
     forest.size[h] = size
@@ -320,29 +329,60 @@ def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-d
         forest.representative[old] = NONE
 
 
+@_inline
+def _search_near(forest, changes, search, pieces, out, in_, both, run, rest, q):  # type: ignore[no-untyped-def]
+    """Cut the link above the root of q, and let what is below it read some edges; what came of it.
+
+    No other link that is to be cut is below; those above count as links still. So all that is not below is one
+    piece here, and a climb ends at the level of the cut.
+    """
+    root = pieces.root[q]
+    forest.parent[root] = NONE
+    _new_piece(pieces, rest, rest)
+    _new_piece(pieces, q, rest)
+    pieces.floor[rest] = forest.level[root]
+    _begin_search(search, pieces, out, run, q, root)
+    outcome = _turn(forest, search, pieces, out, in_, both, run, q)
+    if outcome == _EXHAUSTED:
+        _split_off(forest, changes, search, pieces, q)
+    return outcome
+
+
 @_jit
-def _search_tree(forest, changes, search, pieces, ring, out, in_, both, run, rest, work_max):  # type: ignore[no-untyped-def]
-    """Settle the pieces of one old tree; False when it was given up as too much work."""
-    counts = search.counts
-    ring_size = np.int64(0)
+def _begin_pieces(forest, search, pieces, out, run, rest):  # type: ignore[no-untyped-def]
+    """Begin the searches of all pieces of one old tree; how many there are."""
+    n = np.int64(0)
+    _new_piece(pieces, rest, rest)
+    pieces.floor[rest] = forest.level[pieces.root[pieces.chain[rest]]]
     q = pieces.chain[rest]
     while q >= 0:
-        ring[ring_size] = q
-        ring_size += 1
+        root = pieces.root[q]
+        _new_piece(pieces, q, rest)
+        _begin_search(search, pieces, out, run, q, root)
+        pieces.floor[rest] = min(pieces.floor[rest], forest.level[root])
+        pieces.ring[n] = q
+        n += 1
         q = pieces.chain[q]
-    for i in range(ring_size):
-        # With one cut its far end is in the rest; with more, some cut's far end is.
-        above = pieces.above[ring[i]]
-        if ring_size == 1 or _piece_of(forest, search, run, above) == rest:
-            _begin_search(search, pieces, out, run, rest, above)
-            break
-    ring[ring_size] = rest
-    ring_size += 1
+    # Beside a cut that is left, where a replacement may be near; but that may be in another piece, or split off.
+    beside = pieces.above[pieces.ring[0]]
+    same_handle = forest.handle[beside] == forest.handle[pieces.above[rest]]
+    if not same_handle or _piece_of(forest, search, pieces, run, beside) != rest:
+        beside = pieces.above[rest]
+    _begin_search(search, pieces, out, run, rest, beside)
+    pieces.ring[n] = rest
+    return n + 1
+
+
+@_jit
+def _search_in_turn(forest, changes, search, pieces, out, in_, both, run, rest, work_max):  # type: ignore[no-untyped-def]
+    """Let the pieces of one old tree search in turn; a vertex of the one that is left, or -1: too much work."""
+    counts = search.counts
+    ring_size = _begin_pieces(forest, search, pieces, out, run, rest)
     unsettled = ring_size
     while unsettled > 1:
         kept = np.int64(0)
         for i in range(ring_size):
-            g = ring[i]
+            g = pieces.ring[i]
             if pieces.group[g] != g:
                 continue
             outcome = _turn(forest, search, pieces, out, in_, both, run, g)
@@ -353,36 +393,62 @@ def _search_tree(forest, changes, search, pieces, ring, out, in_, both, run, res
                 if unsettled == 1:
                     break
             if outcome != _EXHAUSTED:
-                ring[kept] = g
+                pieces.ring[kept] = g
                 kept += 1
             if counts[N_EDGES] + counts[N_STEPS] > work_max:
-                return False
+                return np.int64(-1)
         if unsettled > 1:
             ring_size = kept
     survivor = np.int64(-1)
     for i in range(ring_size):
-        g = _group_of(pieces, ring[i])
+        g = _group_of(pieces, pieces.ring[i])
         if pieces.open_first[g] >= 0:
             survivor = pieces.first[g]
-    if forest.representative[forest.handle[survivor]] == NONE:
-        k = counts[N_ORPHANS]
-        pieces.orphans[k] = np.int64(forest.handle[survivor])
-        pieces.survivors[k] = survivor
-        pieces.leavers[k] = pieces.departed[rest]
-        counts[N_ORPHANS] = k + 1
-    return True
+    return survivor
 
 
 @_jit
-def settle(forest, changes, search, pieces, n_pieces, ring, out, in_, both, run, work_max):  # type: ignore[no-untyped-def]
-    """Find replacements for the links that were cut, and split off what has none.
+def settle(forest, changes, search, pieces, children, above, out, in_, both, run, work_max):  # type: ignore[no-untyped-def]
+    """Cut links, find replacements for them, and split off what has none.
 
-    ``ring``: int64[n_pieces] scratch. False when it would take more than ``work_max`` edges and steps: the
-    state is then good for nothing but a fresh start.
+    ``children`` and ``above``: int64[k], the ends of the links, from the highest level to the lowest: so nothing
+    that is yet to be cut is below a cut. Each first looks for a near replacement by itself. The stamps ``run`` + 1
+    to ``run`` + k + 1 must be new. False when it would take more than ``work_max`` edges and steps: the state is
+    then good for nothing but a fresh start.
     """
-    for rest in range(n_pieces):
-        if pieces.rest[rest] == rest and not _search_tree(
-            forest, changes, search, pieces, ring, out, in_, both, run, rest, work_max
-        ):
+    counts = search.counts
+    n_trees = np.int64(0)
+    for i in range(children.size):
+        h = forest.handle[children[i]]
+        if np.int64(search.rest_stamp[h]) != run:
+            search.rest_stamp[h] = run
+            search.rest[h] = n_trees
+            pieces.chain[n_trees] = -1
+            n_trees += 1
+        # The last is the upper end of the lowest level, above which no link is cut.
+        pieces.above[np.int64(search.rest[h])] = above[i]
+    n = n_trees
+    for i in range(children.size):
+        rest = np.int64(search.rest[forest.handle[children[i]]])
+        pieces.root[n] = children[i]
+        pieces.above[n] = above[i]
+        if _search_near(forest, changes, search, pieces, out, in_, both, run + 1 + i, rest, n) == _OPEN:
+            pieces.chain[n] = pieces.chain[rest]
+            pieces.chain[rest] = n
+            n += 1
+        if counts[N_EDGES] + counts[N_STEPS] > work_max:
             return False
+    run += 1 + children.size
+    for tree in range(n_trees):
+        survivor = pieces.above[tree]
+        if pieces.chain[tree] >= 0:
+            survivor = _search_in_turn(forest, changes, search, pieces, out, in_, both, run, tree, work_max)
+            if survivor < 0:
+                return False
+        if forest.representative[forest.handle[survivor]] == NONE:
+            k = counts[N_ORPHANS]
+            pieces.orphans[k] = np.int64(forest.handle[survivor])
+            pieces.survivors[k] = survivor
+            pieces.leavers[k] = pieces.departed[tree]
+            counts[N_ORPHANS] = k + 1
     return True

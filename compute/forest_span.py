@@ -12,7 +12,7 @@ import numpy as np
 
 from ..gpma.rows import first_slot
 from .atomics import fetch_add
-from .forest import N_FREE, N_USED, NONE
+from .forest import LEVEL_STEP, N_FREE, N_USED, NONE
 
 _LOW = np.uint64(0xFFFF_FFFF)
 _ONE = np.uint64(1)
@@ -199,6 +199,7 @@ def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, thre
         if _edges_of(out, in_, both, root) == 0:
             forest.handle[root] = h
             forest.parent[root] = NONE
+            forest.level[root] = 0
             forest.next[root] = root
             forest.prev[root] = root
             forest.size[h] = 1
@@ -209,8 +210,11 @@ def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, thre
             forest, n, unheld, root, h, out, in_, both, queue, begin, held, found, threads
         )
         edges += read
+        forest.level[root] = 0
         for i in range(begin, end):
             v = queue[i]
+            if i > begin:
+                forest.level[v] = forest.level[forest.parent[v]] + LEVEL_STEP
             forest.next[v] = queue[i + 1] if i + 1 < end else queue[begin]
             forest.prev[v] = queue[i - 1] if i > begin else queue[end - 1]
         forest.size[h] = end - begin

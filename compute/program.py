@@ -56,9 +56,10 @@ class Refresh:
     """What one run of a program did.
 
     ``changed``: for each column with changes the dense indices (uint32, each once) whose entries differ from
-    before the run, or None where the whole column must be taken as changed. ``active``: vertices that were
-    examined or updated. ``error_bound``: the certified relative error per vertex, for programs that
-    approximate.
+    before the run, or None where the whole column must be taken as changed. ``edges_read``: entries of rows that
+    were looked at. ``active``: the other work, visits of vertices to update them, or on the way along parents; a
+    program that lists what it updates counts each once. ``error_bound``: the certified relative error per vertex,
+    for programs that approximate.
     """
 
     changed: Mapping[str, Vertices | None]

@@ -190,6 +190,30 @@ def test_many_cuts_at_once(directed: bool) -> None:
     assert run.sizes() == [n]
 
 
+@pytest.mark.parametrize("directed", [True, False])
+def test_cuts_below_each_other(directed: bool) -> None:
+    """Two long rails with a rung now and then lose links all along: most pieces are large, below another, and find
+    what replaces their link only far away, or not at all."""
+    half = 1_000
+    n = 2 * half
+    name = np.random.default_rng(4).permutation(n)
+    rails = [(v, v + 1) for v in range(n - 1) if v != half - 1]
+    rungs = [(v, v + half) for v in range(0, half, 70)]
+    edges = name[np.array(rails + rungs)]
+    rng = np.random.default_rng(9)
+    run = Run(directed)
+    run.step(inserts([tuple(e) for e in edges.tolist()], n))
+    for cuts in (1, 2, 3, 5, 9, 20, 60):
+        for _ in range(4):
+            gone = [tuple(e) for e in edges[rng.choice(len(edges), cuts, replace=False)].tolist()]
+            assert not run.step(deletes(gone, n)).started_over
+            run.check()
+            run.check_against_oracle()
+            run.step(inserts(gone, n))
+            run.check()
+    assert run.sizes() == [n]
+
+
 def test_starting_over_when_the_search_costs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_WORK_FLOOR", 0)
     monkeypatch.setattr(module, "_WORK_SHARE", 8)
@@ -411,6 +435,9 @@ def test_a_saved_state_goes_on() -> None:
         run.program.restore(dict(saved, handle=saved["handle"] + np.uint32(1000)), run.graph)
     with pytest.raises(ValueError, match="no members"):
         run.program.restore(dict(saved, representative=saved["representative"][::-1].copy()), run.graph)
+    round_and_round = np.roll(np.arange(run.graph.n_vertices, dtype=np.uint32), 1)
+    with pytest.raises(ValueError, match="no forest"):
+        run.program.restore(dict(saved, parent=round_and_round), run.graph)
 
 
 def test_stamps_run_out() -> None:
@@ -422,7 +449,7 @@ def test_stamps_run_out() -> None:
         run.check()
         run.step(inserts([(2, 3)], 6))
         run.check()
-    assert run.program._run < 10
+    assert run.program._run < 20
 
 
 def broken_run() -> Run:
@@ -439,7 +466,7 @@ def rules(run: Run) -> set[str]:
 
 
 def test_the_audit_finds_a_cycle_that_supports_itself() -> None:
-    """Every link is an edge and every edge joins equal handles; only climbing shows the cycle."""
+    """Every link is an edge and every edge joins equal handles; only levels show the cycle."""
     run = broken_run()
     parent = run.program.state()["parent"]
     root = int(np.flatnonzero(parent[:6] == NONE)[0])
@@ -468,6 +495,8 @@ def test_the_audit_finds_a_missed_join() -> None:
         ("size", 0, 5, {"size", "list"}),
         ("handle", 4, None, {"split-edge", "link", "size", "representative", "list"}),
         ("parent", 9, 0, {"link", "one-root"}),
+        ("level", 8, -1, {"forest"}),
+        ("level", 7, 1 << 40, {"forest"}),
         ("next", 2, 2, {"list"}),
         ("prev", 7, 7, {"list"}),
         ("handle", 9, 1 << 20, {"handle"}),

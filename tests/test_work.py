@@ -1,4 +1,5 @@
-"""How much work a change may cost, in counted edges: the bars that are stated for path programs and components.
+"""How much work a change may cost, in counted edges and steps: the bars that are stated for path programs, counts
+of paths and components.
 
 A sample runs by default; ``--run-long`` runs many more epochs.
 """
@@ -6,23 +7,27 @@ A sample runs by default; ``--run-long`` runs many more epochs.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from histories import Epoch, History, mixed_sizes, rmat_history
 
-from graphtide.compute import path_program
+from graphtide.compute import path_program, sspaths
 from graphtide.compute.components import Components
 from graphtide.compute.path_program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.registry import KINDS, make_program
+from graphtide.compute.sspaths import SSPaths
 from graphtide.gpma.edges import EdgeBatch, Keys, Op, Vertices, destinations, pack, sources
 from graphtide.partition.graph import Graph, GraphChange
 
 SCALE = 16
 DEGREE = 12
 SIZES = (1, 30, 1_000)
+VERTEX_SHARE = 0.002
+"""So many of the updates delete a vertex, and most of those a hub."""
 PATH_KINDS = [kind for kind, cls in KINDS.items() if issubclass(cls, PathProgram)]
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 pytestmark = pytest.mark.timeout(3_600)
@@ -35,14 +40,23 @@ class Run:
         load = history.epochs[0]
         self.graph = Graph(directed=history.directed)
         self.graph.apply(load.batch(weighted=True), load.n_vertices)
-        hub = int(np.bincount(load.src).argmax())
-        self.program: Program = make_program(kind, None, {"source": hub})
-        self.program.bind(np.array([hub], np.uint32))
+        self.hub = int(np.bincount(load.src).argmax())
+        self.program: Program = make_program(kind, None, {"source": self.hub})
+        self.program.bind(np.array([self.hub], np.uint32))
         self.program.start(self.graph)
 
     def step(self, epoch: Epoch) -> tuple[GraphChange, Refresh]:
-        change = self.graph.apply(epoch.batch(weighted=True), epoch.n_vertices)
+        """The source itself stays: without it all is lost, and there is nothing to bound."""
+        ops = epoch.ops.copy()
+        ops[(ops == Op.DELETE_VERTEX) & (epoch.src == self.hub)] = Op.INSERT_VERTEX
+        epoch = replace(epoch, ops=ops)
+        change = self.graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
         return change, self.program.refresh(self.graph, change)
+
+    def values(self) -> npt.NDArray[np.uint64]:
+        """The first column that the program publishes, bit by bit."""
+        (column,) = self.program.columns().values()
+        return column[: self.graph.n_vertices].view(np.uint64).copy()
 
     def rows(self) -> npt.NDArray[np.int64]:
         """How many edges each vertex has, in and out."""
@@ -71,40 +85,54 @@ class Invalidated:
         self.vertices = np.empty(0, np.uint32)
 
 
-@pytest.mark.parametrize("kind", PATH_KINDS)
+@pytest.mark.parametrize("kind", [*PATH_KINDS, "sspaths"])
 @both_ways
 def test_path_programs_read_in_proportion_to_what_changes(
     kind: str, directed: bool, run_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most four times the batch and the rows of what was invalidated or changed, and a thousand edges more;
-    and nothing is invalidated that does not depend on a lost support."""
+    and nothing is invalidated that does not depend on a lost support.
+
+    For counts of paths it is twice: their hops read little, and then each vertex with another count reads its row
+    once against the edges, to count anew, and once along them, to tell those behind it.
+    """
+    share = 2 if kind == "sspaths" else 4
     monkeypatch.setattr(path_program, "_SETTLE_FLOOR", 2**60)  # never start over
+    monkeypatch.setattr(sspaths, "_WORK_FLOOR", 2**60)
     sizes = SIZES * (100 if run_long else 6)
-    history = rmat_history(5, directed=directed, scale=SCALE, degree=DEGREE, updates=sizes)
+    history = rmat_history(
+        5, directed=directed, scale=SCALE, degree=DEGREE, updates=sizes, vertex_share=VERTEX_SHARE
+    )
     run = Run(kind, history)
-    program = run.program
-    assert isinstance(program, PathProgram)
-    invalidated = Invalidated(program, monkeypatch)
-    n_invalidated = 0
+    path = run.program._hops if isinstance(run.program, SSPaths) else run.program
+    assert isinstance(path, PathProgram)
+    invalidated = Invalidated(path, monkeypatch)
+    n_invalidated = n_vertices = 0
     for epoch in history.epochs[1:]:
-        before, rows_before = program.state()["word"].copy(), run.rows()
+        words, values, rows_before = path.state()["word"].copy(), run.values(), run.rows()
         invalidated.forget()
         change, refresh = run.step(epoch)
         assert not refresh.started_over
-        changed = np.flatnonzero(program.state()["word"] != before)
+        changed = np.flatnonzero((path.state()["word"] != words) | (run.values() != values))
         touched = np.union1d(invalidated.vertices, changed).astype(np.int64)
         moved = int(np.maximum(run.rows(), rows_before)[touched].sum())
-        assert refresh.edges_read <= 4 * (len(epoch) + moved) + 1_000
-        dependent = dependents(before.astype(np.uint32), lost_supports(change))
+        assert refresh.edges_read <= share * (len(epoch) + moved) + 1_000
+        assert refresh.active <= 2 * (len(epoch) + touched.size) + 100
+        dependent = dependents(words.astype(np.uint32), lost_supports(change, kind))
         assert dependent[invalidated.vertices].all()
         n_invalidated += invalidated.vertices.size
-    assert n_invalidated > 0
-    assert program.audit(run.graph) == []
+        n_vertices += change.deleted_vertices.size
+    assert n_invalidated > 0 and n_vertices > 0
+    assert run.program.audit(run.graph) == []
 
 
-def lost_supports(change: GraphChange) -> Keys:
-    """The arcs that no longer are what they were: deleted ones, and those with another weight."""
-    return np.concatenate([change.arcs.deleted.keys, change.arcs.overwritten.keys])
+def lost_supports(change: GraphChange, kind: str) -> Keys:
+    """The arcs that support less than they did: deleted ones, and those of a worse weight."""
+    arcs = change.arcs
+    assert arcs.overwritten.weights is not None and arcs.overwritten_old is not None
+    new, old = arcs.overwritten.weights, arcs.overwritten_old
+    worse = {"sssp": new > old, "sswp": new < old}.get(kind, np.zeros(new.size, bool))
+    return np.concatenate([arcs.deleted.keys, arcs.overwritten.keys[worse]])
 
 
 def dependents(parent: Vertices, lost: Keys) -> npt.NDArray[np.bool_]:
@@ -122,11 +150,12 @@ def dependents(parent: Vertices, lost: Keys) -> npt.NDArray[np.bool_]:
 
 
 @pytest.mark.parametrize("kind", [*PATH_KINDS, "sspaths"])
-def test_hardly_any_small_epoch_starts_over(kind: str, run_long: bool) -> None:
+@both_ways
+def test_hardly_any_small_epoch_starts_over(kind: str, directed: bool, run_long: bool) -> None:
     """Under one in a hundred of at most a thousand updates, half of the epochs as large as that."""
     epochs = 1_000 if run_long else 60
     sizes = mixed_sizes(6, epochs // 2, 1_000) + [1_000] * (epochs // 2)
-    history = rmat_history(6, directed=True, scale=SCALE, degree=DEGREE, updates=sizes)
+    history = rmat_history(6, directed=directed, scale=SCALE, degree=DEGREE, updates=sizes)
     run = Run(kind, history)
     assert sum(run.step(epoch)[1].started_over for epoch in history.epochs[1:]) < epochs / 100
 
@@ -135,6 +164,12 @@ def test_hardly_any_small_epoch_starts_over(kind: str, run_long: bool) -> None:
 
 NEAR_EDGES_MAX = 10_000
 """What a deletion may read whose replacement is near."""
+NEAR_STEPS_MAX = 200
+"""How many steps it may go along the forest, however deep that is."""
+MANY_STEPS_MAX = 20
+"""How many steps each of many in one epoch may go, in the mean."""
+SAMPLED = ("ladder", 1_000_000, False)
+"""Of the largest graphs, the one that is tested by default."""
 
 
 class DenseOrder:
@@ -154,6 +189,14 @@ def band(n: int) -> list[npt.NDArray[np.int64]]:
     return [np.stack([v[:-k], v[k:]]) for k in (1, 2, 3)]
 
 
+def ladder(n: int) -> list[npt.NDArray[np.int64]]:
+    """Two rails and their rungs, under names that tell nothing."""
+    name = np.random.default_rng(n).permutation(n)
+    v = np.arange(n // 2)
+    rails = [np.stack([name[rail[:-1]], name[rail[1:]]]) for rail in (v, v + n // 2)]
+    return [*rails, np.stack([name[v], name[v + n // 2]])]
+
+
 def band_below_a_hub(n: int) -> list[npt.NDArray[np.int64]]:
     """The same, and one vertex joined to every tenth of the others."""
     spokes = np.arange(5, n - 1, 10)
@@ -168,14 +211,17 @@ def cliques_at_random(n: int) -> list[npt.NDArray[np.int64]]:
     return [pairs[:, (pairs < n).all(axis=0)] for pairs in (*cliques, *shuffled)]
 
 
-@pytest.mark.parametrize("shape", [band, band_below_a_hub, cliques_at_random], ids=lambda shape: shape.__name__)
+@pytest.mark.parametrize(
+    "shape", [band, ladder, band_below_a_hub, cliques_at_random], ids=lambda shape: shape.__name__
+)
 @pytest.mark.parametrize("n", [1_000, 100_000, 1_000_000])
 @both_ways
 def test_a_near_replacement_is_cheap_in_a_component_of_any_size(
     shape, n: int, directed: bool, run_long: bool
 ) -> None:
-    """A deletion that has a replacement within two hops through vertices of few edges reads few edges."""
-    if n > 100_000 and not run_long:
+    """A deletion that has a replacement within two hops through vertices of few edges reads few edges, and goes
+    few steps; and so do many in one epoch, each of them."""
+    if n > 100_000 and not run_long and (shape.__name__, n, directed) != SAMPLED:
         pytest.skip("in full with --run-long")
     graph = Graph(directed=directed, weighted=False)
     src, dst = np.concatenate(shape(n), axis=1).astype(np.uint32)
@@ -183,19 +229,35 @@ def test_a_near_replacement_is_cheap_in_a_component_of_any_size(
     program = Components("parts", DenseOrder())
     program.start(graph)
     rng = np.random.default_rng(1)
-    searched = 0
-    for child in rng.permutation(n)[: 300 if run_long else 60].tolist():
+
+    def few_edges(child: int) -> bool:
         parent = int(program.state()["parent"][child])
-        if parent >= n or max(graph.out_rows().degrees[[child, parent]]) > 50:
-            continue
-        ends = np.array([[child, parent], [parent, child]], np.uint32)
-        batch = EdgeBatch(pack(*ends), np.zeros(2, np.uint8), None)
-        refresh = program.refresh(graph, graph.apply(batch, n))
-        assert 0 < refresh.edges_read <= NEAR_EDGES_MAX
+        return parent < n and max(graph.out_rows().degrees[[child, parent]]) <= 50
+
+    def without_links_of(children: list[int]) -> Refresh:
+        """Delete them; then put them back, which costs nothing."""
+        ends = np.stack([children, program.state()["parent"][children]]).astype(np.uint32)
+        keys = np.concatenate([pack(*ends), pack(*ends[::-1])])
+        present = graph.has_edge(keys)
+        refresh = program.refresh(graph, graph.apply(EdgeBatch(keys, np.zeros(keys.size, np.uint8), None), n))
         assert not refresh.started_over
         assert program.scalars() == {"components": 1.0}
-        searched += 1
+        keys = keys[present]
+        back = program.refresh(graph, graph.apply(EdgeBatch(keys, np.ones(keys.size, np.uint8), None), n))
+        assert back.edges_read == back.active == 0
+        return refresh
+
+    searched = 0
+    for child in rng.permutation(n)[: 300 if run_long else 60].tolist():
+        if few_edges(child):
+            refresh = without_links_of([child])
+            assert 0 < refresh.edges_read <= NEAR_EDGES_MAX
+            assert refresh.active <= NEAR_STEPS_MAX
+            searched += 1
     assert searched > 30
+    children = [child for child in rng.permutation(n)[: min(n // 100, 200)].tolist() if few_edges(child)]
+    refresh = without_links_of(children)
+    assert refresh.active <= MANY_STEPS_MAX * len(children)
     assert program.audit(graph) == []
 
 
