@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import ClassVar
 
 import networkx as nx
 import numpy as np
 import pytest
 from histories import (
-    EdgeSet,
     Epoch,
     History,
     deletes,
@@ -22,14 +22,14 @@ from histories import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from path_runs import PathRun, epochs_of
 
 from graphtide.compute import sspaths
 from graphtide.compute.bfs import BFS
-from graphtide.compute.program import Published, Refresh
+from graphtide.compute.program import Program, Published
 from graphtide.compute.sspaths import SSPaths
 from graphtide.compute.sspaths_kernels import LIMIT
-from graphtide.gpma.edges import NO_VERTEX, Vertices
-from graphtide.partition.graph import Graph
+from graphtide.gpma.edges import NO_VERTEX
 
 
 def count_naively(n: int, arcs: Iterable[tuple[int, int]], sources: Iterable[int]) -> list[int]:
@@ -51,68 +51,29 @@ def count_naively(n: int, arcs: Iterable[tuple[int, int]], sources: Iterable[int
     return [paths.get(v, 0) for v in range(n)]
 
 
-class Run:
-    """A graph and the counts on it, moved epoch by epoch."""
+class Run(PathRun):
+    """Counts, moved epoch by epoch."""
+
+    name: ClassVar[str] = "count"
 
     def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
-        self.graph = Graph(directed=directed, weighted=False)
-        self.edges = EdgeSet(directed=directed)
-        self.sources = sources
-        self.program = SSPaths("paths", sources)
-        self.fresh = SSPaths("fresh", sources)
-        for program in (self.program, self.fresh):
-            program.bind(self._bound())
-        self.program.start(self.graph)
+        super().__init__(SSPaths, directed, sources)
 
-    def step(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch and check that exactly what changed is reported."""
-        before = self.counts.copy()
-        change = self.graph.apply(epoch.batch(), epoch.n_vertices)
-        self.edges.apply(epoch)
-        self.program.bind(self._bound())
-        refresh = self.program.refresh(self.graph, change)
-        if "count" not in refresh.changed or refresh.changed["count"] is not None:
-            differs = set(np.flatnonzero(self.counts[: before.size] != before).tolist())
-            differs |= set(range(before.size, self.counts.size))
-            listed = refresh.changed.get("count", np.empty(0))
-            assert listed is not None and sorted(listed.tolist()) == sorted(differs)
-        return refresh
+    def results(self, program: Program) -> list[float]:
+        counts: list[float] = program.state()["count"].tolist()
+        return counts
 
-    @property
-    def counts(self) -> np.ndarray:
-        return self.program.columns()["count"][: self.graph.n_vertices]
-
-    def check(self) -> None:
-        """Against a fresh run, and both audits."""
-        self.fresh.bind(self._bound())
-        self.fresh.start(self.graph)
-        fresh = self.fresh.columns()["count"][: self.graph.n_vertices]
-        np.testing.assert_array_equal(self.counts, fresh)
-        assert self.program.scalars() == self.fresh.scalars()
-        assert self.program.audit(self.graph) == []
-        assert self.fresh.audit(self.graph) == []
-
-    def check_against_oracle(self) -> None:
+    def expected(self) -> list[float]:
         arcs = ((u, v) for u, v, _ in self.edges.arcs())
-        expected = count_naively(self.edges.n_vertices, arcs, self.sources)
-        assert self.counts.tolist() == [float(min(paths, 2**53)) for paths in expected]
-
-    def _bound(self) -> Vertices:
-        n = self.graph.n_vertices
-        return np.array([s if s < n else NO_VERTEX for s in self.sources], np.uint32)
-
-
-def played(history: History, run: Run) -> Iterator[Refresh]:
-    for epoch in history.epochs:
-        yield run.step(epoch)
-        run.check()
+        paths = count_naively(self.edges.n_vertices, arcs, self.sources)
+        return [float(min(count, 2**53)) for count in paths]
 
 
 @settings(deadline=None, max_examples=200)
 @given(small_histories(), st.sets(st.integers(0, 9), min_size=1, max_size=3))
 def test_any_history(history: History, sources: set[int]) -> None:
     run = Run(history.directed, tuple(sources))
-    for _ in played(history, run):
+    for _ in epochs_of(history, run):
         run.check_against_oracle()
 
 
@@ -120,7 +81,7 @@ def test_any_history(history: History, sources: set[int]) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories(seed: int, directed: bool) -> None:
     run = Run(directed)
-    for _ in played(random_history(seed, directed=directed), run):
+    for _ in epochs_of(random_history(seed, directed=directed), run):
         run.check_against_oracle()
 
 
@@ -129,21 +90,21 @@ def test_long_histories(seed: int, directed: bool) -> None:
 def test_rmat_histories(seed: int, directed: bool) -> None:
     history = rmat_history(seed, directed=directed)
     run = Run(directed, (int(np.bincount(history.epochs[0].src).argmax()),))
-    for _ in played(history, run):
+    for _ in epochs_of(history, run):
         run.check_against_oracle()
 
 
 @pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
 def test_real_deletions(name: str, updates: int) -> None:
     run = Run(directed=False)
-    for k, _ in enumerate(played(real_history(name, directed=False, updates=updates), run)):
+    for k, _ in enumerate(epochs_of(real_history(name, directed=False, updates=updates), run)):
         if k % 16 == 0:
             run.check_against_oracle()
 
 
 def test_networkx_lists_as_many_paths() -> None:
     run = Run(directed=True)
-    for _ in played(random_history(3, directed=True), run):
+    for _ in epochs_of(random_history(3, directed=True), run):
         pass
     graph = nx.DiGraph((u, v) for u, v, _ in run.edges.arcs())
     graph.add_nodes_from(range(run.edges.n_vertices))
@@ -151,7 +112,7 @@ def test_networkx_lists_as_many_paths() -> None:
         len(list(nx.all_shortest_paths(graph, 0, v))) if nx.has_path(graph, 0, v) else 0
         for v in range(run.edges.n_vertices)
     ]
-    assert run.counts.tolist() == listed
+    assert run.column.tolist() == listed
 
 
 @settings(deadline=None, max_examples=60)
@@ -162,7 +123,7 @@ def test_rechunking_changes_nothing(history: History, seed: int) -> None:
         one.step(epoch)
     for epoch in history.rechunked(seed).epochs:
         other.step(epoch)
-    assert one.counts.tolist() == other.counts.tolist()
+    assert one.column.tolist() == other.column.tolist()
 
 
 def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +131,9 @@ def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     started_over = 0
     for seed in range(6):
         run = Run(seed % 2 == 0)
-        started_over += sum(refresh.started_over for refresh in played(random_history(seed, directed=True), run))
+        started_over += sum(
+            refresh.started_over for refresh in epochs_of(random_history(seed, directed=True), run)
+        )
     assert started_over > 5
 
 
@@ -181,7 +144,7 @@ def test_counting_everything_where_recounting_costs_more(directed: bool, monkeyp
     for seed in range(6):
         run = Run(directed)
         started_over += sum(
-            refresh.started_over for refresh in played(random_history(seed, directed=directed), run)
+            refresh.started_over for refresh in epochs_of(random_history(seed, directed=directed), run)
         )
         run.check_against_oracle()
     assert 20 < started_over < 200
@@ -202,9 +165,9 @@ def test_counts_stop_at_the_limit_and_say_so(directed: bool) -> None:
     run.step(inserts(ladder(60), 181))
     run.check()
     expected = [min(2.0**k, LIMIT) for k in range(61)]
-    assert run.counts[::3].tolist() == expected
+    assert run.column[::3].tolist() == expected
     run.check_against_oracle()
-    saturated = int((run.counts >= LIMIT).sum())
+    saturated = int((run.column >= LIMIT).sum())
     assert run.program.scalars() == {"saturated": saturated} and saturated == 3 * 7 + 1
     published = Published(run.program.columns(), run.program.scalars(), 181)
     answer = SSPaths.read(published, np.array([3 * 52, 3 * 53, 180], np.uint32))
@@ -222,14 +185,14 @@ def test_saturated_counts_come_down_again(directed: bool) -> None:
         run.step(deletes(cut[begin : begin + 3], 181))
         run.check()
         run.check_against_oracle()
-    assert run.counts[180] == 2.0**30 and run.program.scalars() == {"saturated": 0}
+    assert run.column[180] == 2.0**30 and run.program.scalars() == {"saturated": 0}
     run.step(inserts(cut, 181))
     run.check()
-    assert run.counts[180] == LIMIT
+    assert run.column[180] == LIMIT
     run.step(inserts([(0, 180)], 181))  # a shortcut: one path, and two ways round for those that are near
     run.check()
     run.check_against_oracle()
-    assert run.counts[180] == 1
+    assert run.column[180] == 1
 
 
 def test_an_odd_count_above_the_limit_is_not_rounded_to_an_even_one() -> None:
@@ -310,11 +273,11 @@ def test_hubs_are_pushed_and_pulled_on_all_threads() -> None:
 def test_a_source_that_appears_later() -> None:
     run = Run(directed=True, sources=(3, 0))
     run.step(inserts([(0, 1), (0, 2), (1, 4), (2, 4)], 3 + 2))
-    assert run.counts.tolist() == [1, 1, 1, 1, 2]
+    assert run.column.tolist() == [1, 1, 1, 1, 2]
     run = Run(directed=True, sources=(5, 0))
     run.step(inserts([(0, 1), (0, 2), (1, 4), (2, 4)], 5))
     run.step(inserts([(5, 4)], 6))
-    assert run.counts.tolist() == [1, 1, 1, 0, 1, 1]
+    assert run.column.tolist() == [1, 1, 1, 0, 1, 1]
     run.check()
 
 
@@ -323,7 +286,7 @@ def test_a_source_that_is_one_no_longer() -> None:
     run.step(inserts([(0, 1), (1, 2), (3, 2)], 4))
     run.sources = (3,)
     run.step(inserts([], 4))
-    assert run.counts.tolist() == [0, 0, 1, 1]
+    assert run.column.tolist() == [0, 0, 1, 1]
     run.check()
 
 
@@ -331,7 +294,7 @@ def test_no_vertices_at_all() -> None:
     run = Run(directed=True)
     run.step(inserts([], 0))
     run.check()
-    assert run.counts.tolist() == []
+    assert run.column.tolist() == []
 
 
 def test_no_path_is_null() -> None:
