@@ -37,8 +37,10 @@ _LINES = 4
 _PUSH_PIECE = 32
 _PULL_PIECE = 4096
 _GATHERED = 128
-# Passing a vertex in search of those of a level costs this share of pulling an edge.
+# Passing a vertex in search of those of a level costs this share of pulling an edge; finding the row of one costs
+# so many edges more than in a pass over all levels, since they lie scattered.
 _SWEEP_SHARE = 4
+_SCATTERED_EDGES = 16
 
 _NEXT, _TAIL, _READ = 0, 16, 32
 """What is where in a cursor (int64, a cache line apart): the next piece, the end of the queue, the edges read."""
@@ -169,7 +171,7 @@ def recount(counts, word, seeds, out, in_, n, threads):  # type: ignore[no-untyp
         cursor[_TAIL] = tail
         pushing = queue[head : head + n_pushing]
         head = tail
-        if ahead > n and _pulling_is_cheaper(counts.level, in_, n, at + 1, ahead, n_pushing, threads):
+        if ahead > n and _pulling_is_cheaper(counts.level, in_, n, at + 1, ahead, n_pushing):
             _pull(counts, in_, n, at + 1, cursor, threads)
         else:
             cursor[_READ] += ahead
@@ -319,7 +321,7 @@ def _publish(gathered, size, queue, cursor):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing, threads):  # type: ignore[no-untyped-def]
+def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing):  # type: ignore[no-untyped-def]
     """Whether the vertices of a level should look for those that push, rather than these walk ``ahead`` edges."""
     edges = np.int64(0)
     rows = np.int64(0)
@@ -327,7 +329,8 @@ def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing, threads):  # type: 
         here = np.int64(np.int64(level[v]) == at)
         rows += here
         edges += here * np.int64(in_.degrees[v])
-    return pulling_is_cheaper(ahead, n_pushing, edges + n // _SWEEP_SHARE, rows, 1)
+    edges += n // _SWEEP_SHARE + _SCATTERED_EDGES * rows
+    return pulling_is_cheaper(ahead, n_pushing, edges, rows, 1)
 
 
 @_jit
