@@ -1,199 +1,186 @@
-"""Kernels of shortest-path counting on rows in place: the steps that ``sspaths.py`` explains."""
+"""Shortest-path counts: their columns, counting from scratch, and the audit; on rows in place."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 
+from ..gpma.edges import Vertices
 from ..gpma.rows import first_slot
+from .atomics import fetch_add
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
 LIMIT = 2.0**53
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFF_FFFF)
-# No level is so deep: with one added it still equals none.
-_NOWHERE = np.int64(1 << 40)
+
+# What finding a row costs, in edges, and how many pulled edges a pushed one is worth: pulls ask for no level.
+_ROW_EDGES = 8
+_PUSHED_EDGES = 2
+# How much work is worth a second thread, in edges, and how many vertices a thread takes at a time.
+PARALLEL_MIN = 1 << 16
+_PIECE = 256
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
-# For what runs once per vertex: a call that hands over the tuple of rows costs more than its work.
-_inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
-@_inline
-def _counted(level, count, in_, v):  # type: ignore[no-untyped-def]
-    """The count of v by those of its predecessors."""
-    if level[v] == 0:
-        return 1.0
-    total = 0.0
-    remaining = np.int64(in_.degrees[v])
-    if remaining and level[v] != UNREACHED:
-        wanted = np.int64(level[v]) - 1
-        leaf, slot = first_slot(in_, v)
-        while remaining > 0:
-            end = min((leaf << in_.leaf_shift) + np.int64(in_.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                u = in_.keys[i] & _LOW
-                if np.int64(level[u]) == wanted:
-                    total += count[u]
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << in_.leaf_shift
-    # Sums of whole numbers are exact up to the limit, and never fall below it again: any order gives this.
-    return min(total, LIMIT)
+class Counts(NamedTuple):
+    """The counts and what changing them takes; all of one size, at least that of the graph.
+
+    ``level`` uint32, UNREACHED for none: those on which the counts stand. ``paths`` float64: the counts.
+    ``delta`` int64: what a count is to grow by; zeros between runs. ``role`` uint8: bits that
+    ``sspaths_recount.py`` explains. ``queue`` uint32: vertices to recount. ``changed`` uint32: those whose count
+    is another.
+    """
+
+    level: npt.NDArray[np.uint32]
+    paths: npt.NDArray[np.float64]
+    delta: npt.NDArray[np.int64]
+    role: npt.NDArray[np.uint8]
+    queue: Vertices
+    changed: Vertices
+
+
+def no_counts() -> Counts:
+    """Counts of no vertices."""
+    return Counts(
+        np.empty(0, np.uint32),
+        np.empty(0, np.float64),
+        np.empty(0, np.int64),
+        np.empty(0, np.uint8),
+        np.empty(0, np.uint32),
+        np.empty(0, np.uint32),
+    )
 
 
 @_jit
-def count_all(level, count, in_, n, order, levels, above):  # type: ignore[no-untyped-def]
-    """Count from scratch, level by level: (edges read, saturated vertices).
+def pulling_is_cheaper(pushed_edges, pushed_rows, pulled_edges, pulled_rows, threads):  # type: ignore[no-untyped-def]
+    """Whether to pull on so many threads rather than push on one."""
+    pushing = (pushed_edges + _ROW_EDGES * pushed_rows) * _PUSHED_EDGES * threads
+    return pulled_edges + _ROW_EDGES * pulled_rows < pushing
 
-    ``order``: uint32[n] scratch; ``levels``: int64[deepest level + 2], zeros; ``above``: float64[n], zeros. It
-    holds the counts of the level above and nothing else, so that sums over in-edges need to ask for no level.
+
+@_jit
+def take_levels(level, word, n):  # type: ignore[no-untyped-def]
+    """Take the levels from the search's words: the number of levels."""
+    levels = np.int64(0)
+    for v in range(n):
+        level[v] = word[v] >> _HALF
+        levels = max(levels, np.int64(level[v]) + 1 if level[v] != UNREACHED else np.int64(0))
+    return levels
+
+
+@_jit
+def count_all(counts, above, out, in_, n, n_levels, threads):  # type: ignore[no-untyped-def]
+    """Count from scratch, level by level: (edges read, vertices counted, saturated ones).
+
+    ``above``: float64[n], zeros, and so left. A level's counts are pushed on, or pulled by the next.
     """
+    level, count, order = counts.level, counts.paths, counts.queue
+    # One more, for those without a level.
+    ends = np.zeros(n_levels + 2, np.int64)
+    out_edges = np.zeros(n_levels + 1, np.int64)
+    in_edges = np.zeros(n_levels + 1, np.int64)
     for v in range(n):
-        count[v] = 0.0
-        if level[v] != UNREACHED:
-            levels[np.int64(level[v]) + 1] += 1
-    for k in range(1, levels.size):
-        levels[k] += levels[k - 1]
+        at = min(np.int64(level[v]), n_levels)
+        count[v] = 1.0 if level[v] == 0 else 0.0
+        ends[at + 1] += 1
+        out_edges[at] += np.int64(out.degrees[v])
+        in_edges[at] += np.int64(in_.degrees[v])
+    for k in range(1, ends.size):
+        ends[k] += ends[k - 1]
     for v in range(n):
-        if level[v] != UNREACHED:
-            place = levels[level[v]]
-            levels[level[v]] = place + 1
-            order[place] = v
-    # Each entry has moved on to where its level ends.
+        at = min(np.int64(level[v]), n_levels)
+        order[ends[at]] = v
+        ends[at] += 1
+    # Each has moved on to where its level ends.
+    cursor = np.zeros(1, np.int64)
     edges = np.int64(0)
     saturated = np.int64(0)
-    before = np.int64(0)
     begin = np.int64(0)
-    for k in range(levels.size - 1):
-        for i in range(begin, levels[k]):
-            u = np.int64(order[i])
-            total = 1.0 if k == 0 else 0.0
-            remaining = np.int64(in_.degrees[u]) if k else np.int64(0)
-            edges += remaining
-            if remaining:
-                leaf, slot = first_slot(in_, int(u))
-                while remaining > 0:
-                    end = min((leaf << in_.leaf_shift) + np.int64(in_.counts[leaf]), slot + remaining)
-                    for e in range(slot, end):
-                        total += above[in_.keys[e] & _LOW]
-                    remaining -= end - slot
-                    leaf += np.int64(1)
-                    slot = leaf << in_.leaf_shift
-            count[u] = min(total, LIMIT)
-            saturated += count[u] >= LIMIT
-        for i in range(before, begin):
-            above[order[i]] = 0.0
-        for i in range(begin, levels[k]):
-            above[order[i]] = count[order[i]]
-        before = begin
-        begin = levels[k]
-    return edges, saturated
-
-
-@_inline
-def _add(seeds, n_seeds, stamp, run, v):  # type: ignore[no-untyped-def]
-    if np.int64(stamp[v]) != run:
-        stamp[v] = run
-        seeds[n_seeds] = v
-        n_seeds += 1
-    return n_seeds
-
-
-@_jit
-def seed_heads(level, arcs, stamp, run, seeds, n_seeds):  # type: ignore[no-untyped-def]
-    """The heads of these arcs whose tail is (or was) a predecessor: the new number of seeds."""
-    for i in range(arcs.size):
-        v = np.int64(arcs[i] & _LOW)
-        if level[v] != UNREACHED and np.int64(level[arcs[i] >> _HALF]) + 1 == np.int64(level[v]):
-            n_seeds = _add(seeds, n_seeds, stamp, run, v)
-    return n_seeds
-
-
-@_jit
-def move_levels(level, word, touched, stamp, run, out, seeds, n_seeds):  # type: ignore[no-untyped-def]
-    """Take over the hops of vertices whose word changed; seeds are those on another level now, and the vertices
-    that have or had one of them as a predecessor: (seeds, edges read)."""
-    edges = np.int64(0)
-    for k in range(touched.size):
-        v = np.int64(touched[k])
-        old = level[v]
-        new = np.uint32(word[v] >> _HALF)
-        if old == new:
-            continue
-        level[v] = new
-        n_seeds = _add(seeds, n_seeds, stamp, run, v)
-        below_old = np.int64(old) + 1 if old != UNREACHED else _NOWHERE
-        below_new = np.int64(new) + 1 if new != UNREACHED else _NOWHERE
-        remaining = np.int64(out.degrees[v])
-        edges += remaining
-        if remaining:
-            leaf, slot = first_slot(out, int(v))
-            while remaining > 0:
-                end = min((leaf << out.leaf_shift) + np.int64(out.counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    w = np.int64(out.keys[i] & _LOW)
-                    if np.int64(level[w]) == below_old or np.int64(level[w]) == below_new:
-                        n_seeds = _add(seeds, n_seeds, stamp, run, w)
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << out.leaf_shift
-    return n_seeds, edges
-
-
-@_jit
-def recount(level, count, stamp, run, seeds, out, in_, queue, changed, edges_max):  # type: ignore[no-untyped-def]
-    """Count the seeds anew, and whatever is below a count that changed.
-
-    ``seeds``: level << 32 | vertex, ascending, all stamped. Vertices are taken by ascending level, so that all
-    predecessors of one are final before it; one that is queued lies a level below the one that queued it, so
-    the queue itself is in order. ``changed`` (uint32) gets the vertices with another count, each once: (their
-    number, edges read, vertices counted, by how many more are saturated); -1 of them when it read more than
-    ``edges_max`` edges: counts are then good for nothing.
-    """
-    edges = np.int64(0)
-    counted = np.int64(0)
-    n_changed = np.int64(0)
-    saturated = np.int64(0)
-    seed = np.int64(0)
-    head = np.int64(0)
-    tail = np.int64(0)
-    while seed < seeds.size or head < tail:
-        if head < tail and (seed >= seeds.size or np.uint64(level[queue[head]]) <= seeds[seed] >> _HALF):
-            v = np.int64(queue[head])
-            head += 1
+    for k in range(n_levels):
+        end = ends[k]
+        for i in range(begin, end):
+            # Sums of whole numbers are exact up to the limit, and never fall below it again: any order gives this.
+            count[order[i]] = min(count[order[i]], LIMIT)
+            saturated += count[order[i]] >= LIMIT
+        below = ends[k + 1] - end if k + 1 < n_levels else np.int64(0)
+        if below == 0:
+            break
+        if pulling_is_cheaper(out_edges[k], end - begin, in_edges[k + 1], below, threads):
+            edges += in_edges[k + 1]
+            for i in range(begin, end):
+                above[order[i]] = count[order[i]]
+            cursor[0] = end
+            if in_edges[k + 1] < PARALLEL_MIN:
+                _pull_counts(count, above, in_, order, ends[k + 1], cursor, below)
+            else:
+                _pull_on_all(count, above, in_, order, ends[k + 1], cursor, threads)
+            for i in range(begin, end):
+                above[order[i]] = 0.0
         else:
-            v = np.int64(seeds[seed] & _LOW)
-            seed += 1
-        counted += 1
-        edges += np.int64(in_.degrees[v])
-        if edges > edges_max:
-            return np.int64(-1), edges, counted, saturated
-        before = count[v]
-        after = _counted(level, count, in_, v)
-        if after == before:
-            continue
-        count[v] = after
-        saturated += np.int64(after >= LIMIT) - np.int64(before >= LIMIT)
-        changed[n_changed] = v
-        n_changed += 1
-        if level[v] == UNREACHED:
-            continue  # what it counted for was found when it left its level
-        below = np.int64(level[v]) + 1
-        remaining = np.int64(out.degrees[v])
-        edges += remaining
+            edges += out_edges[k]
+            _push_counts(level, count, out, order, begin, end)
+        begin = end
+    return edges, ends[n_levels - 1] if n_levels else np.int64(0), saturated
+
+
+@_jit
+def _push_counts(level, count, out, order, begin, end):  # type: ignore[no-untyped-def]
+    """Add the counts of order[begin:end], all of one level, to those of the next."""
+    keys, fill, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    for k in range(begin, end):
+        u = np.int64(order[k])
+        below = np.int64(level[u]) + 1
+        at_tail = count[u]
+        remaining = np.int64(degrees[u])
         if remaining:
-            leaf, slot = first_slot(out, int(v))
+            leaf, slot = first_slot(out, int(u))
             while remaining > 0:
-                end = min((leaf << out.leaf_shift) + np.int64(out.counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    w = np.int64(out.keys[i] & _LOW)
-                    if np.int64(level[w]) == below:
-                        tail = _add(queue, tail, stamp, run, w)
-                remaining -= end - slot
+                stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
+                for i in range(slot, stop):
+                    v = np.int64(keys[i] & _LOW)
+                    if np.int64(level[v]) == below:
+                        count[v] += at_tail
+                remaining -= stop - slot
                 leaf += np.int64(1)
-                slot = leaf << out.leaf_shift
-    return n_changed, edges, counted, saturated
+                slot = leaf << shift
+
+
+@_jit
+def _pull_counts(count, above, in_, order, end, cursor, piece):  # type: ignore[no-untyped-def]
+    """Count order[.. end], all of one level, in pieces drawn from the cursor.
+
+    ``above`` holds the counts of the level before and nothing else, so that no level is asked for.
+    """
+    keys, fill, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
+    while True:
+        begin = fetch_add(cursor, 0, piece)
+        if begin >= end:
+            break
+        for k in range(begin, min(begin + piece, end)):
+            v = np.int64(order[k])
+            total = 0.0
+            remaining = np.int64(degrees[v])
+            if remaining:
+                leaf, slot = first_slot(in_, int(v))
+                while remaining > 0:
+                    stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
+                    for i in range(slot, stop):
+                        total += above[keys[i] & _LOW]
+                    remaining -= stop - slot
+                    leaf += np.int64(1)
+                    slot = leaf << shift
+            count[v] = total
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", parallel=True)
+def _pull_on_all(count, above, in_, order, end, cursor, threads):  # type: ignore[no-untyped-def]
+    for _ in nb.prange(threads):
+        _pull_counts(count, above, in_, order, end, cursor, np.int64(_PIECE))
 
 
 # Bits of what ``audit`` finds at a vertex.

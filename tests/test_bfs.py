@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import networkx as nx
 import numpy as np
 import pytest
 from histories import (
-    EdgeSet,
-    Epoch,
     History,
     deletes,
     inserts,
@@ -21,82 +17,35 @@ from histories import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from path_runs import PathRun, epochs_of
 
 from graphtide.compute import path_program as module
 from graphtide.compute.bfs import BFS
 from graphtide.compute.path_kernels import UNREACHED
 from graphtide.compute.path_program import parse_sources
-from graphtide.compute.program import Published, Refresh
-from graphtide.gpma.edges import NO_VERTEX, Vertices
-from graphtide.partition.graph import Graph
+from graphtide.compute.program import Published
+from graphtide.gpma.edges import NO_VERTEX
 
 SOURCE_WORD = np.uint64(NO_VERTEX)
 
 
-class Run:
-    """A graph and a search on it, moved epoch by epoch."""
+class Run(PathRun):
+    """A search, moved epoch by epoch."""
 
     def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
-        self.graph = Graph(directed=directed, weighted=False)
-        self.edges = EdgeSet(directed=directed)
-        self.program = BFS("bfs", sources)
-        self.fresh = BFS("fresh", sources)
-        for program in (self.program, self.fresh):
-            program.bind(self._bound())
-        self.program.start(self.graph)
-
-    def step(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch and check that exactly what changed is reported."""
-        change = self.graph.apply(epoch.batch(), epoch.n_vertices)
-        self.edges.apply(epoch)
-        before = self.words.copy()
-        self.program.bind(self._bound())
-        refresh = self.program.refresh(self.graph, change)
-        if refresh.started_over:
-            assert refresh.changed == {"word": None}
-        else:
-            differs = set(np.flatnonzero(self.words[: before.size] != before).tolist())
-            differs |= set(range(before.size, self.words.size))
-            reported = refresh.changed.get("word")
-            listed = [] if reported is None else reported.tolist()
-            assert sorted(listed) == sorted(differs)
-        return refresh
-
-    @property
-    def words(self) -> np.ndarray:
-        return self.program.state()["word"]
+        super().__init__(BFS, directed, sources)
 
     @property
     def hops(self) -> list[int]:
-        hops: list[int] = (self.words >> np.uint64(32)).tolist()
-        return hops
+        return self.results(self.program)
 
-    def check(self) -> None:
-        self.fresh.bind(self._bound())
-        self.fresh.start(self.graph)
-        assert self.hops == (self.fresh.state()["word"] >> np.uint64(32)).tolist()
-        assert self.program.audit(self.graph) == []
-        assert self.fresh.audit(self.graph) == []
-
-    def check_against_oracle(self) -> None:
+    def expected(self) -> list[int]:
         graph = nx.DiGraph()
         graph.add_nodes_from(range(self.edges.n_vertices))
         graph.add_edges_from((u, v) for u, v, _ in self.edges.arcs())
-        known = {s for s in self.program.sources if isinstance(s, int) and s < self.edges.n_vertices}
-        expected = nx.multi_source_dijkstra_path_length(graph, known, weight=lambda *_: 1) if known else {}
-        assert self.hops == [expected.get(v, int(NO_VERTEX)) for v in range(self.edges.n_vertices)]
-
-    def _bound(self) -> Vertices:
-        n = self.graph.n_vertices
-        return np.array(
-            [s if isinstance(s, int) and s < n else NO_VERTEX for s in self.program.sources], np.uint32
-        )
-
-
-def epochs_of(history: History, run: Run) -> Iterator[Refresh]:
-    for epoch in history.epochs:
-        yield run.step(epoch)
-        run.check()
+        known = set(self.known_sources())
+        hops = nx.multi_source_dijkstra_path_length(graph, known, weight=lambda *_: 1) if known else {}
+        return [hops.get(v, int(NO_VERTEX)) for v in range(self.edges.n_vertices)]
 
 
 @settings(deadline=None, max_examples=150)
@@ -238,8 +187,8 @@ def random_graph(n: int = 20_000, degree: int = 8) -> tuple[Run, np.ndarray]:
 def test_work_is_in_proportion_to_the_change() -> None:
     run, pairs = random_graph()
     n = run.graph.n_vertices
-    parent = run.words.astype(np.uint32)
-    hops = run.words >> np.uint64(32)
+    parent = run.column.astype(np.uint32)
+    hops = run.column >> np.uint64(32)
     rng = np.random.default_rng(6)
     is_tree = parent[pairs[:, 1]] == pairs[:, 0]
     safe = run.step(deletes([tuple(pair) for pair in pairs[~is_tree][:500].tolist()], n))
@@ -270,7 +219,7 @@ def test_a_source_that_appears_later() -> None:
 def test_a_source_that_is_one_no_longer() -> None:
     run = Run(directed=True, sources=(0,))
     run.step(inserts([(0, 1), (1, 2), (3, 2)], 4))
-    run.program.sources = run.fresh.sources = (3,)
+    run.sources = (3,)
     refresh = run.step(inserts([], 4))
     assert refresh.started_over
     assert run.hops == [int(NO_VERTEX), int(NO_VERTEX), 1, 0]
@@ -346,14 +295,14 @@ def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str
     run = Run(directed=True)
     run.step(inserts([*path(4), (4, 5), (5, 4)], 6))
     assert run.program.audit(run.graph) == []
-    run.words[vertex] = value
+    run.column[vertex] = value
     assert rule in {violation.rule for violation in run.program.audit(run.graph)}
 
 
 def test_the_audit_finds_values_that_support_each_other() -> None:
     run = Run(directed=True)
     run.step(inserts([*path(4), (4, 5), (5, 4)], 6))
-    run.words[4], run.words[5] = word(7, 5), word(8, 4)
+    run.column[4], run.column[5] = word(7, 5), word(8, 4)
     assert "forest" in {violation.rule for violation in run.program.audit(run.graph)}
 
 

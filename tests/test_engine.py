@@ -576,6 +576,7 @@ def compiled() -> dict[str, int]:
         "pagerank_kernels",
         "ppr_kernels",
         "sspaths_kernels",
+        "sspaths_recount",
         "walk_kernels",
         "walk_pulls",
     )

@@ -11,7 +11,6 @@ import networkx as nx
 import numpy as np
 import pytest
 from histories import (
-    EdgeSet,
     Epoch,
     History,
     deletes,
@@ -27,6 +26,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import best_values
+from path_runs import PathRun, epochs_of
 
 from graphtide.compute import path_form, path_loss, path_search
 from graphtide.compute import path_program as module
@@ -34,10 +34,10 @@ from graphtide.compute.bfs import BFS
 from graphtide.compute.path_form import Functors
 from graphtide.compute.path_kernels import UNREACHED
 from graphtide.compute.path_program import PathProgram
-from graphtide.compute.program import Published, Refresh
+from graphtide.compute.program import Published
 from graphtide.compute.sssp import SSSP
 from graphtide.compute.sswp import SSWP
-from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices
+from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
 
@@ -138,73 +138,27 @@ weighted_cases = pytest.mark.parametrize("name", ["sssp", "sswp", "fading"])
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 
 
-class Run:
-    """A weighted graph and a program on it, moved epoch by epoch."""
+class Run(PathRun):
+    """A program on a weighted graph, moved epoch by epoch."""
 
     def __init__(self, name: str, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
         self.case = CASES[name]
-        self.sources = sources
-        self.graph = Graph(directed=directed, weighted=True)
-        self.edges = EdgeSet(directed=directed)
-        self.program = self.case.make("kept", sources)
-        self.fresh = self.case.make("fresh", sources)
-        self.program.bind(self._bound())
-        self.program.start(self.graph)
-
-    def step(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch and check that exactly what changed is reported."""
-        change = self.graph.apply(epoch.batch(weighted=True), epoch.n_vertices)
-        self.edges.apply(epoch)
-        before = self.words.copy()
-        self.program.bind(self._bound())
-        refresh = self.program.refresh(self.graph, change)
-        if refresh.started_over:
-            assert refresh.changed == {"word": None}
-        else:
-            differs = set(np.flatnonzero(self.words[: before.size] != before).tolist())
-            differs |= set(range(before.size, self.words.size))
-            reported = refresh.changed.get("word")
-            assert sorted([] if reported is None else reported.tolist()) == sorted(differs)
-        return refresh
-
-    @property
-    def words(self) -> np.ndarray:
-        return self.program.state()["word"]
+        super().__init__(self.case.make, directed, sources, weighted=True)
 
     @property
     def bits(self) -> list[int]:
-        bits: list[int] = (self.words >> np.uint64(32)).tolist()
-        return bits
+        return self.results(self.program)
 
-    def check(self) -> None:
-        """Equal to a fresh start bit for bit, and proven by the audit."""
-        self.fresh.bind(self._bound())
-        self.fresh.start(self.graph)
-        assert self.bits == (self.fresh.state()["word"] >> np.uint64(32)).tolist()
-        assert self.program.audit(self.graph) == []
-        assert self.fresh.audit(self.graph) == []
-
-    def check_against_oracle(self) -> None:
-        n = self.edges.n_vertices
-        known = [s for s in self.sources if s < n]
-        case = self.case
-        expected = best_values(self.edges.arcs(), n, known, case.at_source, case.gather, case.better)
-        assert self.bits == [int(NO_VERTEX) if x is None else int(x.view(np.uint32)) for x in expected]
+    def expected(self) -> list[int]:
+        case, arcs, n = self.case, self.edges.arcs(), self.edges.n_vertices
+        best = best_values(arcs, n, self.known_sources(), case.at_source, case.gather, case.better)
+        return [int(NO_VERTEX) if value is None else int(value.view(np.uint32)) for value in best]
 
     def values(self) -> list[float | None]:
         published = Published(self.program.columns(), {}, self.graph.n_vertices)
         answer = type(self.program).read(published, np.arange(self.graph.n_vertices, dtype=np.uint32))
         pairs = zip(answer.values.tolist(), answer.null.tolist(), strict=True)
         return [None if null else value for value, null in pairs]
-
-    def _bound(self) -> Vertices:
-        return np.array([s if s < self.graph.n_vertices else NO_VERTEX for s in self.sources], np.uint32)
-
-
-def epochs_of(history: History, run: Run) -> Iterator[Refresh]:
-    for epoch in history.epochs:
-        yield run.step(epoch)
-        run.check()
 
 
 # -- histories ------------------------------------------------------------------------------------------------
@@ -574,13 +528,13 @@ def test_work_is_in_proportion_to_the_change(
 
     monkeypatch.setattr(run.program, "_mend", mend)
     for epoch in history.epochs[1:]:
-        before, invalidated = run.words.copy(), np.empty(0, np.uint32)
+        before, invalidated = run.column.copy(), np.empty(0, np.uint32)
         rows_before = run.graph.out_rows().degrees[: before.size].astype(np.int64)
         rows_before += run.graph.in_rows().degrees[: before.size]
         refresh = run.step(epoch)
         rows = run.graph.out_rows().degrees[: before.size].astype(np.int64)
         rows += run.graph.in_rows().degrees[: before.size]
-        touched = np.union1d(invalidated, np.flatnonzero(run.words != before)).astype(np.int64)
+        touched = np.union1d(invalidated, np.flatnonzero(run.column != before)).astype(np.int64)
         allowed = 4 * (len(epoch) + int(np.maximum(rows, rows_before)[touched].sum())) + 1000
         assert refresh.edges_read <= allowed
         assert set(invalidated.tolist()) <= descendants_of_lost(run, epoch, before)
@@ -652,7 +606,7 @@ def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str
     run = Run("sssp", directed=True)
     run.step(weighted([(0, 1, 1.0), (1, 2, 2.0), (4, 5, 0.0), (5, 4, 0.0)], 6))
     assert run.program.audit(run.graph) == []
-    run.words[vertex] = value
+    run.column[vertex] = value
     found = {violation.rule: violation for violation in run.program.audit(run.graph)}
     assert rule in found
     assert vertex in found[rule].vertices
@@ -661,7 +615,7 @@ def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str
 def test_the_audit_finds_values_that_support_each_other() -> None:
     run = Run("sssp", directed=True)
     run.step(weighted([(0, 1, 1.0), (4, 5, 0.0), (5, 4, 0.0)], 6))
-    run.words[4], run.words[5] = word(7, 5), word(7, 4)
+    run.column[4], run.column[5] = word(7, 5), word(7, 4)
     assert [violation.rule for violation in run.program.audit(run.graph)] == ["forest"]
 
 
@@ -673,7 +627,7 @@ def test_slices_of_the_audit_are_the_whole(name: str) -> None:
         run.step(epoch)
     n = run.graph.n_vertices
     rng = np.random.default_rng(1)
-    run.words[rng.integers(0, n, 40)] ^= np.uint64(1) << rng.integers(32, 63, 40).astype(np.uint64)
+    run.column[rng.integers(0, n, 40)] ^= np.uint64(1) << rng.integers(32, 63, 40).astype(np.uint64)
     whole, edges = run.program.audit_slice(run.graph, 0, n)
     cuts = [0, 1, n // 3, n // 3, n - 5, n]
     parts = [run.program.audit_slice(run.graph, a, b) for a, b in itertools.pairwise(cuts)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from typing import ClassVar
 
 import networkx as nx
 import numpy as np
 import pytest
 from histories import (
-    EdgeSet,
     Epoch,
     History,
     deletes,
@@ -22,14 +22,14 @@ from histories import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from path_runs import PathRun, epochs_of
 
 from graphtide.compute import sspaths
 from graphtide.compute.bfs import BFS
-from graphtide.compute.program import Published, Refresh
+from graphtide.compute.program import Program, Published
 from graphtide.compute.sspaths import SSPaths
 from graphtide.compute.sspaths_kernels import LIMIT
-from graphtide.gpma.edges import NO_VERTEX, Vertices
-from graphtide.partition.graph import Graph
+from graphtide.gpma.edges import NO_VERTEX
 
 
 def count_naively(n: int, arcs: Iterable[tuple[int, int]], sources: Iterable[int]) -> list[int]:
@@ -51,68 +51,29 @@ def count_naively(n: int, arcs: Iterable[tuple[int, int]], sources: Iterable[int
     return [paths.get(v, 0) for v in range(n)]
 
 
-class Run:
-    """A graph and the counts on it, moved epoch by epoch."""
+class Run(PathRun):
+    """Counts, moved epoch by epoch."""
+
+    name: ClassVar[str] = "count"
 
     def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
-        self.graph = Graph(directed=directed, weighted=False)
-        self.edges = EdgeSet(directed=directed)
-        self.sources = sources
-        self.program = SSPaths("paths", sources)
-        self.fresh = SSPaths("fresh", sources)
-        for program in (self.program, self.fresh):
-            program.bind(self._bound())
-        self.program.start(self.graph)
+        super().__init__(SSPaths, directed, sources)
 
-    def step(self, epoch: Epoch) -> Refresh:
-        """Apply an epoch and check that exactly what changed is reported."""
-        before = self.counts.copy()
-        change = self.graph.apply(epoch.batch(), epoch.n_vertices)
-        self.edges.apply(epoch)
-        self.program.bind(self._bound())
-        refresh = self.program.refresh(self.graph, change)
-        if "count" not in refresh.changed or refresh.changed["count"] is not None:
-            differs = set(np.flatnonzero(self.counts[: before.size] != before).tolist())
-            differs |= set(range(before.size, self.counts.size))
-            listed = refresh.changed.get("count", np.empty(0))
-            assert listed is not None and sorted(listed.tolist()) == sorted(differs)
-        return refresh
+    def results(self, program: Program) -> list[float]:
+        counts: list[float] = program.state()["count"].tolist()
+        return counts
 
-    @property
-    def counts(self) -> np.ndarray:
-        return self.program.columns()["count"][: self.graph.n_vertices]
-
-    def check(self) -> None:
-        """Against a fresh run, and both audits."""
-        self.fresh.bind(self._bound())
-        self.fresh.start(self.graph)
-        fresh = self.fresh.columns()["count"][: self.graph.n_vertices]
-        np.testing.assert_array_equal(self.counts, fresh)
-        assert self.program.scalars() == self.fresh.scalars()
-        assert self.program.audit(self.graph) == []
-        assert self.fresh.audit(self.graph) == []
-
-    def check_against_oracle(self) -> None:
+    def expected(self) -> list[float]:
         arcs = ((u, v) for u, v, _ in self.edges.arcs())
-        expected = count_naively(self.edges.n_vertices, arcs, self.sources)
-        assert self.counts.tolist() == [float(min(paths, 2**53)) for paths in expected]
-
-    def _bound(self) -> Vertices:
-        n = self.graph.n_vertices
-        return np.array([s if s < n else NO_VERTEX for s in self.sources], np.uint32)
-
-
-def played(history: History, run: Run) -> Iterator[Refresh]:
-    for epoch in history.epochs:
-        yield run.step(epoch)
-        run.check()
+        paths = count_naively(self.edges.n_vertices, arcs, self.sources)
+        return [float(min(count, 2**53)) for count in paths]
 
 
 @settings(deadline=None, max_examples=200)
 @given(small_histories(), st.sets(st.integers(0, 9), min_size=1, max_size=3))
 def test_any_history(history: History, sources: set[int]) -> None:
     run = Run(history.directed, tuple(sources))
-    for _ in played(history, run):
+    for _ in epochs_of(history, run):
         run.check_against_oracle()
 
 
@@ -120,7 +81,7 @@ def test_any_history(history: History, sources: set[int]) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories(seed: int, directed: bool) -> None:
     run = Run(directed)
-    for _ in played(random_history(seed, directed=directed), run):
+    for _ in epochs_of(random_history(seed, directed=directed), run):
         run.check_against_oracle()
 
 
@@ -129,21 +90,21 @@ def test_long_histories(seed: int, directed: bool) -> None:
 def test_rmat_histories(seed: int, directed: bool) -> None:
     history = rmat_history(seed, directed=directed)
     run = Run(directed, (int(np.bincount(history.epochs[0].src).argmax()),))
-    for _ in played(history, run):
+    for _ in epochs_of(history, run):
         run.check_against_oracle()
 
 
 @pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
 def test_real_deletions(name: str, updates: int) -> None:
     run = Run(directed=False)
-    for k, _ in enumerate(played(real_history(name, directed=False, updates=updates), run)):
+    for k, _ in enumerate(epochs_of(real_history(name, directed=False, updates=updates), run)):
         if k % 16 == 0:
             run.check_against_oracle()
 
 
 def test_networkx_lists_as_many_paths() -> None:
     run = Run(directed=True)
-    for _ in played(random_history(3, directed=True), run):
+    for _ in epochs_of(random_history(3, directed=True), run):
         pass
     graph = nx.DiGraph((u, v) for u, v, _ in run.edges.arcs())
     graph.add_nodes_from(range(run.edges.n_vertices))
@@ -151,7 +112,7 @@ def test_networkx_lists_as_many_paths() -> None:
         len(list(nx.all_shortest_paths(graph, 0, v))) if nx.has_path(graph, 0, v) else 0
         for v in range(run.edges.n_vertices)
     ]
-    assert run.counts.tolist() == listed
+    assert run.column.tolist() == listed
 
 
 @settings(deadline=None, max_examples=60)
@@ -162,7 +123,7 @@ def test_rechunking_changes_nothing(history: History, seed: int) -> None:
         one.step(epoch)
     for epoch in history.rechunked(seed).epochs:
         other.step(epoch)
-    assert one.counts.tolist() == other.counts.tolist()
+    assert one.column.tolist() == other.column.tolist()
 
 
 def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +131,9 @@ def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     started_over = 0
     for seed in range(6):
         run = Run(seed % 2 == 0)
-        started_over += sum(refresh.started_over for refresh in played(random_history(seed, directed=True), run))
+        started_over += sum(
+            refresh.started_over for refresh in epochs_of(random_history(seed, directed=True), run)
+        )
     assert started_over > 5
 
 
@@ -181,7 +144,7 @@ def test_counting_everything_where_recounting_costs_more(directed: bool, monkeyp
     for seed in range(6):
         run = Run(directed)
         started_over += sum(
-            refresh.started_over for refresh in played(random_history(seed, directed=directed), run)
+            refresh.started_over for refresh in epochs_of(random_history(seed, directed=directed), run)
         )
         run.check_against_oracle()
     assert 20 < started_over < 200
@@ -202,9 +165,9 @@ def test_counts_stop_at_the_limit_and_say_so(directed: bool) -> None:
     run.step(inserts(ladder(60), 181))
     run.check()
     expected = [min(2.0**k, LIMIT) for k in range(61)]
-    assert run.counts[::3].tolist() == expected
+    assert run.column[::3].tolist() == expected
     run.check_against_oracle()
-    saturated = int((run.counts >= LIMIT).sum())
+    saturated = int((run.column >= LIMIT).sum())
     assert run.program.scalars() == {"saturated": saturated} and saturated == 3 * 7 + 1
     published = Published(run.program.columns(), run.program.scalars(), 181)
     answer = SSPaths.read(published, np.array([3 * 52, 3 * 53, 180], np.uint32))
@@ -222,14 +185,14 @@ def test_saturated_counts_come_down_again(directed: bool) -> None:
         run.step(deletes(cut[begin : begin + 3], 181))
         run.check()
         run.check_against_oracle()
-    assert run.counts[180] == 2.0**30 and run.program.scalars() == {"saturated": 0}
+    assert run.column[180] == 2.0**30 and run.program.scalars() == {"saturated": 0}
     run.step(inserts(cut, 181))
     run.check()
-    assert run.counts[180] == LIMIT
+    assert run.column[180] == LIMIT
     run.step(inserts([(0, 180)], 181))  # a shortcut: one path, and two ways round for those that are near
     run.check()
     run.check_against_oracle()
-    assert run.counts[180] == 1
+    assert run.column[180] == 1
 
 
 def test_an_odd_count_above_the_limit_is_not_rounded_to_an_even_one() -> None:
@@ -239,6 +202,26 @@ def test_an_odd_count_above_the_limit_is_not_rounded_to_an_even_one() -> None:
     run.step(inserts([*ladder(53), *extra, (159, 158), (157, 305), (158, 305)], 306))
     run.check()
     run.check_against_oracle()
+
+
+def layers(depth: int) -> list[tuple[int, int]]:
+    """0, then layers of three, each joined to all of the next: 3^k shortest paths to the k-th from 0 on."""
+    first = [(0, v) for v in (1, 2, 3)]
+    return [*first, *((3 * k + a, 3 * k + 3 + b) for k in range(depth - 1) for a in (1, 2, 3) for b in (1, 2, 3))]
+
+
+@settings(deadline=None, max_examples=150)
+@given(small_histories(vertices_max=15, epochs_max=6), st.integers(28, 33))
+def test_any_history_around_the_limit(history: History, first: int) -> None:
+    """3^33 is below 2^53 and 3^34 above: layers near these lose edges and get others; some leave, and saturate."""
+    n = 3 * 40 + 1
+    run = Run(history.directed)
+    run.step(inserts(layers(40), n))
+    at = np.uint32(3 * first + 1)
+    for epoch in history.epochs:
+        run.step(Epoch(epoch.src + at, epoch.dst + at, epoch.ops, epoch.weights, n))
+        run.check()
+        run.check_against_oracle()
 
 
 # -- work -----------------------------------------------------------------------------------------------------
@@ -263,17 +246,38 @@ def test_work_is_in_proportion_to_the_change() -> None:
     run.check()
 
 
+def test_hubs_are_pushed_and_pulled_on_all_threads() -> None:
+    """1 hands its paths on to hubs, which get more by 2, and with them all below. First the hubs have wide rows of
+    vertices below, then mostly of each other; what is read is the cheaper side."""
+    n, hubs, wide = 80_000, 300, 600
+    run = Run(directed=True)
+    below = [(3 + k, 3 + hubs + (k * wide + j) % 60_000) for k in range(hubs) for j in range(wide)]
+    run.step(inserts([(0, 1), (0, 2), *((1, 3 + k) for k in range(hubs)), *below], n))
+    run.check()
+    more = [(2, 3 + k) for k in range(hubs)]
+    pushed = run.step(inserts(more, n))
+    run.check()
+    assert pushed.edges_read == len(below) and pushed.active == hubs + 60_000
+    few = 3 + hubs + 10
+    run.step(deletes([(u, v) for u, v in below if v >= few], n))
+    run.step(inserts([(3 + k, 3 + j) for k in range(hubs) for j in range(hubs)], n))
+    run.check()
+    pulled = run.step(deletes(more, n))
+    run.check()
+    assert pulled.edges_read == sum(v < few for _, v in below) and pulled.active == hubs + 10
+
+
 # -- sources, reading, saving ---------------------------------------------------------------------------------
 
 
 def test_a_source_that_appears_later() -> None:
     run = Run(directed=True, sources=(3, 0))
     run.step(inserts([(0, 1), (0, 2), (1, 4), (2, 4)], 3 + 2))
-    assert run.counts.tolist() == [1, 1, 1, 1, 2]
+    assert run.column.tolist() == [1, 1, 1, 1, 2]
     run = Run(directed=True, sources=(5, 0))
     run.step(inserts([(0, 1), (0, 2), (1, 4), (2, 4)], 5))
     run.step(inserts([(5, 4)], 6))
-    assert run.counts.tolist() == [1, 1, 1, 0, 1, 1]
+    assert run.column.tolist() == [1, 1, 1, 0, 1, 1]
     run.check()
 
 
@@ -282,7 +286,7 @@ def test_a_source_that_is_one_no_longer() -> None:
     run.step(inserts([(0, 1), (1, 2), (3, 2)], 4))
     run.sources = (3,)
     run.step(inserts([], 4))
-    assert run.counts.tolist() == [0, 0, 1, 1]
+    assert run.column.tolist() == [0, 0, 1, 1]
     run.check()
 
 
@@ -290,18 +294,7 @@ def test_no_vertices_at_all() -> None:
     run = Run(directed=True)
     run.step(inserts([], 0))
     run.check()
-    assert run.counts.tolist() == []
-
-
-def test_stamps_run_out() -> None:
-    run = Run(directed=True)
-    run.step(inserts(ladder(3), 10))
-    run.program._run = 2**32 - 2
-    for _ in range(3):
-        run.step(deletes([(1, 3)], 10))
-        run.step(inserts([(1, 3)], 10))
-        run.check()
-    assert run.program._run < 10
+    assert run.column.tolist() == []
 
 
 def test_no_path_is_null() -> None:
@@ -343,7 +336,11 @@ def broken(vertex: int, column: str, value: float) -> set[str]:
     run = Run(directed=True)
     run.step(inserts([*ladder(3), (10, 11), (11, 10)], 12))
     assert run.program.audit(run.graph) == []
-    held = {"count": run.program._count, "level": run.program._level, "word": run.program._hops.columns()["word"]}
+    held = {
+        "count": run.program._counts.paths,
+        "level": run.program._counts.level,
+        "word": run.program._hops.columns()["word"],
+    }
     held[column][vertex] = value
     found = run.program.audit(run.graph)
     assert all(vertex in v.vertices or v.rule != "count" for v in found[:1])
@@ -381,8 +378,8 @@ def test_the_audit_finds_vertices_that_reach_each_other_only() -> None:
     word = run.program._hops.columns()["word"]
     for vertex, hops, parent in ((10, 7, 11), (11, 8, 10)):
         word[vertex] = hops << 32 | parent
-        run.program._level[vertex] = hops
-        run.program._count[vertex] = 1
+        run.program._counts.level[vertex] = hops
+        run.program._counts.paths[vertex] = 1
     found, _ = run.program.audit_slice(run.graph, 0, 12)
     assert "value" in {violation.rule for violation in found}
 
