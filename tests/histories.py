@@ -1,9 +1,9 @@
 """Histories of updates for tests: Hypothesis strategies over tiny graphs, and seeded generators for larger ones.
 
 A history is a list of epochs over dense vertices. It holds what breaks incremental algorithms: deletions
-that disconnect, edges that come back, weights that tie, vanish (zero) or absorb others (1e8), vertices that
-appear late and go isolated, several updates of one pair in one epoch, deletions of absent edges, self-loops; and,
-where they are asked for, vertices that are deleted and come back.
+that disconnect, edges that come back, weights that tie, vanish (zero), nearly do (subnormal) or absorb others
+(1e8), vertices that appear late and go isolated, several updates of one pair in one epoch, deletions of absent
+edges, self-loops; and, where they are asked for, vertices that are deleted and come back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from graphtide.gpma.edges import EdgeBatch, Op
 from graphtide.partition.existence import VertexOps
 
-WEIGHTS = (0.0, 0.5, 1.0, 1.0, 2.0, 1e8)
+WEIGHTS = (0.0, 1e-40, 0.5, 1.0, 1.0, 2.0, 1e8)
+"""Zero, a subnormal one, ties, and one that absorbs the others."""
 
 
 @dataclass(frozen=True)

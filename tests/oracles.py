@@ -1,7 +1,7 @@
 """What every kind of program must answer, by libraries that share no code with it.
 
 A snapshot is the graph as stored, between dense vertices. An oracle gives float64[n], ``UNREACHED`` where there
-is no value. ``ORACLES`` names those of each kind; ``close`` says how near an answer must be.
+is no value. ``ORACLES`` names those of each kind; ``assert_right`` says how near an answer must be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 UNREACHED = -1.0
 COUNTED_MAX = 2.0**53
 VERTICES_LISTED_MAX = 2_000
-"""Oracles that work in plain Python leave out larger graphs."""
+"""Oracles in plain Python that take long leave out larger graphs."""
 WIDTHS_MAX = 16
 """An oracle that takes a search for each width leaves out graphs that have more."""
 
@@ -63,6 +63,14 @@ class Snapshot:
     def _networkit(self, weights: Floats, *, weighted: bool) -> Any:
         ends = (self.src.astype(np.uint64), self.dst.astype(np.uint64))
         return networkit.GraphFromCoo((weights, ends), n=self.n, weighted=weighted, directed=True)
+
+    @cached_property
+    def heads(self) -> dict[int, list[tuple[int, np.float32]]]:
+        """By vertex, where its edges lead, and their weights."""
+        heads: dict[int, list[tuple[int, np.float32]]] = {}
+        for u, v, weight in zip(self.src.tolist(), self.dst.tolist(), self.weights, strict=True):
+            heads.setdefault(u, []).append((v, weight))
+        return heads
 
     def by_weight(self) -> Any:
         """The adjacency with weights; explicit zeros are edges of weight zero."""
@@ -122,6 +130,26 @@ def networkit_distances(state: Snapshot) -> Floats:
     return _networkit_distances(networkit.distance.Dijkstra(state.networkit_weighted, state.source, False))
 
 
+def listed_distances(state: Snapshot) -> Floats:
+    """Dijkstra's search with sums that are rounded to float32 at each edge, as they are defined."""
+    distances = _nothing(state)
+    if state.source is None:
+        return distances
+    nearest = {state.source: np.float32(0)}
+    queue = [(nearest[state.source], state.source)]
+    while queue:
+        distance, u = heapq.heappop(queue)
+        if distance > nearest[u]:
+            continue
+        distances[u] = distance
+        for v, weight in state.heads.get(u, ()):
+            further = distance + weight
+            if v not in nearest or further < nearest[v]:
+                nearest[v] = further
+                heapq.heappush(queue, (further, v))
+    return distances
+
+
 def scipy_widths(state: Snapshot) -> Floats | None:
     """By what is reached over edges that are at least so wide, for each width that there is."""
     if state.source is None:
@@ -145,16 +173,13 @@ def listed_widths(state: Snapshot) -> Floats | None:
     if state.n > VERTICES_LISTED_MAX:
         return None
     widths = _nothing(state)
-    heads: dict[int, list[tuple[int, float]]] = {}
-    for u, v, weight in zip(state.src.tolist(), state.dst.tolist(), state.weights.tolist(), strict=True):
-        heads.setdefault(u, []).append((v, weight))
     queue = [] if state.source is None else [(-np.inf, state.source)]
     while queue:
         width, u = heapq.heappop(queue)
         if widths[u] != UNREACHED:
             continue
         widths[u] = -width
-        for v, weight in heads.get(u, ()):
+        for v, weight in state.heads.get(u, ()):
             heapq.heappush(queue, (-min(-width, weight), v))
     return widths
 
@@ -166,6 +191,22 @@ def networkit_path_counts(state: Snapshot) -> Floats:
     search.run()
     counts = np.array([search.numberOfPaths(v) for v in range(state.n)])
     return np.where(counts == 0, UNREACHED, np.minimum(counts, COUNTED_MAX))
+
+
+def listed_path_counts(state: Snapshot) -> Floats:
+    """Level by level, in integers that know no limit."""
+    counts = _nothing(state)
+    level = {} if state.source is None else {state.source: 1}
+    while level:
+        for v, count in level.items():
+            counts[v] = min(count, COUNTED_MAX)
+        below: dict[int, int] = {}
+        for u, count in level.items():
+            for v, _ in state.heads.get(u, ()):
+                if counts[v] == UNREACHED:
+                    below[v] = below.get(v, 0) + count
+        level = below
+    return counts
 
 
 def _smallest_ids(state: Snapshot, part: npt.NDArray[np.int64]) -> Floats:
@@ -233,22 +274,33 @@ def igraph_personalised(state: Snapshot) -> Floats | None:
 
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "bfs": (scipy_hops, igraph_hops, networkit_hops),
-    "sssp": (scipy_distances, igraph_distances, networkit_distances),
+    "sssp": (listed_distances, scipy_distances, igraph_distances, networkit_distances),
     "sswp": (listed_widths, scipy_widths),
-    "sspaths": (networkit_path_counts,),
+    "sspaths": (listed_path_counts, networkit_path_counts),
     "components": (scipy_components, igraph_components, networkit_components),
     "pagerank": (scipy_pagerank, igraph_pagerank, networkit_pagerank),
     "ppr": (igraph_personalised, scipy_personalised),
 }
+IN_FLOAT64 = (scipy_distances, igraph_distances, networkit_distances)
+"""Oracles whose sums are of float64, where those of float32 are asked for."""
+
+
+def assert_right(kind: str, values: Floats, oracle: Oracle, state: Snapshot, tolerance: float) -> None:
+    """An answer against an oracle's, if that has one: bit for bit where the answer is exact."""
+    expected = oracle(state)
+    if expected is None:
+        return
+    if oracle in IN_FLOAT64:
+        np.testing.assert_allclose(values, expected, rtol=1e-5)
+    else:
+        assert_close(kind, values, expected, tolerance)
 
 
 def assert_close(kind: str, values: Floats, expected: Floats, tolerance: float) -> None:
-    """An answer against an oracle's, or against another answer that is as good."""
+    """An answer against another that is as good."""
     if kind == "pagerank":
         np.testing.assert_allclose(values, expected, rtol=tolerance)
     elif kind == "ppr":
         assert np.abs(values - expected).sum() <= tolerance
-    elif kind == "sssp":  # sums of float32 against sums of float64
-        np.testing.assert_allclose(values, expected, rtol=1e-5)
     else:
         np.testing.assert_array_equal(values, expected)
