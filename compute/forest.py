@@ -87,6 +87,7 @@ _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 @_jit
 def note_handle(forest, changes, h):  # type: ignore[no-untyped-def]
+    """Keep what handle h stood for before the run, before it is written for the first time."""
     if np.int64(changes.handle_stamp[h]) == changes.run:
         return
     changes.handle_stamp[h] = changes.run
@@ -99,6 +100,7 @@ def note_handle(forest, changes, h):  # type: ignore[no-untyped-def]
 
 @_jit
 def rename(forest, changes, v, h):  # type: ignore[no-untyped-def]
+    """Give v the handle h; the one that it had before the run is kept."""
     if np.int64(changes.vertex_stamp[v]) != changes.run:
         changes.vertex_stamp[v] = changes.run
         k = changes.counts[N_VERTICES]
@@ -110,6 +112,7 @@ def rename(forest, changes, v, h):  # type: ignore[no-untyped-def]
 
 @_jit
 def take_handle(forest, changes):  # type: ignore[no-untyped-def]
+    """A handle that names no tree, for the caller to fill: a free one, or else one that was never used."""
     counts = forest.counts
     if counts[N_FREE] > 0:
         counts[N_FREE] -= 1
@@ -125,6 +128,7 @@ def take_handle(forest, changes):  # type: ignore[no-untyped-def]
 
 @_jit
 def _free_handle(forest, h):  # type: ignore[no-untyped-def]
+    """Tree h is no more: its handle may be taken again."""
     forest.size[h] = 0
     forest.representative[h] = NONE
     forest.free[forest.counts[N_FREE]] = h

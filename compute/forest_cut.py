@@ -101,6 +101,7 @@ _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 @_inline
 def _new_piece(pieces, q, rest):  # type: ignore[no-untyped-def]
+    """Piece q, a group of its own, which has not begun to search."""
     pieces.group[q] = q
     pieces.rest[q] = rest
     pieces.first[q] = -1
@@ -114,11 +115,13 @@ def _new_piece(pieces, q, rest):  # type: ignore[no-untyped-def]
 
 @_jit
 def _set_mark(search, run, v, piece, visited):  # type: ignore[no-untyped-def]
+    """Write down that v belongs to this piece, and whether its search has reached v, for this run."""
     search.mark[v] = (np.uint64(run) << _HALF) | (np.uint64(piece) << _ONE) | np.uint64(visited)
 
 
 @_inline
 def _begin_row(pieces, q, rows):  # type: ignore[no-untyped-def]
+    """Stand at the begin of the row of the vertex at which piece q is."""
     x = pieces.at[q]
     left = np.int64(rows.degrees[x])
     pieces.left[q] = left
@@ -130,6 +133,7 @@ def _begin_row(pieces, q, rows):  # type: ignore[no-untyped-def]
 
 @_inline
 def _begin_search(search, pieces, out, run, q, v):  # type: ignore[no-untyped-def]
+    """Begin the search of piece q at its vertex v."""
     pieces.first[q] = v
     pieces.last[q] = v
     pieces.at[q] = v

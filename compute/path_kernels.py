@@ -173,15 +173,17 @@ def ask_for_place(rows, vertex):  # type: ignore[no-untyped-def]
 
 @template
 def ask_for_row(rows, vertex):  # type: ignore[no-untyped-def]
-    """Ask for the leaf in which the row of a vertex begins."""
+    """Ask for the leaf in which the row of a vertex begins, of up to 32 slots."""
     leaf = np.int64(rows.row_leaf[vertex])
-    prefetch(rows.counts, leaf)
     slot = leaf << rows.leaf_shift
-    for line in range(0, 1 << rows.leaf_shift, 8):
-        prefetch(rows.keys, slot + line)
+    prefetch(rows.counts, leaf)
+    prefetch(rows.keys, slot)
+    prefetch(rows.keys, slot + 8)
+    prefetch(rows.keys, slot + 16)
+    prefetch(rows.keys, slot + 24)
     if WEIGHTED:
-        for line in range(0, 1 << rows.leaf_shift, 16):
-            prefetch(rows.weights, slot + line)
+        prefetch(rows.weights, slot)
+        prefetch(rows.weights, slot + 16)
 
 
 @template
@@ -195,16 +197,17 @@ def ask_for_first_rows(word, rows, vertices, begin, end):  # type: ignore[no-unt
 
 
 @template
-def ask_for_rows(word, rows, vertices, k, n_vertices):  # type: ignore[no-untyped-def]
-    """Ask for rows that will be walked soon, where vertices[k] is walked now.
+def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
+    """Ask for rows that will be walked soon, where vertices[k] is walked now, the last being vertices[end - 1].
 
-    Rows are short and lie anywhere: that they are in cache in time makes walking them twice as fast.
+    Rows are short and lie anywhere: that they are in cache in time makes walking them twice as fast. Without
+    branches and loops, since around those an inlined function counts references to its arrays, in memory that
+    all threads share.
     """
-    if k + AHEAD < n_vertices:
-        vertex = np.int64(vertices[k + AHEAD])
-        ask_for_place(rows, vertex)
-        prefetch(word, vertex)
-        ask_for_row(rows, np.int64(vertices[k + AHEAD // 2]))
+    vertex = np.int64(vertices[min(k + AHEAD, end - 1)])
+    ask_for_place(rows, vertex)
+    prefetch(word, vertex)
+    ask_for_row(rows, np.int64(vertices[min(k + AHEAD // 2, end - 1)]))
 
 
 @template

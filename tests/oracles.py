@@ -24,8 +24,8 @@ from graphtide.daemon.verify import FinalGraph
 Floats = npt.NDArray[np.float64]
 UNREACHED = -1.0
 COUNTED_MAX = 2.0**53
-VERTICES_LISTED_MAX = 100_000
-"""Oracles that work in plain Python leave out larger graphs."""
+VERTICES_LISTED_MAX = 2_000
+"""Oracles in plain Python that take long leave out larger graphs."""
 WIDTHS_MAX = 16
 """An oracle that takes a search for each width leaves out graphs that have more."""
 
@@ -130,20 +130,23 @@ def networkit_distances(state: Snapshot) -> Floats:
     return _networkit_distances(networkit.distance.Dijkstra(state.networkit_weighted, state.source, False))
 
 
-def listed_distances(state: Snapshot) -> Floats | None:
+def listed_distances(state: Snapshot) -> Floats:
     """Dijkstra's search with sums that are rounded to float32 at each edge, as they are defined."""
-    if state.n > VERTICES_LISTED_MAX:
-        return None
     distances = _nothing(state)
-    queue = [] if state.source is None else [(np.float32(0), state.source)]
+    if state.source is None:
+        return distances
+    nearest = {state.source: np.float32(0)}
+    queue = [(nearest[state.source], state.source)]
     while queue:
         distance, u = heapq.heappop(queue)
-        if distances[u] != UNREACHED:
+        if distance > nearest[u]:
             continue
         distances[u] = distance
         for v, weight in state.heads.get(u, ()):
-            if distances[v] == UNREACHED:
-                heapq.heappush(queue, (distance + weight, v))
+            further = distance + weight
+            if v not in nearest or further < nearest[v]:
+                nearest[v] = further
+                heapq.heappush(queue, (further, v))
     return distances
 
 
@@ -190,10 +193,8 @@ def networkit_path_counts(state: Snapshot) -> Floats:
     return np.where(counts == 0, UNREACHED, np.minimum(counts, COUNTED_MAX))
 
 
-def listed_path_counts(state: Snapshot) -> Floats | None:
+def listed_path_counts(state: Snapshot) -> Floats:
     """Level by level, in integers that know no limit."""
-    if state.n > VERTICES_LISTED_MAX:
-        return None
     counts = _nothing(state)
     level = {} if state.source is None else {state.source: 1}
     while level:
