@@ -486,20 +486,13 @@ class PageRank(RandomWalk):
         if system is self._first:
             self._passed = 0.0
             if ROUNDOFF * pulls.rounded_max > self._reserve / 2:
-                self._weigh_rounding(graph)
+                # Too much for hubs alone: in multiples of the weights it is less.
+                self._passed = pulls.weighed_max
+                system.sums[ROUNDED] = 0
         system.moved[:] = _ALL
         self._unseen = self._n + 1
         work[EDGES] += self._pulls.edges
         work[PASSES] += 1
-
-    def _weigh_rounding(self, graph: Graph) -> None:
-        """Take what the last pass rounded in multiples of the weights, which is less at hubs."""
-        first, n = self._first, self._n
-        exists = np.flatnonzero(first.weight[:n])
-        y, r, w = (column[exists] for column in (first.value, first.residual, first.weight))
-        each = (np.abs(y) + np.abs(r)) * (0.5 * graph.in_rows().degrees[exists] + 10) / w
-        self._passed = float(each.max(initial=0)) + self._pulls.hidden
-        first.sums[ROUNDED] = 0
 
     def _rounding_holds(self, graph: Graph, work: Work) -> bool:
         """Whether rounding is within what is reserved for it; if not, residuals have been computed anew."""
