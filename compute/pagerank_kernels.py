@@ -342,7 +342,16 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
         bits = moved[word]
         if bits == np.uint64(0):
             continue
-        for v in range(word << 6, (word + 1) << 6):
+        start = word << 6
+        # Few weights are off: all are asked at once, without branches.
+        some = False
+        for v in range(start, start + 64):
+            old = np.float64(weight[v])
+            target = max(1.0, value[v] / hub)
+            some |= (old > hysteresis * target) | ((target > hysteresis * old) & (old > 0.0))
+        if not some:
+            continue
+        for v in range(start, start + 64):
             old = np.float64(weight[v])
             target = max(1.0, value[v] / hub)
             off = old > hysteresis * target or target > hysteresis * old
