@@ -95,8 +95,10 @@ RATIO_STEP = 4.0
 # take in any case.
 SUM_ALLOWANCE = 1.25
 SUM_SHARE_MIN = 0.1
-# The first threshold of pushes, in multiples of the bound.
-LEVEL = 4.0
+# Where a pass is likely to follow, since what is due costs more than half of what pushes may, they begin at this
+# multiple of the bound: what is far over it, a pass would leave over. Else they begin at the bound: sweeps at
+# higher ones would save few pushes, and cost a look each.
+LEVEL = 8.0
 # Dense passes take over where pushing what is due costs more than this part of a pass: an edge of a push costs
 # about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
 # (Both are measured by ``benchmarks/walks.py``.)
@@ -414,9 +416,10 @@ class PageRank(RandomWalk):
         while True:
             if not anew:
                 pushes = work[PUSHES]
-                # A pass has counted what is over its limits already.
+                # A pass has counted what is over its limits already, and leaves nothing far over them.
                 costs = kernels.push_cost(*self._pulls.over) if shared else 0
-                if costs <= cost_max and self._push(graph, system, limits, level, cost_max, work):
+                first = 1.0 if shared else level
+                if costs <= cost_max and self._push(graph, system, limits, first, cost_max, work):
                     return
                 if shared and work[PUSHES] > pushes:
                     shared = False
@@ -437,6 +440,8 @@ class PageRank(RandomWalk):
         capacity = system.value.size
         costs = np.empty(-(-capacity // STRETCH), np.int64)
         kernels.look(rows, limits, 0, capacity, system, costs)
+        if 2 * costs.sum() <= cost_max:
+            level = 1.0
         while True:
             outcome, level, cut = kernels.solve(
                 rows, limits, level, self.damping, cost_max, self._push_alone, costs, system, self._outbox, work
@@ -461,10 +466,13 @@ class PageRank(RandomWalk):
         if self._outbox.sent.size != capacity:
             self._outbox = Outbox(np.zeros(capacity), np.zeros(capacity // BLOCK, np.uint8))
         outbox = self._outbox
+        due = costs.sum()
         sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
 
         def sweep(begin: int, end: int, part: int) -> None:
-            kernels.sweep(rows, limits, level, self.damping, begin, end, system, outbox, sums[part], works[part])
+            kernels.sweep(
+                rows, limits, level, self.damping, due, begin, end, system, outbox, sums[part], works[part]
+            )
 
         def finish(begin: int, end: int, part: int) -> None:
             kernels.deliver(limits, begin, end, system, outbox, sums[part])

@@ -5,7 +5,7 @@ both, M value = rhs - residual. Columns have a padded capacity, so that flags co
 hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
-Whoever puts a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
+Whoever may put a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
 weights are at least 1, a push compares with the limits alone and touches one residual and one byte. Outside a
 solve no residual in an unflagged block is over its limits.
 """
@@ -136,12 +136,15 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
 
 
 @_jit
-def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
+def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
     """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
 
     Of vertices ``begin`` to ``end`` - 1, multiples of ``STRETCH`` or the capacity: two threads may sweep two parts
     at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
     of being pushed, so that their rows are on the way from memory by then.
+
+    ``due``: what ``look`` has found pushing to cost. A sweep of more than an edge a vertex flags every block that
+    it reaches: to look at those again costs less than a comparison at each edge.
 
     Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
     twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
@@ -168,6 +171,7 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
     moved_by = 0.0
     rounded = 0.0
     size_max = system.sums[SIZE]
+    wide = due > value.size
     first = np.uint64(begin)
     last = np.uint64(end - 1)
     ring = np.empty(_RING, np.int64)
@@ -245,7 +249,10 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
                     residual[u] = r
                     size_by += abs(r) - abs(before)
                     rounded += abs(r)
-                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
+                    if wide:
+                        flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    else:
+                        flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
                 remaining -= stop - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
@@ -319,7 +326,7 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
                 before += costs[cut]
                 cut += 1
             return DIVIDE, level, cut * STRETCH
-        sweep(rows, limits, level, damping, np.int64(0), capacity, system, outbox, system.sums, work)
+        sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
         look(rows, limits, np.int64(0), capacity, system, costs)
 
