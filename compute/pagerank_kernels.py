@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
-from .walk_kernels import row_start
+from .walk_kernels import ask_for_leaf, row_start
 from .walk_pulls import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
@@ -77,6 +77,9 @@ STRETCH = 64 * BLOCK
 _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
+# In a row of more edges than this it looks so many leaves ahead.
+_LONG = 64
+_LEAVES_AHEAD = 3
 
 # Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
 PUSH_EDGES = 48
@@ -205,8 +208,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
         if head + _ROWS_AHEAD < tail:
             leaf = np.int64(row_leaf[ring[(head + _ROWS_AHEAD) & (_RING - 1)]])
             prefetch(counts, leaf)
-            for line in range(4):
-                prefetch(keys, (leaf << leaf_shift) + (line << 3))
+            ask_for_leaf(keys, leaf, leaf_shift)
         v = ring[head & (_RING - 1)]
         head += 1
         x = residual[v]
@@ -225,6 +227,8 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
             leaf, slot = row_start(rows, v)
             while remaining > 0:
                 stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
+                if remaining > _LONG:
+                    ask_for_leaf(keys, leaf + _LEAVES_AHEAD, leaf_shift)
                 own = slot
                 own_end = stop
                 if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:

@@ -40,7 +40,7 @@ import numpy.typing as npt
 from ..gpma.rows import LOW, RowView
 from ..gpma.threads import Pair
 from .atomics import fetch_add
-from .walk_kernels import row_start
+from .walk_kernels import ask_for_leaf, row_start
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -55,6 +55,9 @@ CHUNKS = 32
 _GRAIN = 128
 # Fewer in-edges than this are left to one thread.
 _ALONE = 1 << 16
+
+# A pass has keys fetched so many leaves ahead.
+_AHEAD = 8
 
 # Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, of the
 # vertices over their limits and their out-edges, of the sizes of negative values; and the largest rounding, the
@@ -180,6 +183,7 @@ def _pull(  # type: ignore[no-untyped-def]
                     leaf += 1
                     slot = leaf << leaf_shift
                     leaf_end = slot + np.int64(counts[leaf])
+                    ask_for_leaf(keys, leaf + _AHEAD, leaf_shift)
             y = (value[v] + residual[v]) * factor
             r = np.float64(rhs[v]) + (even + odd) * factor - y
             value[v] = y
