@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 import numpy.typing as npt
+from numba.extending import register_jitable
 
 from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
@@ -96,9 +97,9 @@ def flag(vertices, count, flags):  # type: ignore[no-untyped-def]
         flags[vertices[i] >> np.uint32(BLOCK_SHIFT)] = np.uint8(1)
 
 
-@_jit
-def push_cost(vertices, edges):  # type: ignore[no-untyped-def]
-    """What pushing vertices with so many out-edges costs, in edges."""
+@register_jitable
+def push_cost(vertices: int | np.int64, edges: int | np.int64) -> int | np.int64:
+    """What pushing vertices with so many out-edges costs, in edges; for kernels, and as it is for others."""
     return edges + PUSH_EDGES * vertices
 
 
