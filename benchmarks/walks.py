@@ -194,7 +194,7 @@ def _sweep_s(graph: Graph, chosen: npt.NDArray[np.int64]) -> float:
         system.flags[chosen >> BLOCK_SHIFT] = 1
 
     def sweep() -> None:
-        pagerank_kernels.sweep(rows, limits, 1.0, 0.85, 0, capacity, system, none, system.sums, work)
+        pagerank_kernels.sweep(rows, limits, 1.0, 0.85, 0, 0, capacity, system, none, system.sums, work)
 
     return _least(sweep, prepare)
 

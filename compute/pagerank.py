@@ -4,7 +4,7 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order, the threshold falling), many by dense passes over all in-edges on two
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two
 threads (``walk_pulls.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
@@ -95,8 +95,10 @@ RATIO_STEP = 4.0
 # take in any case.
 SUM_ALLOWANCE = 1.25
 SUM_SHARE_MIN = 0.1
-# The first threshold of pushes, in multiples of the bound.
-LEVEL = 4.0
+# Where a pass is likely to follow, since what is due costs more than half of what pushes may, they begin at this
+# multiple of the bound: what is far over it, a pass would leave over. Else they begin at the bound: sweeps at
+# higher ones would save few pushes, and cost a look each.
+LEVEL = 8.0
 # Dense passes take over where pushing what is due costs more than this part of a pass: an edge of a push costs
 # about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
 # (Both are measured by ``benchmarks/walks.py``.)
@@ -413,9 +415,10 @@ class PageRank(RandomWalk):
         while True:
             if not anew:
                 pushes = work[PUSHES]
-                # A pass has counted what is over its limits already.
+                # A pass has counted what is over its limits already, and leaves nothing far over them.
                 costs = kernels.push_cost(*self._pulls.over) if shared else 0
-                if costs <= cost_max and self._push(graph, system, limits, level, cost_max, work):
+                first = 1.0 if shared else level
+                if costs <= cost_max and self._push(graph, system, limits, first, cost_max, work):
                     return
                 if shared and work[PUSHES] > pushes:
                     shared = False
@@ -436,6 +439,8 @@ class PageRank(RandomWalk):
         capacity = system.value.size
         costs = np.empty(-(-capacity // STRETCH), np.int64)
         kernels.look(rows, limits, 0, capacity, system, costs)
+        if 2 * costs.sum() <= cost_max:
+            level = 1.0
         while True:
             outcome, level, cut = kernels.solve(
                 rows, limits, level, self.damping, cost_max, self._push_alone, costs, system, self._outbox, work
@@ -460,10 +465,13 @@ class PageRank(RandomWalk):
         if self._outbox.sent.size != capacity:
             self._outbox = Outbox(np.zeros(capacity), np.zeros(capacity // BLOCK, np.uint8))
         outbox = self._outbox
+        due = costs.sum()
         sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
 
         def sweep(begin: int, end: int, part: int) -> None:
-            kernels.sweep(rows, limits, level, self.damping, begin, end, system, outbox, sums[part], works[part])
+            kernels.sweep(
+                rows, limits, level, self.damping, due, begin, end, system, outbox, sums[part], works[part]
+            )
 
         def finish(begin: int, end: int, part: int) -> None:
             kernels.deliver(limits, begin, end, system, outbox, sums[part])
@@ -485,20 +493,13 @@ class PageRank(RandomWalk):
         if system is self._first:
             self._passed = 0.0
             if ROUNDOFF * pulls.rounded_max > self._reserve / 2:
-                self._weigh_rounding(graph)
+                # Too much for hubs alone: in multiples of the weights it is less.
+                self._passed = pulls.weighed_max
+                system.sums[ROUNDED] = 0
         system.moved[:] = _ALL
         self._unseen = self._n + 1
         work[EDGES] += self._pulls.edges
         work[PASSES] += 1
-
-    def _weigh_rounding(self, graph: Graph) -> None:
-        """Take what the last pass rounded in multiples of the weights, which is less at hubs."""
-        first, n = self._first, self._n
-        exists = np.flatnonzero(first.weight[:n])
-        y, r, w = (column[exists] for column in (first.value, first.residual, first.weight))
-        each = (np.abs(y) + np.abs(r)) * (0.5 * graph.in_rows().degrees[exists] + 10) / w
-        self._passed = float(each.max(initial=0)) + self._pulls.hidden
-        first.sums[ROUNDED] = 0
 
     def _rounding_holds(self, graph: Graph, work: Work) -> bool:
         """Whether rounding is within what is reserved for it; if not, residuals have been computed anew."""

@@ -5,7 +5,7 @@ both, M value = rhs - residual. Columns have a padded capacity, so that flags co
 hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
-Whoever puts a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
+Whoever may put a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
 weights are at least 1, a push compares with the limits alone and touches one residual and one byte. Outside a
 solve no residual in an unflagged block is over its limits.
 """
@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 import numpy.typing as npt
+from numba.extending import register_jitable
 
 from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
-from .walk_kernels import row_start
+from .walk_kernels import ask_for_leaf, row_start
 from .walk_pulls import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
@@ -77,6 +78,9 @@ STRETCH = 64 * BLOCK
 _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
+# In a row of more edges than this it looks so many leaves ahead.
+_LONG = 64
+_LEAVES_AHEAD = 3
 
 # Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
 PUSH_EDGES = 48
@@ -93,9 +97,9 @@ def flag(vertices, count, flags):  # type: ignore[no-untyped-def]
         flags[vertices[i] >> np.uint32(BLOCK_SHIFT)] = np.uint8(1)
 
 
-@_jit
-def push_cost(vertices, edges):  # type: ignore[no-untyped-def]
-    """What pushing vertices with so many out-edges costs, in edges."""
+@register_jitable
+def push_cost(vertices: int | np.int64, edges: int | np.int64) -> int | np.int64:
+    """What pushing vertices with so many out-edges costs, in edges; for kernels, and as it is for others."""
     return edges + PUSH_EDGES * vertices
 
 
@@ -136,12 +140,15 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
 
 
 @_jit
-def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
+def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
     """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
 
     Of vertices ``begin`` to ``end`` - 1, multiples of ``STRETCH`` or the capacity: two threads may sweep two parts
     at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
     of being pushed, so that their rows are on the way from memory by then.
+
+    ``due``: what ``look`` has found pushing to cost. A sweep of more than an edge a vertex flags every block that
+    it reaches: to look at those again costs less than a comparison at each edge.
 
     Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
     twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
@@ -168,6 +175,7 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
     moved_by = 0.0
     rounded = 0.0
     size_max = system.sums[SIZE]
+    wide = due > value.size
     first = np.uint64(begin)
     last = np.uint64(end - 1)
     ring = np.empty(_RING, np.int64)
@@ -201,8 +209,7 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
         if head + _ROWS_AHEAD < tail:
             leaf = np.int64(row_leaf[ring[(head + _ROWS_AHEAD) & (_RING - 1)]])
             prefetch(counts, leaf)
-            for line in range(4):
-                prefetch(keys, (leaf << leaf_shift) + (line << 3))
+            ask_for_leaf(keys, leaf, leaf_shift)
         v = ring[head & (_RING - 1)]
         head += 1
         x = residual[v]
@@ -221,6 +228,8 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
             leaf, slot = row_start(rows, v)
             while remaining > 0:
                 stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
+                if remaining > _LONG:
+                    ask_for_leaf(keys, leaf + _LEAVES_AHEAD, leaf_shift)
                 own = slot
                 own_end = stop
                 if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:
@@ -245,7 +254,10 @@ def sweep(rows, limits, level, damping, begin, end, system, outbox, sums, work):
                     residual[u] = r
                     size_by += abs(r) - abs(before)
                     rounded += abs(r)
-                    flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
+                    if wide:
+                        flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    else:
+                        flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
                 remaining -= stop - slot
                 leaf += np.int64(1)
                 slot = leaf << leaf_shift
@@ -319,7 +331,7 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
                 before += costs[cut]
                 cut += 1
             return DIVIDE, level, cut * STRETCH
-        sweep(rows, limits, level, damping, np.int64(0), capacity, system, outbox, system.sums, work)
+        sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
         level = max(1.0, 0.5 * level)
         look(rows, limits, np.int64(0), capacity, system, costs)
 
@@ -342,7 +354,16 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
         bits = moved[word]
         if bits == np.uint64(0):
             continue
-        for v in range(word << 6, (word + 1) << 6):
+        start = word << 6
+        # Few weights are off: all are asked at once, without branches.
+        some = False
+        for v in range(start, start + 64):
+            old = np.float64(weight[v])
+            target = max(1.0, value[v] / hub)
+            some |= (old > hysteresis * target) | ((target > hysteresis * old) & (old > 0.0))
+        if not some:
+            continue
+        for v in range(start, start + 64):
             old = np.float64(weight[v])
             target = max(1.0, value[v] / hub)
             off = old > hysteresis * target or target > hysteresis * old

@@ -20,6 +20,7 @@ _HELPERS: tuple[Callable[..., Any], ...] = (
     path_kernels.offer,
     path_kernels.precedes,
     path_kernels.improves,
+    path_kernels.write,
     path_kernels.heap_push,
     path_kernels.heap_sink,
     path_kernels.ask_for_place,

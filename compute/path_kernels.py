@@ -55,7 +55,7 @@ push: Any = None
 class Log(NamedTuple):
     """The vertices whose word was written since the run began, each once, with the word before.
 
-    ``listed`` uint8[cap] (1: listed), ``vertices`` uint32[cap], ``old`` uint64[cap], ``counted`` int64[1].
+    ``listed`` uint8[cap] (1: listed), ``vertices`` uint32[cap + 1], ``old`` uint64[cap + 1], ``counted`` int64[1].
     """
 
     listed: npt.NDArray[np.uint8]
@@ -124,15 +124,17 @@ def improves(bits, head):  # type: ignore[no-untyped-def]
 # -- the log ---------------------------------------------------------------------------------------------------
 
 
-@nb.njit(nogil=True, error_model="numpy")
+@template
 def write(word, log, v, value):  # type: ignore[no-untyped-def]
-    """Set a word, listing it in the log if this is its first change of the run."""
-    if log.listed[v] == 0:
-        log.listed[v] = 1
-        k = log.counted[0]
-        log.vertices[k] = v
-        log.old[k] = word[v]
-        log.counted[0] = k + 1
+    """Set a word, listing the vertex in the log if this is its first change of the run.
+
+    Without a branch, for the reason that ``ask_for_rows`` gives: what is listed already lies behind the end.
+    """
+    k = log.counted[0]
+    log.vertices[k] = v
+    log.old[k] = word[v]
+    log.counted[0] = k + 1 - log.listed[v]
+    log.listed[v] = 1
     word[v] = value
 
 

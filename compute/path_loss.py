@@ -32,7 +32,7 @@ import numpy.typing as npt
 from ..gpma.edges import Keys, Vertices
 from ..gpma.rows import first_slot
 from .atomics import fetch_add
-from .path_kernels import LOST, PARENT, UNREACHED, write
+from .path_kernels import LOST, PARENT, UNREACHED
 from .vertex_program import template
 
 _HALF = np.uint64(32)
@@ -55,6 +55,7 @@ WEIGHTED = False
 offer: Any = None
 improves: Any = None
 precedes: Any = None
+write: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
 ask_for_words: Any = None

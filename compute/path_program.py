@@ -377,8 +377,8 @@ class PathProgram(Program):
             log = self._log
             self._log = log._replace(
                 listed=grown(log.listed, word.size, 0),
-                vertices=grown(log.vertices, word.size),
-                old=grown(log.old, word.size),
+                vertices=grown(log.vertices, word.size + 1),
+                old=grown(log.old, word.size + 1),
             )
             self._word = word
         self._word[self._n : n_vertices] = UNREACHED

@@ -11,8 +11,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
-from .walk_kernels import row_start
+from .walk_kernels import ask_for_leaf, row_start
 
 F64 = npt.NDArray[np.float64]
 U32 = npt.NDArray[np.uint32]
@@ -41,6 +42,10 @@ BALANCE_LEAST = 0.3
 
 # Starting a push costs as much as pushing along so many edges.
 PUSH_EDGES = 64
+
+# A vertex is asked for so many places before it is pushed, and its row so many.
+_AHEAD = 16
+_ROWS_AHEAD = 4
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -82,6 +87,13 @@ def _wait(v, marks, waiting, counts):  # type: ignore[no-untyped-def]
         at = counts[HEAD] + counts[N_WAITING]
         waiting[at if at < waiting.size else at - waiting.size] = np.uint32(v)
         counts[N_WAITING] += 1
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _upcoming(ahead, waiting, counts):  # type: ignore[no-untyped-def]
+    """The vertex that stands so many places behind the first that waits, or the last of all."""
+    at = counts[HEAD] + min(np.int64(ahead), counts[N_WAITING] - 1)
+    return np.int64(waiting[at if at < waiting.size else at - waiting.size])
 
 
 @_jit
@@ -143,6 +155,7 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
     """
     keys = rows.keys
     row_counts = rows.counts
+    row_leaf = rows.row_leaf
     degrees = rows.degrees
     leaf_shift = rows.leaf_shift
     value = walks.value
@@ -162,6 +175,15 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
     while enough and counts[N_WAITING] > 0 and size > size_max:
         work[ROUNDS] += 1
         for _ in range(counts[N_WAITING]):
+            v = _upcoming(_AHEAD, waiting, counts)
+            prefetch(residual, v)
+            prefetch(degrees, v)
+            prefetch(row_leaf, v)
+            v = _upcoming(_ROWS_AHEAD, waiting, counts)
+            if abs(residual[v]) > threshold * max(1, degrees[v]):
+                leaf = np.int64(row_leaf[v])
+                prefetch(row_counts, leaf)
+                ask_for_leaf(keys, leaf, leaf_shift)
             v = np.int64(waiting[counts[HEAD]])
             counts[HEAD] = counts[HEAD] + 1 if counts[HEAD] + 1 < waiting.size else 0
             counts[N_WAITING] -= 1

@@ -10,6 +10,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.intrinsics import prefetch
 from ..gpma.rows import LOW
 
 F64 = npt.NDArray[np.float64]
@@ -24,6 +25,10 @@ GROWN, SIZE, TOTAL, ROUNDED, SLIPPED = range(5)
 
 # The unit roundoff of float64: the result of an operation is off by at most this share of it.
 ROUNDOFF = 2.0**-53
+
+# Keys of one cache line, and lines of a leaf.
+_LINE = 8
+_LINES = 4
 
 _NO_ROW = np.int64(1) << np.int64(40)
 
@@ -44,6 +49,16 @@ def row_start(rows, u):  # type: ignore[no-untyped-def]
         if smaller < count:
             return leaf, slot + smaller
         leaf += np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def ask_for_leaf(keys, leaf, leaf_shift):  # type: ignore[no-untyped-def]
+    """Have the keys of a leaf fetched from memory.
+
+    Where leaves are read one after the other, too: their gaps keep the processor from doing so by itself.
+    """
+    for line in range(_LINES):
+        prefetch(keys, (leaf << leaf_shift) + line * _LINE)
 
 
 @_jit

@@ -21,7 +21,8 @@ sum by at least d a pass on every graph (Haveliwala and Kamvar, "The Second Eige
     (edges / 2 + 10) * (|y| + |r|) + what negative shares hide in the sum of the in-neighbours' shares:
 
 each share is off by four operations, their sums (of every second one) by one for each, and putting them together
-with y takes a few. ``Pulls`` gives the largest of these over all vertices, and bounds of their sum.
+with y takes a few. ``Pulls`` gives the largest of these over all vertices, as they are and in multiples of the
+weights, and bounds of their sum.
 
 Threads take chunks of about equal edges from a counter, so that a thread without a core of its own takes few.
 Sums are added up by chunk: results do not depend on the threads.
@@ -39,7 +40,7 @@ import numpy.typing as npt
 from ..gpma.rows import LOW, RowView
 from ..gpma.threads import Pair
 from .atomics import fetch_add
-from .walk_kernels import row_start
+from .walk_kernels import ask_for_leaf, row_start
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -55,11 +56,14 @@ _GRAIN = 128
 # Fewer in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
+# A pass has keys fetched so many leaves ahead.
+_AHEAD = 8
+
 # Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, of the
-# vertices over their limits and their out-edges, of the sizes of negative values; and the largest rounding and
-# the sum of all roundings, as the head of this file has them.
-_MASS, _PASSED_ON, _SIZE, _OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _ROUNDED = range(8)
-_COLUMNS = 8
+# vertices over their limits and their out-edges, of the sizes of negative values; and the largest rounding, the
+# largest in multiples of the weights and the sum of all roundings, as the head of this file has them.
+_MASS, _PASSED_ON, _SIZE, _OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _WEIGHED_MAX, _ROUNDED = range(9)
+_COLUMNS = 9
 
 
 class Estimate(NamedTuple):
@@ -149,6 +153,7 @@ def _pull(  # type: ignore[no-untyped-def]
         over_edges = np.int64(0)
         negative = 0.0
         rounded_max = 0.0
+        weighed_max = 0.0
         rounded_sum = 0.0
         flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
         v = begin
@@ -178,6 +183,7 @@ def _pull(  # type: ignore[no-untyped-def]
                     leaf += 1
                     slot = leaf << leaf_shift
                     leaf_end = slot + np.int64(counts[leaf])
+                    ask_for_leaf(keys, leaf + _AHEAD, leaf_shift)
             y = (value[v] + residual[v]) * factor
             r = np.float64(rhs[v]) + (even + odd) * factor - y
             value[v] = y
@@ -186,6 +192,7 @@ def _pull(  # type: ignore[no-untyped-def]
             negative -= min(y, 0.0)
             rounded = (abs(y) + abs(r)) * (0.5 * np.float64(degrees[v]) + 10.0)
             rounded_max = max(rounded_max, rounded)
+            weighed_max = max(weighed_max, rounded / max(1.0, np.float64(weight[v])))
             rounded_sum += rounded
             # Without branches: which vertices are over cannot be guessed.
             is_over = np.int64((r > above * weight[v]) | (r < below * weight[v]))
@@ -207,6 +214,7 @@ def _pull(  # type: ignore[no-untyped-def]
         sums[chunk, _OVER_EDGES] = over_edges
         sums[chunk, _NEGATIVE] = negative
         sums[chunk, _ROUNDED_MAX] = rounded_max
+        sums[chunk, _WEIGHED_MAX] = weighed_max
         sums[chunk, _ROUNDED] = rounded_sum
 
 
@@ -244,6 +252,11 @@ class Pulls:
     def rounded_max(self) -> float:
         """What a residual that the last pass left may be off by at most, in units of ``ROUNDOFF``."""
         return float(self._sums[:, _ROUNDED_MAX].max()) + self.hidden
+
+    @property
+    def weighed_max(self) -> float:
+        """The same in multiples of the weights, those under 1 taken for 1."""
+        return float(self._sums[:, _WEIGHED_MAX].max()) + self.hidden
 
     @property
     def rounded(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import networkx as nx
@@ -9,11 +10,22 @@ import numpy as np
 import pytest
 from histories import real_history
 from hypothesis import HealthCheck, given, settings
-from walks import SHAPES, WalkHistory, apply, matrix, new_graph, random_edges, solved, walk_histories
+from walks import (
+    SHAPES,
+    WalkHistory,
+    apply,
+    check_changed,
+    matrix,
+    new_graph,
+    random_edges,
+    rmat_epochs,
+    solved,
+    walk_histories,
+)
 
 from graphtide.compute import pagerank
 from graphtide.compute.pagerank import PageRank
-from graphtide.compute.pagerank_kernels import SIZE, STRETCH
+from graphtide.compute.pagerank_kernels import PUSH_EDGES, SIZE, STRETCH
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walk import parse_damping, parse_tolerance
 from graphtide.gpma.edges import Op
@@ -55,20 +67,6 @@ def check(program: PageRank, graph: Graph, report: Refresh) -> None:
     if graph.alive.any():
         assert error(program, graph) <= report.error_bound
         assert results(program, graph).sum() == pytest.approx(1, rel=1e-9)
-
-
-def check_changed(before: np.ndarray, program: PageRank, n: int, report: Refresh) -> None:
-    """Entries that were not reported are bit for bit those of before."""
-    after = program.columns()["estimate"][:n]
-    changed = report.changed.get("estimate", np.empty(0, np.uint32))
-    if changed is None:
-        return
-    assert np.unique(changed).size == changed.size
-    unreported = np.ones(n, bool)
-    unreported[changed] = False
-    assert not unreported[before.size :].any()
-    kept = np.flatnonzero(unreported)
-    assert np.array_equal(before[kept], after[kept])
 
 
 def residual(program: PageRank, graph: Graph) -> np.ndarray:
@@ -264,6 +262,24 @@ def test_one_edge_in_a_big_graph_reads_few_edges(graphs: list[Graph]) -> None:
         assert changed is not None
         assert 0 < changed.size <= report.active + 1 < n / 20
         assert report.edges_read < graph.n_arcs / 20
+
+
+@pytest.mark.parametrize("scale", [10, 13])
+def test_a_refresh_costs_no_more_than_solving_anew(scale: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From nothing, and from the estimates that there are: in edges read, pushes at their price."""
+    program, warm, cold = (PageRank(name) for name in ("refreshed", "warm", "cold"))
+    for graph, change in rmat_epochs(scale, (1, 10, 10, 100, 100, 1000, 1000, 10_000, 10_000)):
+        if not program.columns()["estimate"].any():
+            for each in (program, warm):
+                each.start(graph)
+            continue
+        reports = [program.refresh(graph, change)]
+        with monkeypatch.context() as patch:
+            patch.setattr(pagerank, "EDIT_SHARE", -math.inf)
+            reports.append(warm.refresh(graph, change))
+        reports.append(cold.start(graph))
+        costs = [report.edges_read + PUSH_EDGES * report.active for report in reports]
+        assert costs[0] <= min(costs[1:])
 
 
 def test_overwritten_absent_and_repeated_edges_change_nothing(graphs: list[Graph]) -> None:

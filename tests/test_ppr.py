@@ -15,15 +15,18 @@ from walks import (
     Edges,
     WalkHistory,
     apply,
+    check_changed,
     matrix,
     new_graph,
     random_edges,
+    rmat_epochs,
     solved,
     walk_histories,
 )
 
 from graphtide.compute import ppr
 from graphtide.compute.ppr import PersonalisedPageRank
+from graphtide.compute.ppr_kernels import PUSH_EDGES
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
@@ -79,17 +82,6 @@ def check(program: Walker, graph: Graph, report: Refresh) -> None:
     rhs[sources] = 1
     assert np.abs(values - solved(graph, rhs, program.damping)).sum() <= report.error_bound + 1e-12
     assert not values[~graph.alive].any()
-
-
-def check_changed(before: np.ndarray, program: Walker, n: int, report: Refresh) -> None:
-    """Entries that were not reported are bit for bit those of before."""
-    after = program.columns()["estimate"][:n]
-    changed = report.changed.get("estimate", np.empty(0, np.uint32))
-    if changed is None:
-        return
-    assert np.unique(changed).size == changed.size
-    kept = np.setdiff1d(np.arange(n), changed)
-    assert np.array_equal(np.r_[before, np.zeros(n - before.size)][kept], after[kept])
 
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -253,6 +245,18 @@ def test_work_stays_where_the_sources_reach(graphs: list[Graph]) -> None:
         changed = report.changed.get("estimate", np.empty(0, np.uint32))
         assert changed is not None and (changed < 100).all()
         assert report.edges_read < 20_000
+
+
+@pytest.mark.parametrize("scale", [10, 13])
+def test_a_refresh_costs_no_more_than_a_start(scale: int) -> None:
+    program, cold = Walker([0]), Walker([0])
+    for graph, change in rmat_epochs(scale, (1, 10, 10, 100, 100, 1000, 1000, 10_000, 10_000)):
+        if not program.columns()["estimate"].any():
+            program.begin(graph)
+            continue
+        reports = program.refresh(graph, change), cold.begin(graph)
+        costs = [report.edges_read + PUSH_EDGES * report.active for report in reports]
+        assert costs[0] <= costs[1]
 
 
 def started(graphs: list[Graph], n: int = 400) -> tuple[Walker, Graph]:

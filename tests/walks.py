@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +13,10 @@ import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 from hypothesis import strategies as st
 
-from graphtide.gpma.edges import EdgeBatch, Op, destinations, sources
+from graphtide.compute.program import Refresh
+from graphtide.compute.walk import RandomWalk
+from graphtide.daemon.generate import Churn
+from graphtide.gpma.edges import EdgeBatch, Op, destinations, pack, sources
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -72,6 +77,17 @@ def solved(graph: Graph, rhs: Floats, damping: float) -> Floats:
     return np.asarray(y / y.sum())
 
 
+def check_changed(before: np.ndarray, program: RandomWalk, n: int, report: Refresh) -> None:
+    """Entries that were not reported are bit for bit those of before."""
+    after = program.columns()["estimate"][:n]
+    changed = report.changed.get("estimate", np.empty(0, np.uint32))
+    if changed is None:
+        return
+    assert np.unique(changed).size == changed.size
+    kept = np.setdiff1d(np.arange(n), changed)
+    assert np.array_equal(np.r_[before, np.zeros(n - before.size)][kept], after[kept])
+
+
 def chain_below_a_hub(leaves: int, length: int) -> Edges:
     spokes = [(leaf, 0) for leaf in range(1, leaves + 1)]
     first = leaves + 1
@@ -97,6 +113,15 @@ def random_edges(rng: np.random.Generator, n: int, m: int) -> Edges:
     src = (n * rng.random(m) ** 3).astype(int)
     dst = (n * rng.random(m) ** 2).astype(int)
     return list(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+def rmat_epochs(scale: int, sizes: tuple[int, ...]) -> Iterator[tuple[Graph, GraphChange]]:
+    """A skewed graph that churns, and each change of it, of one size after the other; the first is its making."""
+    churn = Churn(scale=scale, pool=16 << scale)
+    graph = Graph(weighted=False)
+    for updates in itertools.chain(churn.load(churn.settles_at), (churn.next(size) for size in sizes)):
+        yield graph, graph.apply(EdgeBatch(pack(updates.src, updates.dst), updates.ops, None), 1 << scale)
+    graph.close()
 
 
 @dataclass(frozen=True)
