@@ -4,8 +4,8 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order, the threshold falling), many by dense passes over all in-edges on two
-threads (``walk_pulls.py``).
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+(``walk_pulls.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
 bound * q, q = M^-1 w. Small weights make hubs costly (each push walks a long row); weights in proportion to
