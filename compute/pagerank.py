@@ -4,8 +4,8 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two
-threads (``walk_pulls.py``).
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+(``walk_pulls.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
 bound * q, q = M^-1 w. Small weights make hubs costly (each push walks a long row); weights in proportion to
@@ -66,7 +66,7 @@ from .pagerank_kernels import (
     Outbox,
     System,
 )
-from .program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
+from .program import Answer, Column, Parameter, Published, Refresh, Violation
 from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_kernels import ROUNDOFF
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -250,8 +250,9 @@ class PageRank(RandomWalk):
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
-        if missed := size_violations(self._n, graph):
-            return missed, 0
+        n = self._n
+        if n != graph.n_vertices:
+            return [Violation("pagerank-size", f"{n} estimates for {graph.n_vertices} vertices")], 0
         part = slice(begin, end)
         y, z = self._first.value[part], self._second.value[part]
         w = self._first.weight[part].astype(np.float64)
