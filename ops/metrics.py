@@ -231,7 +231,7 @@ class Metrics:
         self._runs = self._histogram(
             "program_duration_seconds", "Time of a program's refresh.", STAGE_SECONDS_BUCKETS, "program"
         )
-        self._active = self._gauge("program_active_vertices", "Vertices the last refresh examined.", "program")
+        self._active = self._gauge("program_active_vertices", "Visits of vertices in the last refresh.", "program")
         self._edges_read = self._counter("program_edges_read", "Edges read by refreshes.", "program")
         self._iterations = self._counter("program_iterations", "Iterations of refreshes.", "program")
         self._restarts = self._counter(

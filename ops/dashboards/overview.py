@@ -173,7 +173,7 @@ PROGRAMS = (
     ),
     PanelSpec(
         "Active vertices",
-        "Vertices that the last refresh examined.",
+        "Visits of vertices in the last refresh.",
         "short",
         (Query(f"max by (program) ({_series('program_active_vertices')})", "{{program}}"),),
         log=True,
