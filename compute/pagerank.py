@@ -66,7 +66,7 @@ from .pagerank_kernels import (
     Outbox,
     System,
 )
-from .program import Answer, Column, Parameter, Published, Refresh, Violation
+from .program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
 from .walk_kernels import ROUNDOFF
 from .walk_pulls import BLOCK, Estimate, Limits, Pulls
@@ -250,9 +250,8 @@ class PageRank(RandomWalk):
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
-        n = self._n
-        if n != graph.n_vertices:
-            return [Violation("pagerank-size", f"{n} estimates for {graph.n_vertices} vertices")], 0
+        if missed := size_violations(self._n, graph):
+            return missed, 0
         part = slice(begin, end)
         y, z = self._first.value[part], self._second.value[part]
         w = self._first.weight[part].astype(np.float64)

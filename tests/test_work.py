@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,14 +73,14 @@ class Invalidated:
 
     def __init__(self, program: PathProgram, monkeypatch: pytest.MonkeyPatch) -> None:
         self.vertices = np.empty(0, np.uint32)
-        settle = program._settle
+        mend = program._mend
 
-        def watched(graph, log, lost):  # type: ignore[no-untyped-def]
-            n_lost, n_seeds, edges = settle(graph, log, lost)
+        def watched(*given: Any) -> tuple[int, int, int]:
+            n_lost, edges, rounds = mend(*given)
             self.vertices = program._loss.queue[:n_lost].copy()
-            return n_lost, n_seeds, edges
+            return n_lost, edges, rounds
 
-        monkeypatch.setattr(program, "_settle", watched)
+        monkeypatch.setattr(program, "_mend", watched)
 
     def forget(self) -> None:
         self.vertices = np.empty(0, np.uint32)
