@@ -171,14 +171,19 @@ def warm_up(
         programs = [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
     made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
-        # A square with a tail: every rule of every program has something to do when it loses edges.
+        # A square with a tail: every rule of every program has something to do when it loses edges, at last the
+        # vertex that names the component.
         _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
         for program in made:
             with _named(program.kind, _FAILS):
                 program.bind(np.zeros(len(program.sources), np.uint32))
                 program.warm_up(graph)
                 program.start(graph)
-        steps = (([(0, 1), (4, 5)], Op.DELETE), ([(0, 1), (4, 6)], Op.INSERT), ([(4, 6)], Op.DELETE))
+        steps = (
+            ([(0, 1), (4, 5)], Op.DELETE),
+            ([(0, 1), (4, 6)], Op.INSERT),
+            ([(4, 6), (3, 0), (0, 1)], Op.DELETE),
+        )
         for edges, op in steps:
             change = _apply(graph, edges, op)
             for program in made:
