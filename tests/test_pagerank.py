@@ -440,7 +440,7 @@ def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
     graphs.append(other)
     with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
         PageRank("p").restore(program.state(), other)
-    assert [violation.rule for violation in program.audit(other)] == ["pagerank-size"]
+    assert [violation.rule for violation in program.audit(other)] == ["size"]
 
 
 def test_parameters() -> None:
