@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
+from graphtide.partition.graph import Graph
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,6 +56,15 @@ def kafka() -> Iterator[DevKafka]:
         skip_or_fail(str(error))
     yield broker
     broker.close()
+
+
+@pytest.fixture
+def graphs() -> Iterator[list[Graph]]:
+    """A list for the graphs that a test makes; they are closed at its end."""
+    made: list[Graph] = []
+    yield made
+    for graph in made:
+        graph.close()
 
 
 @pytest.fixture

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
+import pytest
 from histories import EdgeSet, Epoch, History
 
+from graphtide.compute.path_program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Vertices
 from graphtide.partition.graph import Graph
@@ -88,6 +90,24 @@ class PathRun:
     def _bound(self) -> Vertices:
         n = self.graph.n_vertices
         return np.array([s if s < n else NO_VERTEX for s in self.sources], np.uint32)
+
+
+class Invalidated:
+    """Watches which vertices a path program invalidates in a refresh."""
+
+    def __init__(self, program: PathProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.vertices = np.empty(0, np.uint32)
+        mend = program._mend
+
+        def watched(*given: Any) -> tuple[int, int, int]:
+            n_lost, edges, rounds = mend(*given)
+            self.vertices = program._loss.queue[:n_lost].copy()
+            return n_lost, edges, rounds
+
+        monkeypatch.setattr(program, "_mend", watched)
+
+    def forget(self) -> None:
+        self.vertices = np.empty(0, np.uint32)
 
 
 def epochs_of(history: History, run: PathRun) -> Iterator[Refresh]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import networkx as nx
 import numpy as np
@@ -30,14 +29,6 @@ from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walk import parse_damping, parse_tolerance
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
-
-
-@pytest.fixture
-def graphs() -> Iterator[list[Graph]]:
-    made: list[Graph] = []
-    yield made
-    for graph in made:
-        graph.close()
 
 
 def exact(graph: Graph, damping: float = 0.85) -> np.ndarray:

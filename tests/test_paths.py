@@ -26,7 +26,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import best_values
-from path_runs import PathRun, epochs_of
+from path_runs import Invalidated, PathRun, epochs_of
 
 from graphtide.compute import path_form, path_loss, path_search
 from graphtide.compute import path_program as module
@@ -518,26 +518,19 @@ def test_work_is_in_proportion_to_the_change(
     history = rmat_history(5, directed=directed, scale=12, degree=12, updates=updates, epochs=12)
     run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
     run.step(history.epochs[0])
-    kept_mend, invalidated = run.program._mend, np.empty(0, np.uint32)
-
-    def mend(*given: Any) -> tuple[int, int, int]:
-        nonlocal invalidated
-        n_lost, edges, rounds = kept_mend(*given)
-        invalidated = run.program._loss.queue[:n_lost].copy()
-        return n_lost, edges, rounds
-
-    monkeypatch.setattr(run.program, "_mend", mend)
+    invalidated = Invalidated(run.program, monkeypatch)
     for epoch in history.epochs[1:]:
-        before, invalidated = run.column.copy(), np.empty(0, np.uint32)
+        before = run.column.copy()
+        invalidated.forget()
         rows_before = run.graph.out_rows().degrees[: before.size].astype(np.int64)
         rows_before += run.graph.in_rows().degrees[: before.size]
         refresh = run.step(epoch)
         rows = run.graph.out_rows().degrees[: before.size].astype(np.int64)
         rows += run.graph.in_rows().degrees[: before.size]
-        touched = np.union1d(invalidated, np.flatnonzero(run.column != before)).astype(np.int64)
+        touched = np.union1d(invalidated.vertices, np.flatnonzero(run.column != before)).astype(np.int64)
         allowed = 4 * (len(epoch) + int(np.maximum(rows, rows_before)[touched].sum())) + 1000
         assert refresh.edges_read <= allowed
-        assert set(invalidated.tolist()) <= descendants_of_lost(run, epoch, before)
+        assert set(invalidated.vertices.tolist()) <= descendants_of_lost(run, epoch, before)
     run.check()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -30,14 +28,6 @@ from graphtide.compute.ppr_kernels import PUSH_EDGES
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
-
-
-@pytest.fixture
-def graphs() -> Iterator[list[Graph]]:
-    made: list[Graph] = []
-    yield made
-    for graph in made:
-        graph.close()
 
 
 class Walker(PersonalisedPageRank):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from histories import Epoch, History, mixed_sizes, rmat_history
+from path_runs import Invalidated
 
 from graphtide.compute import path_program, sspaths
 from graphtide.compute.components import Components
@@ -66,24 +66,6 @@ class Run:
 
 
 # -- path programs --------------------------------------------------------------------------------------------
-
-
-class Invalidated:
-    """Watches which vertices a path program invalidates in a refresh."""
-
-    def __init__(self, program: PathProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.vertices = np.empty(0, np.uint32)
-        mend = program._mend
-
-        def watched(*given: Any) -> tuple[int, int, int]:
-            n_lost, edges, rounds = mend(*given)
-            self.vertices = program._loss.queue[:n_lost].copy()
-            return n_lost, edges, rounds
-
-        monkeypatch.setattr(program, "_mend", watched)
-
-    def forget(self) -> None:
-        self.vertices = np.empty(0, np.uint32)
 
 
 @pytest.mark.parametrize("kind", [*PATH_KINDS, "sspaths"])
