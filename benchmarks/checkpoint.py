@@ -21,12 +21,13 @@ from engine import Bench
 from report import machine, save, show
 
 from graphtide.compute import registry
-from graphtide.daemon.checkpoint import CheckpointStore
-from graphtide.daemon.checkpointer import Checkpointer
-from graphtide.daemon.generate import Churn, Updates
-from graphtide.daemon.records import DeadLetters
-from graphtide.daemon.topology import Position
-from graphtide.gpma import pma, snapshot
+from graphtide.daemon.engine.topology import Position
+from graphtide.daemon.records.stream import DeadLetters
+from graphtide.daemon.state.checkpoint import CheckpointStore
+from graphtide.daemon.state.checkpointer import Checkpointer
+from graphtide.daemon.tools.generate import Churn, Updates
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.host import snapshot
 from graphtide.ops.metrics import Metrics
 
 

@@ -43,11 +43,11 @@ from scipy.sparse import csgraph
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.program import ExternalId, Program, Published, Violation
-from graphtide.daemon.generate import Churn, Updates
-from graphtide.gpma import pma
+from graphtide.daemon.tools.generate import Churn, Updates
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, pack, sources
-from graphtide.gpma.ids import IntColumn
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.index.ids import IntColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 

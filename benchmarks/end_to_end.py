@@ -33,10 +33,10 @@ from report import machine, save, show
 from rich.progress import Progress
 
 from graphtide import AsyncClient, Client
-from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import Unavailable
-from graphtide.daemon.generate import Churn, Updates
-from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.tools.generate import Churn, Updates
 
 fork = multiprocessing.get_context("fork")
 TOPIC = "edges"

@@ -21,10 +21,10 @@ from report import machine, save, show
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import ExternalId
-from graphtide.daemon.generate import Churn, Updates
-from graphtide.gpma import pma
+from graphtide.daemon.tools.generate import Churn, Updates
 from graphtide.gpma.edges import EdgeBatch, Vertices, pack
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, GraphChange
 
 

@@ -3,7 +3,7 @@
     python benchmarks/gathers.py [--scale 20] [--json FILE]
 
 A program may walk the rows of its active vertices where they lie (8-byte keys, gaps, a look-up a row), or gather
-them first (``gpma/gather.py``: 4-byte neighbours behind each other) and walk the copy k times. Pull: add up a
+them first (``gpma/host/gather.py``: 4-byte neighbours behind each other) and walk the copy k times. Pull: add up a
 number of each in-neighbour. Push: add to a number of each out-neighbour. For several sets of active vertices the
 table has nanoseconds an edge, one thread, rows asked for ahead, and the number of walks from which gathering is
 the faster way (``-``: never).
@@ -26,13 +26,13 @@ import numpy as np
 import numpy.typing as npt
 from report import machine, save, show
 
-from graphtide.daemon.generate import Churn
+from graphtide.daemon.tools.generate import Churn
 from graphtide.gpma.edges import EdgeBatch, SubCSR, Vertices, pack
-from graphtide.gpma.gather import AHEAD, gather
-from graphtide.gpma.pma import PackedMemoryArray
+from graphtide.gpma.host.array import PackedMemoryArray
+from graphtide.gpma.host.gather import AHEAD, gather
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.rows import LOW, RowView, ask_for_row, first_slot
 from graphtide.gpma.threads import Pair
-from graphtide.gpma.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
 _jit = nb.njit(nogil=True, error_model="numpy")

@@ -26,15 +26,16 @@ import numpy as np
 import numpy.typing as npt
 from report import machine, save, show
 
-from graphtide.compute import path_program, registry
-from graphtide.compute.bfs import BFS
-from graphtide.compute.path_program import PathProgram
+from graphtide.compute import registry
+from graphtide.compute.paths import program as path_program
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Refresh
-from graphtide.compute.sssp import SSSP
-from graphtide.compute.sswp import SSWP
-from graphtide.daemon.generate import Churn, Updates
-from graphtide.gpma import pma
+from graphtide.daemon.tools.generate import Churn, Updates
 from graphtide.gpma.edges import EdgeBatch, Op
+from graphtide.gpma.host import array as pma
 from graphtide.partition.graph import Graph, GraphChange
 
 

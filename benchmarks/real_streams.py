@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphtide.daemon.generate import Updates
+from graphtide.daemon.tools.generate import Updates
 from graphtide.gpma.edges import Op
 
 UNDIRECTED = ("as733-21days", "highschool2012", "highschool2012-hour", "road-luxembourg", "social-mit8")

@@ -39,8 +39,9 @@ from storage_streams import (
     shape_stream,
 )
 
-from graphtide.gpma import pma, vertex_index
 from graphtide.gpma.edges import Keys
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.index import vertex_index
 
 SECTIONS = ("updates", "shapes", "replay", "scans", "memory", "index")
 KINDS = ("insert", "delete", "mixed")

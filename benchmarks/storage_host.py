@@ -17,10 +17,10 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 from storage_streams import Stream
 
-from graphtide.gpma import pma
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations
-from graphtide.gpma.ids import IdColumn, StringColumn
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
 GRAPHS: Mapping[str, Mapping[str, bool]] = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphtide.daemon.generate import distinct, rmat_pairs
+from graphtide.daemon.tools.generate import distinct, rmat_pairs
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Weights, pack
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

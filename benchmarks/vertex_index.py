@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from report import machine, save, show
 
-from graphtide.daemon.shared_memory import allocate
-from graphtide.gpma.ids import IdColumn, StringColumn
-from graphtide.gpma.vertex_index import VertexIndex, VertexIndexReader, warm_up
+from graphtide.daemon.serve.shared_memory import allocate
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, warm_up
 
 Kind = Literal["int", "string"]
 SIZES = (10_000, 1_000_000, 10_000_000)

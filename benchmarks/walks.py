@@ -25,15 +25,16 @@ import numpy as np
 import numpy.typing as npt
 from report import machine, save, show
 
-from graphtide.compute import pagerank, pagerank_kernels
-from graphtide.compute.pagerank import PageRank
-from graphtide.compute.pagerank_kernels import PUSH_EDGES, SUMS, WORK_SLOTS, Outbox, System
-from graphtide.compute.ppr import PersonalisedPageRank
 from graphtide.compute.program import Program, Refresh
-from graphtide.compute.walk_pulls import BLOCK, BLOCK_SHIFT, Estimate, Limits, Pulls
-from graphtide.daemon.generate import Churn, Updates
+from graphtide.compute.walks import pagerank
+from graphtide.compute.walks import sweeps as pagerank_kernels
+from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.passes import BLOCK, BLOCK_SHIFT, Estimate, Limits, Pulls
+from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.compute.walks.sweeps import PUSH_EDGES, SUMS, WORK_SLOTS, Outbox, System
+from graphtide.daemon.tools.generate import Churn, Updates
 from graphtide.gpma.edges import EdgeBatch, pack
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, GraphChange
 
 

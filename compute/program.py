@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import Vertices
 from ..partition.graph import Graph, GraphChange
-from .forest_audit import vertices_without_root
+from .parents import vertices_without_root
 
 Column = npt.NDArray[Any]
 ExternalId = int | str

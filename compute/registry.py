@@ -14,16 +14,16 @@ from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from ..gpma.edges import EdgeBatch, Op, Vertices
 from ..partition.graph import Graph, GraphChange
-from .audit_storage import audit_leaves, leaf_after
-from .bfs import BFS
-from .components import Components
-from .external_order import ExternalOrder
-from .pagerank import PageRank
-from .ppr import PersonalisedPageRank
+from .audit.storage import audit_leaves, leaf_after
+from .counts.sspaths import SSPaths
+from .forest.components import Components
+from .forest.external_order import ExternalOrder
+from .paths.bfs import BFS
+from .paths.sssp import SSSP
+from .paths.sswp import SSWP
 from .program import Program, ProgramError, Published
-from .sspaths import SSPaths
-from .sssp import SSSP
-from .sswp import SSWP
+from .walks.pagerank import PageRank
+from .walks.ppr import PersonalisedPageRank
 
 KINDS: dict[str, type[Program]] = {
     kind.kind: kind for kind in (BFS, SSSP, SSWP, SSPaths, Components, PageRank, PersonalisedPageRank)

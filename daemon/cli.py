@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 from .errors import ConfigError, GraphtideError
 
 if TYPE_CHECKING:
-    from .config_load import Loaded
+    from .config.load import Loaded
 
 FAILED, MISUSED, TRY_AGAIN, INTERRUPTED = 1, 2, 3, 130
 
@@ -139,7 +139,7 @@ def _flags(
 
 
 def _load(file: Path | None, flags: list[tuple[str, str, str]]) -> Loaded:
-    from .config_load import load
+    from .config.load import load
 
     return load(file, flags=flags)
 
@@ -208,7 +208,7 @@ def demo(
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Work there and leave everything.")] = None,
 ) -> None:
     """Stream a graph through a real daemon, query it, and check every answer against a recomputation."""
-    from .demo import run_demo
+    from .tools.demo import run_demo
 
     raise typer.Exit(run_demo(data=data, updates=updates, window=window, keep=keep))
 
@@ -246,7 +246,7 @@ def produce(
         raise typer.BadParameter("give either --spool DIR or --kafka HOST:PORT")
     if (kafka is None) != (topic is None):
         raise typer.BadParameter("--kafka and --topic belong together")
-    from .produce import produce_files
+    from .tools.produce import produce_files
 
     status = produce_files(
         files,
@@ -288,9 +288,9 @@ def query(
     """Ask a running daemon."""
     import ssl
 
-    from .config import read_secret
-    from .query import parse_parameters, run_query
-    from .wire import parse_address
+    from .client.wire import parse_address
+    from .config.settings import read_secret
+    from .tools.query import parse_parameters, run_query
 
     if token_file is not None:
         token = read_secret("--token-file", token_file)
@@ -312,7 +312,7 @@ def query(
 def doctor(config: ConfigFile = None, settings: SetFlags = None, json: JsonFlag = False) -> None:
     """Check this machine and the settings; exit 1 when the daemon could not run."""
     loaded = _load(config, _flags(settings))
-    from .doctor import report
+    from .tools.doctor import report
 
     raise typer.Exit(report(loaded.config, as_json=json))
 
@@ -334,12 +334,12 @@ def show_config(
     if schema:
         import json
 
-        from .config import Config
+        from .config.settings import Config
 
         print(json.dumps(Config.model_json_schema(), indent=2))
         return
     loaded = _load(config, _flags(settings))
-    from .config_show import effective_toml
+    from .config.show import effective_toml
 
     print(effective_toml(loaded), end="")
 

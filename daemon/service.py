@@ -16,34 +16,40 @@ from typing import Any
 import numpy as np
 
 from .. import __version__
-from ..compute import audit_storage, registry
-from ..compute.audit import Auditor
+from ..compute import registry
+from ..compute.audit import storage as audit_storage
+from ..compute.audit.auditor import Auditor
 from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
-from ..gpma import pma, runtime, snapshot, vertex_index
+from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.ids import IdColumn, StringColumn
-from ..gpma.vertex_index import VertexIndex
+from ..gpma.host import array as pma
+from ..gpma.host import snapshot
+from ..gpma.index import vertex_index
+from ..gpma.index.ids import IdColumn, StringColumn
+from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition import graph
 from ..partition.graph import Graph
-from . import decode, produce, reuse, terminal
-from .auditing import BackgroundAudit
-from .checkpoint import CheckpointStore, Snapshot, require_same
-from .config import Config
-from .decode import Decoder
+from .client.wire import LATENCY_BUCKETS_SECONDS
+from .config.settings import Config
+from .engine import reuse
+from .engine.auditing import BackgroundAudit
+from .engine.pipeline import Pipeline
+from .engine.reuse import IdReuse
+from .engine.topology import EngineTopology, Position, StorageGate
 from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
-from .exposition import Exposition
-from .ingest import Ingest, IngestReport, PreparedQueue
-from .pipeline import Pipeline
-from .records import Offsets, offsets_from_wire
-from .reuse import IdReuse
-from .server import ServerLimits
-from .server_link import ServerLink, TlsFiles
-from .shared_memory import allocate
-from .sources import make_dead_letters, make_source
-from .topology import EngineTopology, Position, StorageGate
-from .wire import LATENCY_BUCKETS_SECONDS
+from .ingest import decode
+from .ingest.decode import Decoder
+from .ingest.ingest import Ingest, IngestReport, PreparedQueue
+from .ingest.sources import make_dead_letters, make_source
+from .records.stream import Offsets, offsets_from_wire
+from .serve.endpoint import Exposition
+from .serve.server import ServerLimits
+from .serve.shared_memory import allocate
+from .serve.supervisor import ServerLink, TlsFiles
+from .state.checkpoint import CheckpointStore, Snapshot, require_same
+from .tools import produce, terminal
 
 log = logging.getLogger(__name__)
 

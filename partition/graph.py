@@ -26,11 +26,11 @@ from ..gpma.edges import (
     sources,
     transpose,
 )
-from ..gpma.pma import PackedMemoryArray
+from ..gpma.host.array import PackedMemoryArray
+from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
+from ..gpma.host.work import Plan
 from ..gpma.rows import RowView, copy_row
-from ..gpma.snapshot import EdgeCopy, Turnstile, export_from
 from ..gpma.threads import Pair, in_turn
-from ..gpma.work import Plan
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 from .weights import WeightDomain, in_domain

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from graphtide.daemon.verify import FinalGraph
+from graphtide.daemon.tools.verify import FinalGraph
 
 Floats = npt.NDArray[np.float64]
 UNREACHED = -1.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from histories import EdgeSet, Epoch, History
 
-from graphtide.compute.path_program import PathProgram
+from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Vertices
 from graphtide.partition.graph import Graph

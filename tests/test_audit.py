@@ -10,16 +10,16 @@ import pytest
 from histories import deletes, inserts, random_history, rmat_edges, small_histories
 from hypothesis import given, settings
 
-from graphtide.compute import audit as module
 from graphtide.compute import registry
-from graphtide.compute.audit import Auditor, Pass, Step
-from graphtide.compute.audit_storage import audit_leaves, audit_totals, leaf_after
-from graphtide.compute.bfs import BFS
-from graphtide.compute.components import Components
+from graphtide.compute.audit import auditor as module
+from graphtide.compute.audit.auditor import Auditor, Pass, Step
+from graphtide.compute.audit.storage import audit_leaves, audit_totals, leaf_after
+from graphtide.compute.counts.sspaths import SSPaths
 from graphtide.compute.engine import STORAGE, Engine
-from graphtide.compute.pagerank import PageRank
+from graphtide.compute.forest.components import Components
+from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.program import ExternalId, Program, Published, Violation
-from graphtide.compute.sspaths import SSPaths
+from graphtide.compute.walks.pagerank import PageRank
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Vertices
 from graphtide.partition.graph import Graph, GraphChange
 

@@ -15,15 +15,15 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from graphtide import Client
-from graphtide.compute.audit import Pass, Step
+from graphtide.compute.audit.auditor import Pass, Step
 from graphtide.compute.engine import STORAGE
 from graphtide.compute.program import Violation
-from graphtide.daemon import auditing, pipeline
-from graphtide.daemon.auditing import BackgroundAudit
-from graphtide.daemon.config import Config
-from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.config.settings import Config
+from graphtide.daemon.engine import auditing, pipeline
+from graphtide.daemon.engine.auditing import BackgroundAudit
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.service import Service
-from graphtide.daemon.spool import SpoolWriter
 from graphtide.ops.metrics import Metrics
 
 EPOCH = (3, 7)

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from path_runs import PathRun, epochs_of
 
-from graphtide.compute import path_program as module
-from graphtide.compute.bfs import BFS
-from graphtide.compute.path_kernels import UNREACHED
-from graphtide.compute.path_program import parse_sources
+from graphtide.compute.paths import program as module
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.mend import UNREACHED
+from graphtide.compute.paths.program import parse_sources
 from graphtide.compute.program import Published
 from graphtide.gpma.edges import NO_VERTEX
 

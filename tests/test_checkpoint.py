@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphtide.daemon.checkpoint import CheckpointStore, Snapshot, require_same
 from graphtide.daemon.errors import CheckpointError
+from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot, require_same
 
 
 def snapshot(number: int, incarnation: int = 1) -> Snapshot:
@@ -56,7 +56,7 @@ def test_a_snapshot_comes_back_as_it_was(store: CheckpointStore) -> None:
 def test_checkpoints_of_older_formats_are_read(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    monkeypatch.setattr("graphtide.daemon.checkpoint.FORMAT", written)
+    monkeypatch.setattr("graphtide.daemon.state.checkpoint.FORMAT", written)
     store.write(snapshot(7))
     if written <= 3:
         read = store.newest_good()

@@ -14,14 +14,14 @@ import pytest
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
-from graphtide.daemon.checkpoint import CheckpointStore, Snapshot
-from graphtide.daemon.checkpointer import Buffers, Checkpointer
-from graphtide.daemon.records import Partition
-from graphtide.daemon.topology import Position
-from graphtide.gpma import snapshot
+from graphtide.daemon.engine.topology import Position
+from graphtide.daemon.records.stream import Partition
+from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
+from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
-from graphtide.gpma.snapshot import EdgeCopy
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.host import snapshot
+from graphtide.gpma.host.snapshot import EdgeCopy
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
 

@@ -15,11 +15,11 @@ import pytest
 from running import Daemon
 
 from graphtide import Client
-from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import UnknownVertex
-from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.gpma.edges import Op
-from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.gpma.index.ids import IdColumn, StringColumn
 
 RINGS, SIZE = 20, 50
 """A record makes so many rings of so many vertices, and takes away those of ``ALIVE`` records before."""

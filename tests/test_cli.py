@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from graphtide.daemon import cli, doctor, logs, query, terminal
-from graphtide.daemon.config import Config
-from graphtide.daemon.config_load import from_tables
+from graphtide.daemon import cli, logs
+from graphtide.daemon.client.wire import pack_bitmap, pack_column
+from graphtide.daemon.config.load import from_tables
+from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import ConfigError, NotSupported, SourceError, SourceUnavailable
-from graphtide.daemon.wire import pack_bitmap, pack_column
+from graphtide.daemon.tools import doctor, query, terminal
 from graphtide.ops.kafka import DevKafka
 
 COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")
@@ -67,7 +68,7 @@ def test_version_loads_nothing_heavy() -> None:
         "import sys; from graphtide.daemon.cli import app\n"
         "try: app(['version'])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'numpy', 'numba', 'kafka', 'msgpack', 'graphtide.daemon.config'} & set(sys.modules)\n"
+        "heavy = {'numpy', 'numba', 'kafka', 'msgpack', 'graphtide.daemon.config.settings'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

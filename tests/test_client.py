@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from graphtide.daemon import errors, wire
-from graphtide.daemon.client import AsyncClient, Client
+from graphtide.daemon import errors
+from graphtide.daemon.client import wire
+from graphtide.daemon.client.client import AsyncClient, Client
 
 CLOSE = object()
 

@@ -59,7 +59,7 @@ def test_the_wheel_holds_everything_under_one_name(wheel: zipfile.ZipFile) -> No
         "py.typed",
         "ops/dashboards/overview.json",
         "ops/kafka/pom.xml",
-        "daemon/server.py",
+        "daemon/serve/server.py",
         "gpma/device/rows.cuh",
     ):
         assert f"graphtide/{needed}" in names

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from graphtide.compute import components as module
-from graphtide.compute import external_order
-from graphtide.compute.components import Components
-from graphtide.compute.external_order import SortedVertices
-from graphtide.compute.forest import NONE
-from graphtide.compute.forest_cut import TURN_EDGES
+from graphtide.compute.forest import components as module
+from graphtide.compute.forest import external_order
+from graphtide.compute.forest.components import Components
+from graphtide.compute.forest.cut import TURN_EDGES
+from graphtide.compute.forest.external_order import SortedVertices
+from graphtide.compute.forest.forest import NONE
 from graphtide.compute.program import Published, Refresh
 from graphtide.gpma.edges import Vertices
-from graphtide.gpma.ids import IdColumn, StringColumn
-from graphtide.gpma.vertex_index import Kind, VertexIndex
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
 
 

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphtide.daemon import config_show
-from graphtide.daemon.config import (
+from graphtide.daemon.client.wire import TcpAddress, UnixAddress
+from graphtide.daemon.config import show as config_show
+from graphtide.daemon.config.load import MASK, dotted, from_tables, load, parse_text
+from graphtide.daemon.config.settings import (
     Config,
     LimitsConfig,
     Section,
@@ -23,9 +25,7 @@ from graphtide.daemon.config import (
     is_secret,
     parse_tcp,
 )
-from graphtide.daemon.config_load import MASK, dotted, from_tables, load, parse_text
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.wire import TcpAddress, UnixAddress
 
 ROOT = Path(__file__).parent.parent
 
@@ -247,7 +247,7 @@ def test_start_is_a_word_a_time_or_offsets(given: Any, start: Any) -> None:
 
 
 def test_the_server_takes_exactly_these_limits() -> None:
-    from graphtide.daemon.server import ServerLimits
+    from graphtide.daemon.serve.server import ServerLimits
 
     assert LimitsConfig().model_dump() == asdict(ServerLimits())
 
@@ -373,7 +373,7 @@ def test_every_key_is_printed_with_its_meaning() -> None:
 def test_the_documentation_is_the_model() -> None:
     page = ROOT / "docs" / "configuration.md"
     expected = config_show.configuration_markdown()
-    assert page.read_text("utf-8") == expected, "python -m graphtide.daemon.config_show > docs/configuration.md"
+    assert page.read_text("utf-8") == expected, "python -m graphtide.daemon.config.show > docs/configuration.md"
 
 
 def test_the_example_in_the_documentation_is_valid() -> None:

@@ -19,14 +19,14 @@ from naive import NaiveGraph
 from running import Daemon
 
 from graphtide import Client
-from graphtide.daemon.dead_letters import read_dead_letters
-from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import NotSupported, RequestError, UnknownVertex
-from graphtide.daemon.generate import Churn, Updates
-from graphtide.daemon.produce import SpoolDestination, produce, read_files
-from graphtide.daemon.records import offsets_to_wire
-from graphtide.daemon.spool import SpoolWriter
-from graphtide.daemon.verify import FinalGraph
+from graphtide.daemon.ingest.dead_letters import read_dead_letters
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.records.stream import offsets_to_wire
+from graphtide.daemon.tools.generate import Churn, Updates
+from graphtide.daemon.tools.produce import SpoolDestination, produce, read_files
+from graphtide.daemon.tools.verify import FinalGraph
 from graphtide.gpma.edges import Op
 
 PROGRAMS = [

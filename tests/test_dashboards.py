@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 from running import Daemon
 
-from graphtide.daemon.encode import encode_msgpack
 from graphtide.daemon.errors import UnknownProgram
-from graphtide.daemon.generate import Churn
-from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.tools.generate import Churn
 from graphtide.ops import dashboards
 from graphtide.ops.metrics import Metrics
 

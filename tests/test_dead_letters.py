@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
 
-from graphtide.daemon.dead_letters import (
+from graphtide.daemon.ingest.dead_letters import (
     DeadLettersFull,
     FileDeadLetters,
     KafkaDeadLetters,
@@ -23,7 +23,7 @@ from graphtide.daemon.dead_letters import (
     source_of,
     unpack,
 )
-from graphtide.daemon.records import BadRecord, Partition
+from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.ops.kafka import DevKafka
 
 FAST = {"reconnect_backoff_max_ms": 500}

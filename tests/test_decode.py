@@ -16,14 +16,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from graphtide.daemon import decode_text
-from graphtide.daemon.decode import CONTENT_TYPES, ENCODINGS, REASONS, Decoder, encoding_of, warm_up
-from graphtide.daemon.decode_columns import Bad, Rules, concatenate
-from graphtide.daemon.encode import encode_msgpack
-from graphtide.daemon.line_parser import GOOD, SET_ASIDE, ParsedLines
-from graphtide.daemon.records import Decoded, Partition, RawRecord, UpdateBlock
-from graphtide.daemon.source_spool import HEADER
-from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.daemon.ingest import decode_text
+from graphtide.daemon.ingest.decode import CONTENT_TYPES, ENCODINGS, REASONS, Decoder, encoding_of, warm_up
+from graphtide.daemon.ingest.decode_columns import Bad, Rules, concatenate
+from graphtide.daemon.ingest.line_parser import GOOD, SET_ASIDE, ParsedLines
+from graphtide.daemon.ingest.spool import HEADER
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.stream import Decoded, Partition, RawRecord, UpdateBlock
+from graphtide.gpma.index.ids import IdColumn, StringColumn
 
 TOPIC = Partition("edges", 3)
 FILE = Partition("edges.csv")
@@ -616,7 +616,7 @@ def test_a_failure_inside_is_a_bad_record_too(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: object) -> None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("graphtide.daemon.decode.decode_msgpack", fail)
+    monkeypatch.setattr("graphtide.daemon.ingest.decode.decode_msgpack", fail)
     decoded = Decoder().decode(raw(b"anything", "msgpack"))
     assert [(bad.reason, bad.detail, bad.value) for bad in decoded.bad] == [
         ("internal", "RuntimeError: no luck", b"anything")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from graphtide.daemon import demo, verify
-from graphtide.daemon.demo import DemoFailed, make_stream, run_demo
+from graphtide.daemon.tools import demo, verify
+from graphtide.daemon.tools.demo import DemoFailed, make_stream, run_demo
 from graphtide.gpma.edges import Op
 
 

@@ -17,8 +17,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from packed_array_machine import VERTICES, ArrayMachine, Leaves, assert_moved_leaves_are_within_bounds
 
 from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, SubCSR, pack
+from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.layout import LEAF_SLOTS
-from graphtide.gpma.pma import PackedMemoryArray
 
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import pkgutil
 import signal
 import threading
 import warnings
@@ -20,13 +21,14 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from graphtide import compute
 from graphtide.compute import registry
-from graphtide.compute.audit import Auditor
-from graphtide.compute.bfs import BFS
-from graphtide.compute.components import Components
+from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
-from graphtide.compute.external_order import ExternalOrder
-from graphtide.compute.path_program import PathProgram
+from graphtide.compute.forest.components import Components
+from graphtide.compute.forest.external_order import ExternalOrder
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import (
     Answer,
     Column,
@@ -567,23 +569,11 @@ def least_parameters(cls: type[Program]) -> dict[str, Any]:
 
 def compiled() -> dict[str, int]:
     """The number of compiled signatures of every kernel of the compute layer."""
-    names = (
-        "audit_storage",
-        "forest",
-        "forest_audit",
-        "forest_cut",
-        "forest_span",
-        "pagerank_kernels",
-        "ppr_kernels",
-        "sspaths_kernels",
-        "sspaths_recount",
-        "walk_kernels",
-        "walk_pulls",
-    )
+    modules = [found.name for found in pkgutil.walk_packages(compute.__path__, f"{compute.__name__}.")]
     kernels = {
         f"{name}.{kernel}": found
-        for name in names
-        for kernel, found in vars(importlib.import_module(f"graphtide.compute.{name}")).items()
+        for name in modules
+        for kernel, found in vars(importlib.import_module(name)).items()
     }
     for kind, cls in registry.KINDS.items():
         if issubclass(cls, PathProgram):

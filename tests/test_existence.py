@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph, NaiveReport
 
-from graphtide.gpma import pma
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, sources
+from graphtide.gpma.host import array as pma
 from graphtide.partition import existence
 from graphtide.partition import graph as graph_module
 from graphtide.partition.existence import VertexOps

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from graphtide.gpma import gather as gathering
 from graphtide.gpma.edges import EdgeBatch, SubCSR
-from graphtide.gpma.gather import copy_edges, gather
-from graphtide.gpma.pma import PackedMemoryArray
+from graphtide.gpma.host import gather as gathering
+from graphtide.gpma.host.array import PackedMemoryArray
+from graphtide.gpma.host.gather import copy_edges, gather
 from graphtide.gpma.rows import copy_row
 from graphtide.gpma.threads import Pair
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphtide.daemon.generate import Churn, distinct_rmat
+from graphtide.daemon.tools.generate import Churn, distinct_rmat
 
 
 def test_pairs_are_distinct_loopless_and_skewed() -> None:

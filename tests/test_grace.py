@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from test_server import Chain, serving
 
-from graphtide.daemon.client import Client
-from graphtide.daemon.server_link import ServerLink
+from graphtide.daemon.client.client import Client
+from graphtide.daemon.serve.supervisor import ServerLink
 
 
 class SlowChain(Chain):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from naive import NaiveGraph
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
-from graphtide.gpma.pma import warm_up
+from graphtide.gpma.host.array import warm_up
 from graphtide.gpma.rows import RowView
 from graphtide.partition.graph import Graph
 from graphtide.partition.placement import HOST, Placement, route

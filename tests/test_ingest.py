@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 
-from graphtide.daemon.decode import Decoder
-from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.engine.reuse import IdReuse
+from graphtide.daemon.engine.topology import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import (
+from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.ingest import (
     ROOM_PATIENCE_S,
     DenseBatch,
     Ingest,
@@ -27,12 +28,11 @@ from graphtide.daemon.ingest import (
     concatenate,
     dense_batch,
 )
-from graphtide.daemon.records import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
-from graphtide.daemon.reuse import IdReuse
-from graphtide.daemon.topology import StorageGate
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.stream import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
 from graphtide.gpma.edges import EdgeBatch, Op, destinations, sources
-from graphtide.gpma.ids import StringColumn
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.index.ids import StringColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
 

@@ -24,10 +24,10 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 from running import Daemon
 
-from graphtide.daemon.encode import encode_msgpack
-from graphtide.daemon.faults import POINTS
-from graphtide.daemon.records import Partition, offsets_to_wire
-from graphtide.daemon.verify import FinalGraph
+from graphtide.daemon.failpoints import POINTS
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.stream import Partition, offsets_to_wire
+from graphtide.daemon.tools.verify import FinalGraph
 from graphtide.gpma.edges import Op
 
 pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(3600)]

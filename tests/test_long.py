@@ -16,15 +16,15 @@ import pytest
 from histories import Epoch, mixed_sizes, random_history, rmat_history
 from oracles import ORACLES, UNREACHED, Snapshot, assert_close, assert_right
 
-from graphtide.compute.audit import Auditor
+from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import ExternalId, Program, Published
 from graphtide.compute.registry import KINDS, make_program
-from graphtide.daemon.ingest import dense_batch
-from graphtide.daemon.records import UpdateBlock
+from graphtide.daemon.ingest.ingest import dense_batch
+from graphtide.daemon.records.stream import UpdateBlock
 from graphtide.gpma.edges import NO_VERTEX, Vertices, destinations, sources
-from graphtide.gpma.ids import IntColumn
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.gpma.index.ids import IntColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(36_000)]

@@ -22,11 +22,11 @@ from walks import (
     walk_histories,
 )
 
-from graphtide.compute import pagerank
-from graphtide.compute.pagerank import PageRank
-from graphtide.compute.pagerank_kernels import PUSH_EDGES, SIZE, STRETCH
 from graphtide.compute.program import Published, Refresh
-from graphtide.compute.walk import parse_damping, parse_tolerance
+from graphtide.compute.walks import pagerank
+from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.sweeps import PUSH_EDGES, SIZE, STRETCH
+from graphtide.compute.walks.walk import parse_damping, parse_tolerance
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
 

@@ -28,15 +28,17 @@ from hypothesis import strategies as st
 from naive import best_values
 from path_runs import Invalidated, PathRun, epochs_of
 
-from graphtide.compute import path_form, path_loss, path_search
-from graphtide.compute import path_program as module
-from graphtide.compute.bfs import BFS
-from graphtide.compute.path_form import Functors
-from graphtide.compute.path_kernels import UNREACHED
-from graphtide.compute.path_program import PathProgram
+from graphtide.compute.paths import form as path_form
+from graphtide.compute.paths import loss as path_loss
+from graphtide.compute.paths import program as module
+from graphtide.compute.paths import search as path_search
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.form import Functors
+from graphtide.compute.paths.mend import UNREACHED
+from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Published
-from graphtide.compute.sssp import SSSP
-from graphtide.compute.sswp import SSWP
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph

@@ -23,11 +23,22 @@ from numba.core.dispatcher import Dispatcher
 from packed_array_machine import VERTICES, ArrayMachine, Leaves
 from packed_array_machine import as_dict as columns_as_dict
 
-from graphtide.gpma import columns, hot_spot, merge, migration, search, sorting, spread, windows
-from graphtide.gpma import pma as module
 from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
+from graphtide.gpma.host import array as module
+from graphtide.gpma.host import (
+    columns,
+    hot_spot,
+    merge,
+    migration,
+    search,
+    sorting,
+    windows,
+)
+from graphtide.gpma.host import (
+    load_export as spread,
+)
+from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
-from graphtide.gpma.pma import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import LOW, RowView, first_slot
 
 

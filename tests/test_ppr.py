@@ -22,10 +22,10 @@ from walks import (
     walk_histories,
 )
 
-from graphtide.compute import ppr
-from graphtide.compute.ppr import PersonalisedPageRank
-from graphtide.compute.ppr_kernels import PUSH_EDGES
 from graphtide.compute.program import Published, Refresh
+from graphtide.compute.walks import ppr
+from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.compute.walks.ppr_pushes import PUSH_EDGES
 from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
 

@@ -18,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from graphtide.daemon import produce as module
-from graphtide.daemon.decode import Decoder
-from graphtide.daemon.produce import (
+from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.stream import Partition, Source
+from graphtide.daemon.tools import produce as module
+from graphtide.daemon.tools.produce import (
     BadInput,
     Columns,
     KafkaDestination,
@@ -36,11 +39,8 @@ from graphtide.daemon.produce import (
     read_updates,
     window_events,
 )
-from graphtide.daemon.records import Partition, Source
-from graphtide.daemon.source_kafka import KafkaSource
-from graphtide.daemon.source_spool import SpoolSource
 from graphtide.gpma.edges import Op
-from graphtide.gpma.ids import IdColumn, StringColumn
+from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.ops.kafka import DevKafka
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

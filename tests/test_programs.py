@@ -18,18 +18,19 @@ import numpy as np
 import pytest
 from running import Daemon
 
-from graphtide.compute import path_form, registry
-from graphtide.compute.path_form import NO_OFFER, Functors, check
-from graphtide.compute.path_program import SOURCE, PathProgram
+from graphtide.compute import registry
+from graphtide.compute.paths import form as path_form
+from graphtide.compute.paths.form import NO_OFFER, Functors, check
+from graphtide.compute.paths.program import SOURCE, PathProgram
+from graphtide.compute.paths.templates import digest
 from graphtide.compute.program import Parameter, ProgramError
-from graphtide.compute.vertex_program import digest
 from graphtide.daemon import service
-from graphtide.daemon.config import Config
-from graphtide.daemon.config_load import load
-from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.config.load import load
+from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.program_tables import written_anew
-from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.tools.program_tables import written_anew
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
 
@@ -56,7 +57,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 
 def test_the_tables_are_what_the_programs_declare() -> None:
-    """python -m graphtide.daemon.program_tables docs/programs.md"""
+    """python -m graphtide.daemon.tools.program_tables docs/programs.md"""
     assert written_anew(PAGE) == PAGE
     kinds = [kind for kind, cls in registry.KINDS.items() if cls.__module__.startswith("graphtide.")]
     listed = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)

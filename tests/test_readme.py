@@ -16,8 +16,8 @@ import pytest
 from running import Daemon
 
 from graphtide.daemon import cli
-from graphtide.daemon.config_load import load
-from graphtide.daemon.spool import SpoolWriter
+from graphtide.daemon.config.load import load
+from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,31 +17,31 @@ from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
 
 from graphtide.compute import registry
-from graphtide.compute.audit import Auditor
+from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
-from graphtide.daemon import dead_letters
-from graphtide.daemon.auditing import BackgroundAudit
-from graphtide.daemon.checkpoint import CheckpointStore, Snapshot
-from graphtide.daemon.dead_letters import KafkaDeadLetters, unpack
-from graphtide.daemon.decode import Decoder
-from graphtide.daemon.encode import encode_msgpack
+from graphtide.daemon.engine.auditing import BackgroundAudit
+from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.reuse import IdReuse
+from graphtide.daemon.engine.topology import Position, StorageGate
 from graphtide.daemon.errors import SourceError
-from graphtide.daemon.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue, dense_batch
-from graphtide.daemon.pipeline import Pipeline
-from graphtide.daemon.produce import Columns as Edges
-from graphtide.daemon.produce import canonical, partition_of
-from graphtide.daemon.records import BadRecord, Partition, RawRecord, UpdateBlock
-from graphtide.daemon.reuse import IdReuse
+from graphtide.daemon.ingest import dead_letters
+from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack
+from graphtide.daemon.ingest.decode import Decoder
+from graphtide.daemon.ingest.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue, dense_batch
+from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.service import Service, _stop_on_signal
-from graphtide.daemon.source_kafka import Cluster, KafkaSource, Topic
-from graphtide.daemon.source_spool import SpoolSource
-from graphtide.daemon.spool import SpoolWriter
-from graphtide.daemon.topology import Position, StorageGate
-from graphtide.gpma import pma
+from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
+from graphtide.daemon.tools.produce import Columns as Edges
+from graphtide.daemon.tools.produce import canonical, partition_of
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
-from graphtide.gpma.ids import IdColumn, StringColumn, concatenate_ids
-from graphtide.gpma.snapshot import EdgeCopy
-from graphtide.gpma.vertex_index import Kind, VertexIndex
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.host.snapshot import EdgeCopy
+from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids
+from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
 
@@ -109,7 +109,7 @@ def test_a_record_is_not_bad_because_memory_is_short(monkeypatch: pytest.MonkeyP
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("graphtide.daemon.decode.decode_msgpack", fail)
+    monkeypatch.setattr("graphtide.daemon.ingest.decode.decode_msgpack", fail)
     with pytest.raises(MemoryError):
         Decoder().decode(raw(0, b"anything"))
 
@@ -342,13 +342,13 @@ def test_a_checkpoint_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypat
     store = CheckpointStore(tmp_path)
     store.write(snapshot((1, 1)))
     with monkeypatch.context() as patch:
-        patch.setattr("graphtide.daemon.checkpoint.os.fsync", full_disk)
+        patch.setattr("graphtide.daemon.state.checkpoint.os.fsync", full_disk)
         with pytest.raises(OSError, match="no space"):
             store.write(snapshot((1, 2)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1-1", "lock"]
     with monkeypatch.context() as patch:
         store.keep = 1
-        patch.setattr("graphtide.daemon.checkpoint.shutil.rmtree", full_disk_unless_ignored)
+        patch.setattr("graphtide.daemon.state.checkpoint.shutil.rmtree", full_disk_unless_ignored)
         store.write(snapshot((1, 3)))
     newest = store.newest_good()
     assert newest is not None

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphtide.daemon import results, shared_memory
 from graphtide.daemon.errors import Unavailable
-from graphtide.daemon.results import ProgramPublication, Publication, ResultsReader, ResultsWriter
-from graphtide.daemon.shared_memory import SharedArray
+from graphtide.daemon.serve import results, shared_memory
+from graphtide.daemon.serve.results import ProgramPublication, Publication, ResultsReader, ResultsWriter
+from graphtide.daemon.serve.shared_memory import SharedArray
 from graphtide.gpma.edges import NO_VERTEX
 
 

@@ -13,18 +13,19 @@ import pytest
 from naive import NaiveGraph
 
 from graphtide.compute.engine import Engine
-from graphtide.compute.external_order import SortedVertices
+from graphtide.compute.forest.external_order import SortedVertices
 from graphtide.compute.program import Program, Published
 from graphtide.compute.registry import KINDS, make_program
-from graphtide.daemon import reuse as reuse_module
+from graphtide.daemon.engine import reuse as reuse_module
+from graphtide.daemon.engine.reuse import IdReuse
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import Prepared, concatenate, dense_batch
-from graphtide.daemon.records import UpdateBlock
-from graphtide.daemon.reuse import IdReuse
-from graphtide.gpma import id_table, slots
+from graphtide.daemon.ingest.ingest import Prepared, concatenate, dense_batch
+from graphtide.daemon.records.stream import UpdateBlock
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
-from graphtide.gpma.ids import IdColumn, StringColumn
-from graphtide.gpma.vertex_index import Kind, VertexIndex
+from graphtide.gpma.index import hash_table as slots
+from graphtide.gpma.index import id_table
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
 
 Update = tuple[int, int, int, float]
@@ -511,7 +512,7 @@ def test_where_there_is_little_room_few_dead_vertices_are_not_left_alone() -> No
 
 
 def test_the_order_of_vertices_forgets_old_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphtide.compute.external_order._TAIL_FLOOR", 3)
+    monkeypatch.setattr("graphtide.compute.forest.external_order._TAIL_FLOOR", 3)
     rng = np.random.default_rng(1)
 
     class Names:

@@ -15,13 +15,14 @@ import msgpack
 import numpy as np
 import pytest
 
-from graphtide.daemon import errors, shared_memory
-from graphtide.daemon.client import Client
-from graphtide.daemon.results import ProgramPublication, Publication
-from graphtide.daemon.server import ServerLimits
-from graphtide.daemon.server_link import Degrees, EdgesExist, NeighborPage, ServerLink, StorageState
-from graphtide.gpma.ids import StringColumn
-from graphtide.gpma.vertex_index import VertexIndex
+from graphtide.daemon import errors
+from graphtide.daemon.client.client import Client
+from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve.results import ProgramPublication, Publication
+from graphtide.daemon.serve.server import ServerLimits
+from graphtide.daemon.serve.supervisor import Degrees, EdgesExist, NeighborPage, ServerLink, StorageState
+from graphtide.gpma.index.ids import StringColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
 
 UNREACHED = np.uint64(2**64 - 1)
 LIMITS = ServerLimits(
@@ -603,7 +604,7 @@ def test_tls(tmp_path):
     files = ["-keyout", f"{tmp_path}/key", "-out", f"{tmp_path}/cert"]
     if subprocess.run([*command, "subjectAltName=IP:127.0.0.1", *files], capture_output=True).returncode:
         pytest.skip("openssl cannot make a certificate")
-    from graphtide.daemon.server_link import TlsFiles
+    from graphtide.daemon.serve.supervisor import TlsFiles
 
     chain = Chain()
     chain.grow(10)

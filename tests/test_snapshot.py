@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from naive import NaiveGraph
 from numba.core.dispatcher import Dispatcher
 
-from graphtide.gpma import pma, snapshot
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
+from graphtide.gpma.host import array as pma
+from graphtide.gpma.host import snapshot
+from graphtide.gpma.host.snapshot import EdgeCopy, Turnstile
 from graphtide.gpma.rows import RowView
-from graphtide.gpma.snapshot import EdgeCopy, Turnstile
 from graphtide.partition.graph import Graph
 
 VERTICES = 16

@@ -14,8 +14,8 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 
 from graphtide.daemon.errors import SourceError, SourceUnavailable
-from graphtide.daemon.records import Partition, RawRecord
-from graphtide.daemon.source_kafka import Backoff, KafkaSource
+from graphtide.daemon.ingest.kafka import Backoff, KafkaSource
+from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.ops.kafka import DevKafka, free_port
 
 pytestmark = pytest.mark.kafka

@@ -17,9 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.errors import ConfigError, SourceError
-from graphtide.daemon.records import Partition, RawRecord
-from graphtide.daemon.source_spool import CORRUPT, HEADER, SpoolSource
-from graphtide.daemon.spool import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
+from graphtide.daemon.ingest.spool import CORRUPT, HEADER, SpoolSource
+from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
+from graphtide.daemon.records.stream import Partition, RawRecord
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,

@@ -24,11 +24,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from path_runs import PathRun, epochs_of
 
-from graphtide.compute import sspaths
-from graphtide.compute.bfs import BFS
+from graphtide.compute.counts import sspaths
+from graphtide.compute.counts.kernels import LIMIT
+from graphtide.compute.counts.sspaths import SSPaths
+from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.program import Program, Published
-from graphtide.compute.sspaths import SSPaths
-from graphtide.compute.sspaths_kernels import LIMIT
 from graphtide.gpma.edges import NO_VERTEX
 
 

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from graphtide.daemon.shared_memory import allocate
-from graphtide.gpma import id_kernels, id_table, slots, vertex_index
+from graphtide.daemon.serve.shared_memory import allocate
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
-from graphtide.gpma.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
-from graphtide.gpma.vertex_index import VertexIndex, VertexIndexReader, warm_up
+from graphtide.gpma.index import hash_table as slots
+from graphtide.gpma.index import id_kernels, id_table, vertex_index
+from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
+from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, warm_up
 
 Kind = Literal["int", "string"]
 KINDS: tuple[Kind, ...] = ("int", "string")

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from walks import Update, WalkHistory, apply, new_graph, random_edges, solved, walk_histories
 
-from graphtide.compute import pagerank, ppr
-from graphtide.compute.pagerank import PageRank
-from graphtide.compute.pagerank_kernels import NORM, ROUNDED, SIZE
-from graphtide.compute.ppr import PersonalisedPageRank
-from graphtide.compute.walk_kernels import ROUNDOFF
+from graphtide.compute.walks import pagerank, ppr
+from graphtide.compute.walks.edits import ROUNDOFF
+from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE
 from graphtide.gpma.edges import Op, destinations, sources
 from graphtide.partition.graph import Graph
 

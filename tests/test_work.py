@@ -15,12 +15,13 @@ import pytest
 from histories import Epoch, History, mixed_sizes, rmat_history
 from path_runs import Invalidated
 
-from graphtide.compute import path_program, sspaths
-from graphtide.compute.components import Components
-from graphtide.compute.path_program import PathProgram
+from graphtide.compute.counts import sspaths
+from graphtide.compute.counts.sspaths import SSPaths
+from graphtide.compute.forest.components import Components
+from graphtide.compute.paths import program as path_program
+from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.registry import KINDS, make_program
-from graphtide.compute.sspaths import SSPaths
 from graphtide.gpma.edges import EdgeBatch, Keys, Op, Vertices, destinations, pack, sources
 from graphtide.partition.graph import Graph, GraphChange
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
-from graphtide.gpma.id_kernels import ARENA_LIVE, FILLED, IDS
-from graphtide.gpma.ids import IdColumn, StringColumn
-from graphtide.gpma.vertex_index import Kind, VertexIndex, VertexIndexReader
+from graphtide.gpma.index.id_kernels import ARENA_LIVE, FILLED, IDS
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.vertex_index import Kind, VertexIndex, VertexIndexReader
 
 NAMES = 90
 """So few ids that they come back; with tables of 16 slots these are several sizes."""

@@ -14,8 +14,8 @@ import scipy.sparse.linalg as spla
 from hypothesis import strategies as st
 
 from graphtide.compute.program import Refresh
-from graphtide.compute.walk import RandomWalk
-from graphtide.daemon.generate import Churn
+from graphtide.compute.walks.walk import RandomWalk
+from graphtide.daemon.tools.generate import Churn
 from graphtide.gpma.edges import EdgeBatch, Op, destinations, pack, sources
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange

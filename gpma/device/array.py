@@ -1,8 +1,8 @@
 """The packed memory array on a CUDA device.
 
-The twin of the host's (``gpma/pma.py``): keys ``src << 32 | dst`` in ascending order in an array with gaps, and a
-batch of any size touches only the leaves where its keys belong. ``state.py`` has the arrays, ``geometry.py`` the
-layout, ``update.py`` and ``sorted.py`` the ways to apply a batch, ``spread.py`` and ``reads.py`` all else.
+The twin of the host's (``gpma/host/array.py``): keys ``src << 32 | dst`` in ascending order in an array with gaps,
+and a batch of any size touches only the leaves where its keys belong. ``state.py`` has the arrays, ``geometry.py``
+the layout, ``update.py`` and ``sorted.py`` the ways to apply a batch, ``spread.py`` and ``reads.py`` all else.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
 from ..edges import ChangeReport, EdgeList
+from ..host.arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
 from .module import import_cupy
 
-# The outcome of an update that a later one of the same edge overrides; the others are those of gpma/arrays.py.
+# What became of an update that a later one of the same edge overrides; the others: gpma/host/arrays.py.
 SUPERSEDED = 4
 
 

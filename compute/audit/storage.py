@@ -1,0 +1,176 @@
+"""The storage's part of the background audit: a packed array checked by slices of its leaves.
+
+A slice proves of its leaves that counts and densities are within bounds, that keys ascend (from the last key
+before it on) and name vertices that exist, that look-ups find them, that the rows which begin in it are as long
+as their degrees and begin where the row index says, and that every arc has its mirror image, of the same weight,
+among the rows of the other direction. Totals close what is left: arcs that only the mirror has, and degrees of
+rows without keys. Nothing here follows an entry that may be wrong out of the array.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Keys, Vertices, destinations, sources, transpose
+from ...gpma.host.array import PackedMemoryArray
+from ...gpma.layout import LEAF_LOWER
+from ...gpma.rows import RowView
+from ...partition.graph import Graph
+from ..program import Violation
+
+RULES = ("counts", "density", "order", "range", "look-up", "row", "mirror", "totals")
+# How many vertices a violation names.
+_EVIDENCE = 5
+
+
+def audit_leaves(
+    graph: Graph, array: PackedMemoryArray, mirror: PackedMemoryArray | None, begin: int, end: int
+) -> tuple[list[Violation], int]:
+    """Check leaves ``begin`` to ``end`` - 1 of one array: the violations, and the keys read.
+
+    ``mirror``: the array that holds the same arcs transposed, or None to leave that comparison out.
+    """
+    view = array.view()
+    slots = 1 << view.leaf_shift
+    counts = view.counts[begin:end]
+    impossible = np.flatnonzero((counts < 0) | (counts > slots))
+    if impossible.size:
+        leaf = begin + int(impossible[0])
+        return [Violation("counts", f"leaf {leaf} of {slots} slots holds {counts[impossible[0]]} keys")], 0
+    found = []
+    # Empty leaves may be there while the array grows; that none is empty by mistake is for rows and totals.
+    sparse = np.flatnonzero((counts > 0) & (counts < LEAF_LOWER * slots))
+    if sparse.size and np.count_nonzero(view.counts) > 1:
+        leaf = begin + int(sparse[0])
+        found.append(Violation("density", f"leaf {leaf} holds {counts[sparse[0]]} keys, too few"))
+    live = np.arange(slots) < counts[:, None]
+    block = slice(begin << view.leaf_shift, end << view.leaf_shift)
+    keys = view.keys[block].reshape(-1, slots)[live]
+    last = last_key_before(view, begin)
+    ascending = np.ones(keys.size, bool)
+    ascending[1:] = keys[1:] > keys[:-1]
+    if keys.size and last is not None:
+        ascending[0] = keys[0] > last
+    _report(found, "order", "keys do not ascend", keys[~ascending])
+    known = _exist(graph, sources(keys)) & _exist(graph, destinations(keys))
+    _report(found, "range", "keys name vertices that do not exist", keys[~known])
+    if found:
+        return found, keys.size  # what follows relies on order and on rows that exist
+    leaves = np.repeat(np.arange(begin, end), counts)
+    ends = np.ones(keys.size, bool)
+    ends[1:-1] = (leaves[1:-1] != leaves[:-2]) | (leaves[1:-1] != leaves[2:])
+    _report(found, "look-up", "keys are not found where they are", keys[ends][~array.has_edge(keys[ends])])
+    _check_rows(found, view, keys, leaves, last)
+    if mirror is not None:
+        is_weighted = array.weighted and mirror.weighted
+        weights = view.weights[block].reshape(-1, slots)[live] if is_weighted else None
+        image = transpose(keys)
+        alike = mirror.has_edge(image) if weights is None else mirror.weights_of(image) == weights
+        _report(found, "mirror", "arcs that the rows of the other direction lack, or hold otherwise", keys[~alike])
+    return found, keys.size
+
+
+def _exist(graph: Graph, vertices: Vertices) -> npt.NDArray[np.bool_]:
+    """Which of these are vertices of the graph, and not deleted."""
+    exist = vertices < graph.n_vertices
+    if graph.n_alive < graph.n_vertices:
+        exist[exist] = graph.alive[vertices[exist]]
+    return exist
+
+
+def audit_totals(graph: Graph) -> tuple[list[Violation], int]:
+    """Check what adds up over whole arrays, in O(vertices + leaves)."""
+    found = []
+    for array in graph.host.arrays:
+        view = array.view()
+        held = int(view.counts.sum(dtype=np.int64))
+        degrees = int(view.degrees[: graph.n_vertices].sum(dtype=np.int64))
+        if not held == degrees == array.n_edges:
+            detail = f"leaves hold {held} keys, degrees add up to {degrees}, and there are {array.n_edges} arcs"
+            found.append(Violation("totals", detail))
+    sizes = {array.n_edges for array in graph.host.arrays}
+    if len(sizes) > 1:
+        found.append(Violation("totals", f"out-rows and in-rows hold different numbers of arcs: {sizes}"))
+    return found, 0
+
+
+def _check_rows(
+    found: list[Violation], view: RowView, keys: Keys, leaves: npt.NDArray[np.int64], last: np.uint64 | None
+) -> None:
+    """Rows that begin in these leaves: their place and their length."""
+    src = sources(keys)
+    first = np.ones(keys.size, bool)
+    first[1:] = src[1:] != src[:-1]
+    if keys.size and last is not None:
+        first[0] = src[0] != last >> np.uint64(32)
+    begins = np.flatnonzero(first)
+    row = src[begins]
+    length = np.diff(np.append(begins, keys.size))
+    if begins.size:
+        length[-1] += _keys_of_row(view.keys, view.counts, view.leaf_shift, int(leaves[-1]) + 1, row[-1])
+    wrong = (length != view.degrees[row]) | (leaves[begins] != view.row_leaf[row])
+    _report(found, "row", "rows of another length or place than the row index says", keys[begins][wrong])
+
+
+def last_key_before(view: RowView, leaf: int) -> np.uint64 | None:
+    """The last key before a leaf, or None."""
+    slot = _last_slot_before(view.counts, view.leaf_shift, leaf)
+    return None if slot < 0 else np.uint64(view.keys[slot])
+
+
+def leaf_after(view: RowView, n_vertices: int, key: np.uint64) -> int:
+    """The first leaf with a key above this one; as many as there are leaves if there is none."""
+    found: int = _leaf_after(view.keys, view.counts, view.leaf_shift, view.row_leaf, view.degrees, n_vertices, key)
+    return found
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _last_slot_before(counts, leaf_shift, leaf):  # type: ignore[no-untyped-def]
+    """The slot of the last key before a leaf, or -1."""
+    for k in range(leaf - 1, -1, -1):
+        count = min(np.int64(counts[k]), np.int64(1) << leaf_shift)
+        if count > 0:
+            return (np.int64(k) << leaf_shift) + count - 1
+    return np.int64(-1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _leaf_after(keys, counts, leaf_shift, row_leaf, degrees, n, key):  # type: ignore[no-untyped-def]
+    row = np.int64(key >> np.uint64(32))
+    while row < n and degrees[row] == 0:
+        row += 1
+    leaf = np.int64(row_leaf[row]) if row < n else np.int64(counts.size)
+    while leaf < counts.size:
+        count = min(np.int64(counts[leaf]), np.int64(1) << leaf_shift)
+        if count > 0 and keys[(leaf << leaf_shift) + count - 1] > key:
+            return leaf
+        leaf += 1
+    return np.int64(counts.size)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _keys_of_row(keys, counts, leaf_shift, leaf, row):  # type: ignore[no-untyped-def]
+    """How many keys of a row there are from a leaf on, the leaf before it ending with one.
+
+    A leaf that ends with one holds nothing else, as far as keys ascend: of a hub's leaves one key each is read.
+    """
+    found = np.int64(0)
+    while leaf < counts.size:
+        begin = np.int64(leaf) << leaf_shift
+        count = min(max(np.int64(counts[leaf]), 0), np.int64(1) << leaf_shift)
+        if count > 0 and keys[begin + count - 1] >> np.uint64(32) != np.uint64(row):
+            while keys[begin] >> np.uint64(32) == np.uint64(row):
+                found += 1
+                begin += 1
+            return found
+        found += count
+        leaf += 1
+    return found
+
+
+def _report(found: list[Violation], rule: str, detail: str, keys: Keys) -> None:
+    if keys.size:
+        ends: Vertices = np.unique(np.concatenate([sources(keys[:_EVIDENCE]), destinations(keys[:_EVIDENCE])]))
+        found.append(Violation(rule, f"{keys.size} arcs: {detail}", tuple(int(v) for v in ends)))

@@ -1,0 +1,414 @@
+"""Weakly connected components, named by their smallest external id, kept true under changes.
+
+State is a rooted spanning forest (``forest*.py``) with a dense handle per tree. A batch is taken in two
+steps. Insertions first: an edge between two trees hangs the smaller on the larger. Then deletions: deleted
+links of the forest are cut, all at once, and the pieces search for replacements in turn; a piece that is
+exhausted becomes a component of its own, the last one keeps the handle and is never read to the end. The
+search by turns is the known way to keep one deletion from costing the giant component; it is cheap where
+replacements are near or pieces are small (see semantics.md, "Path programs").
+
+In a directed graph (u, v) and (v, u) are two supports of one link: it is cut when both are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Keys, Vertices, transpose
+from ...gpma.rows import RowView
+from ...partition.graph import Graph, GraphChange
+from ..program import Answer, Column, ExternalId, Program, Published, Refresh, Violation, grown, size_violations
+from . import cut as cutting
+from . import forest as kernels
+from .cut import Pieces, Search
+from .external_order import ExternalOrder, SortedVertices
+from .forest import Changes, Forest
+from .span import span
+
+# A search that reads more than this share of the graph gives way to a fresh start; up to so many edges never.
+_WORK_SHARE = 2
+_WORK_FLOOR = 1 << 14
+# Trees larger than this are named without sorting their members.
+_SORTED_MAX = 4096
+# Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
+_PASSES_PER_SORT = 8
+# From scratch, components larger than this share find their label by a scan of their own, without sorting.
+_GIANT_SHARE = 64
+_EVIDENCE = 5
+
+_LEVELS = "the parent's level is not below its own: parents may lead to no root"
+_SLICE_RULES = (
+    ("handle", kernels.WRONG_HANDLE, "a handle that was never given out"),
+    ("split-edge", kernels.SPLIT_EDGE, "an edge joins different handles"),
+    ("link", kernels.WRONG_LINK, "the link to the parent is no edge, or joins different handles"),
+    ("forest", kernels.WRONG_LEVEL, _LEVELS),
+    ("list", kernels.WRONG_LIST, "the list of the component's members is broken here"),
+    ("representative", kernels.WRONG_NAME, "the component is named by no member"),
+)
+
+
+class Components(Program):
+    """The component of every vertex.
+
+    Columns: ``handle`` uint32[vertices], the component's dense handle; by handle, ``representative``
+    (uint32, the dense vertex whose external id is the label; ``NO_VERTEX`` for a free handle) and ``size``
+    (uint32, 0 for a free handle). Scalar ``components``: how many there are. A deleted vertex has no edges, and
+    so a handle to itself, which is not counted.
+    """
+
+    kind: ClassVar[str] = "components"
+    summary: ClassVar[str] = "weakly connected component, labelled by the smallest external id in it"
+    family: ClassVar[str] = "forest"
+    value = ExternalId
+    needs_in_edges: ClassVar[bool] = True
+    needs_order: ClassVar[bool] = True
+
+    def __init__(self, id: str, order: ExternalOrder) -> None:
+        """``order`` compares vertices by external id (the vertex index)."""
+        super().__init__(id)
+        self._order = order
+        self._sorted = SortedVertices(order)
+        self._n = 0
+        self._n_dead = 0
+        self._run = 0
+        self._passes = 0
+        empty = [np.empty(0, np.uint32) for _ in range(7)]
+        self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
+        self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
+        self._search = Search._make([np.empty(0, np.uint64), *empty[:4], np.zeros(4, np.int64)])
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        n = graph.n_vertices
+        self._grow(n)
+        self._n, self._n_dead = n, n - graph.n_alive
+        self._sorted = SortedVertices(self._order)  # a program that stood still has not heard who was renamed
+        out, in_, both = _rows(graph)
+        # Where the edges are, the largest component most likely is.
+        hub = int(out.degrees[:n].argmax()) if n else 0
+        held = np.empty((n + 63) // 64, np.uint64)
+        queue, found = self._search.members, self._search.queue_next
+        threads = nb.get_num_threads()
+        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, queue, held, found, threads)
+        self._name_all()
+        everything = dict.fromkeys(("handle", "representative", "size"))
+        return Refresh(everything, iterations=1, edges_read=edges, active=n)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        before, self._n = self._n, graph.n_vertices
+        self._n_dead = self._n - graph.n_alive
+        self._grow(self._n)
+        self._sorted.renamed(change.revived_vertices)
+        self._new_run(change.arcs.deleted.keys.size)
+        if self._n > before:
+            kernels.add_vertices(self._forest, self._changes, before, self._n)
+        forest, inserted, deleted = self._forest, change.arcs.inserted.keys, change.arcs.deleted.keys
+        found = np.empty(deleted.size, np.int64)
+        joining, n_links = kernels.classify(forest.handle, forest.parent, inserted, deleted, found)
+        if self._n == before and not joining and not n_links:
+            return Refresh({})
+        steps = self._join(inserted) if joining else 0
+        links = deleted[found[:n_links]]
+        if graph.directed and n_links:
+            links = links[~graph.has_edge(transpose(links))]  # these have a second support
+        counts = self._search.counts
+        counts[:] = 0
+        if links.size and not self._settle(graph, links):
+            fresh = self.start(graph)
+            edges = fresh.edges_read + int(counts[cutting.N_EDGES])
+            return Refresh(fresh.changed, iterations=1, edges_read=edges, active=fresh.active, started_over=True)
+        return Refresh(
+            self._changed(before),
+            iterations=bool(joining) + bool(links.size),
+            edges_read=int(counts[cutting.N_EDGES]),
+            active=steps + int(counts[cutting.N_STEPS]),
+        )
+
+    def _join(self, inserted: Keys) -> int:
+        candidates = np.empty(2 * inserted.size, np.uint32)
+        _, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates)
+        self._name(candidates[:n_candidates])
+        return int(steps)
+
+    def _settle(self, graph: Graph, links: Keys) -> bool:
+        forest, search, run = self._forest, self._search, self._run
+        out, in_, both = _rows(graph)
+        children, above = np.empty(links.size, np.int64), np.empty(links.size, np.int64)
+        n_cuts = cutting.list_links(forest, search, links, children, above, run)
+        order = forest.level[children[:n_cuts]].argsort()[::-1]
+        pieces = Pieces(*(np.empty(2 * n_cuts, np.int64) for _ in Pieces._fields))
+        work_max = max(_WORK_FLOOR, (graph.n_arcs + self._n) // _WORK_SHARE)
+        settled: bool = cutting.settle(
+            forest, self._changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
+        )
+        self._run += n_cuts + 1
+        if settled:
+            self._name(search.members[: search.counts[cutting.N_MEMBERS]])
+            for k in range(search.counts[cutting.N_ORPHANS]):
+                self._name_orphan(int(pieces.orphans[k]), int(pieces.survivors[k]), int(pieces.leavers[k]))
+        return settled
+
+    def _changed(self, before: int) -> dict[str, Vertices | None]:
+        """What differs from before the run, and everything that is new."""
+        forest, changes = self._forest, self._changes
+        n_vertices, n_handles = changes.counts
+        vertices = changes.vertices[:n_vertices]
+        moved = (forest.handle[vertices] != changes.old_handle[:n_vertices]) & (vertices < before)
+        new = np.arange(before, self._n, dtype=np.uint32)
+        handles = changes.handles[:n_handles]
+        fresh = handles >= before
+        other = forest.representative[handles] != changes.old_representative[:n_handles]
+        resized = forest.size[handles] != changes.old_size[:n_handles]
+        changed: dict[str, Vertices | None] = {
+            "handle": np.concatenate([vertices[moved], new]),
+            "representative": handles[other | fresh],
+            "size": handles[resized | fresh],
+        }
+        return {name: indices for name, indices in changed.items() if indices is None or indices.size}
+
+    # -- labels -----------------------------------------------------------------------------------------
+
+    def _name(self, candidates: Vertices) -> None:
+        """Name the representatives of the candidates' trees; each tree's true one is among them."""
+        if candidates.size:
+            kernels.name_representatives(self._forest, self._order.sort_by_external(candidates))
+
+    def _name_all(self) -> None:
+        """Name every tree's representative, as after a fresh start."""
+        forest, n = self._forest, self._n
+        sizes = forest.size[: forest.counts[kernels.N_USED]]
+        handle = forest.handle[:n]
+        giant = sizes > max(_SORTED_MAX, n // _GIANT_SHARE)
+        for h in np.flatnonzero(giant):
+            forest.representative[h] = self._order.smallest(np.flatnonzero(handle == h).astype(np.uint32))
+        if sizes.size:
+            shared = (sizes > 1) & ~giant
+            self._name(np.flatnonzero(shared[handle]).astype(np.uint32))
+
+    def _name_orphan(self, h: int, member: int, leaver: int) -> None:
+        """Find the representative of tree h after ``leaver``, which was it; ``member`` is left."""
+        forest = self._forest
+        size = int(forest.size[h])
+        if size <= _SORTED_MAX // 16 or size * size <= self._n:
+            members = np.empty(size, np.uint32)
+            kernels.list_members(forest, member, members)
+            forest.representative[h] = self._order.smallest(members)
+            return
+        if self._passes < _PASSES_PER_SORT and self._sorted.must_sort(self._n):
+            self._passes += 1
+            members = np.flatnonzero(forest.handle[: self._n] == h).astype(np.uint32)
+            forest.representative[h] = self._order.smallest(members)
+            return
+        # Whatever is left has a larger external id than the one that went.
+        self._passes = 0
+        ordered = self._sorted.prepare(self._n)
+        begin = self._sorted.position(leaver)
+        first = kernels.first_of_handle(forest, ordered, begin, h)
+        tail = np.flatnonzero(forest.handle[ordered.size : self._n] == h).astype(np.uint32)
+        loose = self._sorted.loose()
+        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h]])
+        if first >= 0:
+            candidates = np.append(candidates, np.uint32(first))
+        forest.representative[h] = self._order.smallest(candidates)
+
+    # -- columns and state ------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, Column]:
+        forest = self._forest
+        return {"handle": forest.handle, "representative": forest.representative, "size": forest.size}
+
+    def scalars(self) -> dict[str, float]:
+        counts = self._forest.counts
+        return {"components": float(counts[kernels.N_USED] - counts[kernels.N_FREE] - self._n_dead)}
+
+    def state(self) -> dict[str, Column]:
+        forest, n = self._forest, self._n
+        return {
+            "parent": forest.parent[:n],
+            "handle": forest.handle[:n],
+            "representative": forest.representative[:n],
+        }
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        n = graph.n_vertices
+        for name in ("parent", "handle", "representative"):
+            if state[name].dtype != np.uint32 or state[name].shape != (n,):
+                raise ValueError(f"saved {name}: {state[name].dtype}{state[name].shape}, expected uint32({n},)")
+        handle, parent = state["handle"], state["parent"]
+        if n and (int(handle.max()) >= n or ((parent >= n) & (parent != kernels.NONE)).any()):
+            raise ValueError("saved handles or parents point outside the graph")
+        named = state["representative"][handle]
+        if (named >= n).any() or not np.array_equal(handle[named], handle):
+            raise ValueError("saved representatives are no members of what they represent")
+        self._grow(n)
+        self._n, self._n_dead = n, n - graph.n_alive
+        forest = self._forest
+        forest.parent[:n] = state["parent"]
+        forest.handle[:n] = state["handle"]
+        forest.representative[:n] = state["representative"]
+        kernels.relink(forest, n)
+        if not kernels.relevel(forest, n):
+            raise ValueError("saved parents form no forest")
+
+    def memory_bytes(self) -> int:
+        held: list[Column] = [*self._forest, *self._changes[:-1], *self._search]
+        return sum(column.nbytes for column in held) + self._sorted.memory_bytes()
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        handles = published.columns["handle"][vertices]
+        labels = published.columns["representative"][handles]
+        return Answer(labels, np.zeros(labels.size, bool), vertex_valued=True)
+
+    # -- audit ------------------------------------------------------------------------------------------
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Every rule of a right forest and its tables, in O(vertices + edges) and one sort."""
+        if missed := size_violations(self._n, graph):
+            return missed
+        n, forest = graph.n_vertices, self._forest
+        found: list[Violation] = []
+        parent, handle = forest.parent[:n], forest.handle[:n]
+        used = int(forest.counts[kernels.N_USED])
+        if used > n or (handle >= used).any():
+            _report(found, "handle", "a handle that was never given out", np.flatnonzero(handle >= used))
+            return found
+        linked = np.zeros(n, bool)
+        split, example = kernels.audit_edges(forest, n, graph.out_rows(), linked)
+        if split:
+            ends = (int(example) >> 32, int(example) & 0xFFFF_FFFF)
+            found.append(Violation("split-edge", f"{split} edges join different handles", ends))
+        root = parent == kernels.NONE
+        above, level = np.where(parent < n, parent, 0), forest.level[:n]
+        _report(found, "link", "the link to the parent is no edge", np.flatnonzero(~root & ~linked))
+        if n:
+            _report(
+                found,
+                "link",
+                "of another handle than the parent",
+                np.flatnonzero(~root & (handle[above] != handle)),
+            )
+            _report(found, "forest", _LEVELS, np.flatnonzero(~root & linked & (level[above] >= level)))
+        found.extend(self._audit_handles(n, used, root))
+        found.extend(self._audit_representatives(n, used))
+        return found
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """What the edges and entries of these vertices tell; that trees have one root each is for the whole."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        n, forest = graph.n_vertices, self._forest
+        out, in_, both = _rows(graph)
+        wrong = np.zeros(end - begin, np.uint8)
+        edges = kernels.audit_slice(forest, n, out, in_, both, begin, end, wrong)
+        found: list[Violation] = []
+        for rule, bit, detail in _SLICE_RULES if wrong.any() else ():
+            _report(found, rule, detail, np.flatnonzero(wrong & bit) + begin)
+        if not found:
+            vertices = np.arange(begin, end, dtype=np.uint32)
+            named = forest.representative[forest.handle[begin:end]]
+            wrong_name = ~self._in_order(named, vertices)
+            _report(found, "representative", "an external id below that of the component's", vertices[wrong_name])
+        return found, int(edges)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        """That every handle has one tree with one root, and that sizes, lists and free handles are right."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        n, forest = graph.n_vertices, self._forest
+        parent = forest.parent[:n]
+        used = int(forest.counts[kernels.N_USED])
+        beyond = np.flatnonzero(forest.handle[:n] >= used) if used <= n else np.arange(n)
+        found: list[Violation] = []
+        _report(found, "handle", "a handle that was never given out", beyond)
+        if not found:
+            found.extend(self._audit_handles(n, used, parent == kernels.NONE))
+        return found, 0
+
+    def _in_order(self, first: Vertices, second: Vertices) -> npt.NDArray[np.bool_]:
+        """Whether the external id of first[i] is not above that of second[i]."""
+        vertices = np.unique(np.concatenate([first, second]))
+        rank = np.empty(vertices.size, np.int64)
+        rank[np.searchsorted(vertices, self._order.sort_by_external(vertices))] = np.arange(vertices.size)
+        ordered: npt.NDArray[np.bool_]
+        ordered = rank[np.searchsorted(vertices, first)] <= rank[np.searchsorted(vertices, second)]
+        return ordered
+
+    def _audit_handles(self, n: int, used: int, root: npt.NDArray[np.bool_]) -> list[Violation]:
+        """The tables by handle; evidence are the vertices that represent the handles."""
+        found: list[Violation] = []
+        forest = self._forest
+        handle, size = forest.handle[:n], forest.size[:used]
+        live = np.bincount(handle, minlength=used)
+        roots = np.bincount(handle[root], minlength=used)
+        free = np.sort(forest.free[: forest.counts[kernels.N_FREE]])
+        named = forest.representative[:used]
+        _report(found, "one-root", "of handles without exactly one root", named[(live > 0) & (roots != 1)])
+        _report(found, "size", "of handles with a wrong size", named[live != size])
+        if not np.array_equal(free, np.flatnonzero(live == 0)):
+            found.append(Violation("free", "the free handles are not those without members"))
+        broken = kernels.audit_lists(forest, n, np.zeros(n, bool))
+        if broken:
+            found.append(Violation("list", f"{broken} handles whose list is not their members"))
+        return found
+
+    def _audit_representatives(self, n: int, used: int) -> list[Violation]:
+        found: list[Violation] = []
+        handle, representative = self._forest.handle[:n], self._forest.representative[:used]
+        ordered = self._order.sort_by_external(np.arange(n, dtype=np.uint32))
+        expected = np.full(used, kernels.NONE, np.uint32)
+        names, first = np.unique(handle[ordered], return_index=True)
+        expected[names] = ordered[first]
+        wrong = expected[expected != representative]
+        _report(found, "representative", "smallest of a handle that is not named so", wrong)
+        return found
+
+    # -- arrays -----------------------------------------------------------------------------------------
+
+    def _grow(self, n: int) -> None:
+        if n <= self._forest.parent.size:
+            return
+        # What free handles hold, and stamps that no run bears.
+        none = int(kernels.NONE)
+        forest = self._forest._replace(**_grown(self._forest, n, {"size": 0, "representative": none}))
+        stamps = {"vertex_stamp": 0, "handle_stamp": 0}
+        self._changes = self._changes._replace(**_grown(self._changes, n, stamps))
+        self._search = self._search._replace(**_grown(self._search, n, {"mark": 0, "rest_stamp": 0}))
+        # Last: it tells how large all columns are, also after a call that ran out of memory.
+        self._forest = forest
+
+    def _new_run(self, cuts_max: int) -> None:
+        """Begin a run with stamps that nothing bears, and two more than ``cuts_max`` of them."""
+        self._run += 1
+        if self._run + cuts_max + 1 >= 2**32:  # stamps are 32 bits: begin again
+            stamps = (self._changes.vertex_stamp, self._changes.handle_stamp, self._search.rest_stamp)
+            for stamp in stamps:
+                stamp[:] = 0
+            self._search.mark[:] = 0
+            self._run = 1
+        self._changes = self._changes._replace(run=self._run)
+        self._changes.counts[:] = 0
+
+
+def _rows(graph: Graph) -> tuple[RowView, RowView, bool]:
+    """Out-rows, in-rows, and whether both must be read to see all neighbours."""
+    return graph.out_rows(), graph.in_rows(), graph.directed
+
+
+def _grown(columns: Forest | Changes | Search, n: int, fills: Mapping[str, int]) -> dict[str, Any]:
+    """The columns of a state, each with room for n entries."""
+    fields = [name for name in columns._fields if name not in ("counts", "run")]
+    return {name: grown(getattr(columns, name), n, fills.get(name)) for name in fields}
+
+
+def _report(found: list[Violation], rule: str, detail: str, where: npt.NDArray[Any]) -> None:
+    """Add a violation if there are vertices (or handles) that show it."""
+    if where.size:
+        evidence = tuple(int(v) for v in where[:_EVIDENCE])
+        found.append(Violation(rule, f"{where.size}: {detail}", evidence))

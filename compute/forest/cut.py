@@ -1,0 +1,458 @@
+"""Kernels that cut links of a spanning forest and search for what replaces them.
+
+Cuts are made one by one, from the highest level to the lowest, and what is below each looks for an edge that
+leaves it among a few edges. What then is neither joined nor exhausted are pieces, which search in turn (Even and
+Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981; the turns bound it by the smaller sides): a piece that is
+exhausted is a tree of its own, the one left last keeps the handle and is never read to the end.
+
+Whether the far end of an edge is below a cut is told by climbing from it to something known, or past the level of
+the cut. Levels are those of a breadth-first search at first, and so that takes about as many steps as the search
+is deep. Where changes made the tree deep and its levels dense, or with several pieces left that lie below each
+other, it takes more: up to the way to the next cut above, but no vertex is climbed from twice in a search.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+
+from ...gpma.edges import Keys, Vertices
+from ...gpma.rows import first_slot
+from .forest import NONE, Ints, lower_above, note_handle, rename, reroot, take_handle
+
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFF_FFFF)
+_ONE = np.uint64(1)
+
+# Edges that a group of pieces reads before the next group's turn.
+TURN_EDGES = 32
+
+# What a turn came to.
+_OPEN, _EXHAUSTED, _MERGED = 0, 1, 2
+
+# Indices into Search.counts.
+N_EDGES, N_STEPS, N_MEMBERS, N_ORPHANS = 0, 1, 2, 3
+
+
+class Search(NamedTuple):
+    """Scratch of the search for replacements, by vertex and by handle.
+
+    ``mark`` uint64[cap]: ``run << 32 | piece << 1 | visited``, void when the run is another; ``queue_next``
+    uint32[cap]: the vertex that its piece visited next; ``rest_stamp`` uint32[cap] and ``rest`` uint32[cap]: by
+    handle, the piece that holds the old root; ``members`` uint32[cap]: candidates for a representative;
+    ``counts`` int64[4].
+    """
+
+    mark: Keys
+    queue_next: Vertices
+    rest_stamp: Vertices
+    rest: Vertices
+    members: Vertices
+    counts: Ints
+
+
+class Pieces(NamedTuple):
+    """What the cuts left of the trees, int64[k] each.
+
+    Pieces that a replacement joins form a *group* (union-find in ``group``); its tree is one tree.
+    Per piece: ``root``, ``above`` (the far end of its cut), ``rest`` (the piece of its handle that holds the old
+    root), ``chain`` (next piece of the handle), ``first``/``last`` (of the visited vertices), and where its search
+    stands (``at``, ``phase`` 0 out-row or 1 in-row, ``leaf``, ``slot``, ``left``). Of a rest, ``above`` is one of
+    its vertices, and ``floor`` a level that no vertex of the handle's other pieces is below.
+    Per group: lists of pieces with edges to read (``open_first``, ``open_last``, ``open_next``) and of all
+    (``all_last``, ``all_next``, from the group's root on), ``has_rest``.
+    Handles that lost their representative: ``departed`` (it, by rest), and the list of those handles, ``orphans``,
+    with a member left (``survivors``) and that representative (``leavers``) of each.
+    ``ring``: the groups of one old tree that have a turn, the rest last.
+    """
+
+    group: Ints
+    root: Ints
+    above: Ints
+    rest: Ints
+    floor: Ints
+    chain: Ints
+    first: Ints
+    last: Ints
+    at: Ints
+    phase: Ints
+    leaf: Ints
+    slot: Ints
+    left: Ints
+    open_first: Ints
+    open_last: Ints
+    open_next: Ints
+    all_last: Ints
+    all_next: Ints
+    has_rest: Ints
+    departed: Ints
+    orphans: Ints
+    survivors: Ints
+    leavers: Ints
+    ring: Ints
+
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# For what runs once per cut: a call that hands over these tuples of arrays costs more than its work.
+_inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+
+
+@_inline
+def _new_piece(pieces, q, rest):  # type: ignore[no-untyped-def]
+    """Piece q, a group of its own, which has not begun to search."""
+    pieces.group[q] = q
+    pieces.rest[q] = rest
+    pieces.first[q] = -1
+    pieces.open_first[q] = q
+    pieces.open_last[q] = q
+    pieces.open_next[q] = -1
+    pieces.all_last[q] = q
+    pieces.all_next[q] = -1
+    pieces.has_rest[q] = q == rest
+
+
+@_jit
+def _set_mark(search, run, v, piece, visited):  # type: ignore[no-untyped-def]
+    """Write down that v belongs to this piece, and whether its search has reached v, for this run."""
+    search.mark[v] = (np.uint64(run) << _HALF) | (np.uint64(piece) << _ONE) | np.uint64(visited)
+
+
+@_inline
+def _begin_row(pieces, q, rows):  # type: ignore[no-untyped-def]
+    """Stand at the begin of the row of the vertex at which piece q is."""
+    x = pieces.at[q]
+    left = np.int64(rows.degrees[x])
+    pieces.left[q] = left
+    if left:
+        leaf, slot = first_slot(rows, x)
+        pieces.leaf[q] = leaf
+        pieces.slot[q] = slot
+
+
+@_inline
+def _begin_search(search, pieces, out, run, q, v):  # type: ignore[no-untyped-def]
+    """Begin the search of piece q at its vertex v."""
+    pieces.first[q] = v
+    pieces.last[q] = v
+    pieces.at[q] = v
+    pieces.phase[q] = 0
+    search.queue_next[v] = NONE
+    _set_mark(search, run, v, q, 1)
+    _begin_row(pieces, q, out)
+
+
+@_jit
+def list_links(forest, search, deleted, children, above, run):  # type: ignore[no-untyped-def]
+    """Write the lower and upper ends of the links that the deleted edges are, each once; how many there are."""
+    n = np.int64(0)
+    for i in range(deleted.size):
+        child = np.int64(deleted[i] & _LOW)
+        upper = np.int64(deleted[i] >> _HALF)
+        if np.int64(forest.parent[child]) != upper:
+            child, upper = upper, child
+        if np.int64(search.mark[child] >> _HALF) == run:
+            continue  # the mirror image is in the list, too
+        _set_mark(search, run, child, 0, 0)
+        children[n] = child
+        above[n] = upper
+        n += 1
+    return n
+
+
+@_jit
+def _group_of(pieces, q):  # type: ignore[no-untyped-def]
+    group = pieces.group
+    while group[q] != q:
+        group[q] = group[group[q]]
+        q = group[q]
+    return q
+
+
+@_jit
+def _piece_of(forest, search, pieces, run, v):  # type: ignore[no-untyped-def]
+    """A piece of the group that holds v: climb to what is marked, or out of all pieces but the rest.
+
+    The way is marked."""
+    top = np.int64(v)
+    steps = np.int64(0)
+    rest = np.int64(search.rest[forest.handle[v]])
+    floor = pieces.floor[rest]
+    while True:
+        steps += 1
+        mark = search.mark[top]
+        if np.int64(mark >> _HALF) == run:
+            piece = np.int64((mark & _LOW) >> _ONE)
+            break
+        if forest.level[top] < floor or forest.parent[top] == NONE:
+            piece = rest
+            _set_mark(search, run, top, piece, 0)
+            break
+        top = np.int64(forest.parent[top])
+    at = np.int64(v)
+    while at != top:
+        _set_mark(search, run, at, piece, 0)
+        at = np.int64(forest.parent[at])
+    search.counts[N_STEPS] += steps
+    return piece
+
+
+@_jit
+def _merge(forest, search, pieces, g, x, other, y):  # type: ignore[no-untyped-def]
+    """The edge between x (group g) and y (group other) is a replacement: hang one tree on the other."""
+    if pieces.has_rest[g]:
+        g, x, other, y = other, y, g, x
+    bottom, turned = reroot(forest, x)
+    forest.parent[x] = y
+    lowest, lowered = lower_above(forest, bottom)
+    search.counts[N_STEPS] += turned + lowered
+    if not pieces.has_rest[other]:
+        rest = pieces.rest[other]
+        pieces.floor[rest] = min(pieces.floor[rest], lowest)
+    pieces.group[g] = other
+    pieces.has_rest[other] |= pieces.has_rest[g]
+    pieces.open_next[pieces.open_last[other]] = pieces.open_first[g]
+    pieces.open_last[other] = pieces.open_last[g]
+    pieces.all_next[pieces.all_last[other]] = g
+    pieces.all_last[other] = pieces.all_last[g]
+
+
+@_jit
+def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-untyped-def]
+    """Read on in the row at which piece q stands, at most ``budget`` edges: (edges read, merged)."""
+    x = pieces.at[q]
+    leaf, slot, left = pieces.leaf[q], pieces.slot[q], pieces.left[q]
+    read = np.int64(0)
+    merged = False
+    while left > 0 and read < budget and not merged:
+        if slot >= (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]):
+            leaf += 1
+            slot = leaf << rows.leaf_shift
+            continue
+        y = np.int64(rows.keys[slot] & _LOW)
+        slot += 1
+        left -= 1
+        read += 1
+        mark = search.mark[y]
+        visited = False
+        if np.int64(mark >> _HALF) == run:
+            visited = (mark & _ONE) == _ONE
+            other = _group_of(pieces, np.int64((mark & _LOW) >> _ONE))
+        elif np.int64(forest.parent[y]) == x or np.int64(forest.parent[x]) == y:
+            other = g  # a link of the tree itself: no need to climb
+        else:
+            other = _group_of(pieces, _piece_of(forest, search, pieces, run, y))
+        if other != g:
+            _merge(forest, search, pieces, g, x, other, y)
+            merged = True
+        elif not visited:
+            _set_mark(search, run, y, q, 1)
+            search.queue_next[y] = NONE
+            search.queue_next[pieces.last[q]] = y
+            pieces.last[q] = y
+    pieces.leaf[q], pieces.slot[q], pieces.left[q] = leaf, slot, left
+    search.counts[N_EDGES] += read
+    return read, merged
+
+
+@_jit
+def _turn(forest, search, pieces, out, in_, both, run, g):  # type: ignore[no-untyped-def]
+    """Let group g read some edges; what came of it."""
+    budget = np.int64(TURN_EDGES)
+    q = pieces.open_first[g]
+    while True:
+        if pieces.left[q] > 0:
+            if budget <= 0:
+                return _OPEN
+            if pieces.phase[q] == 0:
+                read, merged = _scan(forest, search, pieces, out, run, g, q, budget)
+            else:
+                read, merged = _scan(forest, search, pieces, in_, run, g, q, budget)
+            if merged:
+                return _MERGED
+            budget -= read
+            continue
+        budget -= 1  # a vertex without edges is work, too
+        if pieces.phase[q] == 0 and both:
+            pieces.phase[q] = 1
+            _begin_row(pieces, q, in_)
+            continue
+        following = search.queue_next[pieces.at[q]]
+        if following != NONE:
+            pieces.at[q] = np.int64(following)
+            pieces.phase[q] = 0
+            _begin_row(pieces, q, out)
+            continue
+        q = pieces.open_next[q]
+        pieces.open_first[g] = q
+        if q < 0:
+            return _EXHAUSTED
+
+
+@_jit
+def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-def]
+    """Group g, exhausted, becomes a tree of its own under a new handle."""
+    counts = search.counts
+    head = np.int64(pieces.first[g])
+    old = np.int64(forest.handle[head])
+    note_handle(forest, changes, old)
+    h = take_handle(forest, changes)
+    size = np.int64(0)
+    begin = counts[N_MEMBERS]
+    last = head
+    q = g
+    while q >= 0:
+        v = np.int64(pieces.first[q])
+        while True:
+            before, after = forest.prev[v], forest.next[v]
+            forest.next[before] = after
+            forest.prev[after] = before
+            rename(forest, changes, v, h)
+            forest.next[last] = v
+            forest.prev[v] = last
+            last = v
+            search.members[begin + size] = v
+            size += 1
+            following = search.queue_next[v]
+            if following == NONE:
+                break
+            v = np.int64(following)
+        q = pieces.all_next[q]
+    counts[N_STEPS] += size
+    forest.next[last] = head
+    forest.prev[head] = last
+    forest.size[h] = size
+    forest.size[old] -= np.uint32(size)
+    forest.representative[h] = head
+    if size > 1:
+        counts[N_MEMBERS] = begin + size
+    representative = forest.representative[old]
+    if representative != NONE and np.int64(forest.handle[representative]) == h:
+        pieces.departed[pieces.rest[g]] = np.int64(representative)
+        forest.representative[old] = NONE
+
+
+@_inline
+def _search_near(forest, changes, search, pieces, out, in_, both, run, rest, q):  # type: ignore[no-untyped-def]
+    """Cut the link above the root of q, and let what is below it read some edges; what came of it.
+
+    No other link that is to be cut is below; those above count as links still. So all that is not below is one
+    piece here, and a climb ends at the level of the cut.
+    """
+    root = pieces.root[q]
+    forest.parent[root] = NONE
+    _new_piece(pieces, rest, rest)
+    _new_piece(pieces, q, rest)
+    pieces.floor[rest] = forest.level[root]
+    _begin_search(search, pieces, out, run, q, root)
+    outcome = _turn(forest, search, pieces, out, in_, both, run, q)
+    if outcome == _EXHAUSTED:
+        _split_off(forest, changes, search, pieces, q)
+    return outcome
+
+
+@_jit
+def _begin_pieces(forest, search, pieces, out, run, rest):  # type: ignore[no-untyped-def]
+    """Begin the searches of all pieces of one old tree; how many there are."""
+    n = np.int64(0)
+    _new_piece(pieces, rest, rest)
+    pieces.floor[rest] = forest.level[pieces.root[pieces.chain[rest]]]
+    q = pieces.chain[rest]
+    while q >= 0:
+        root = pieces.root[q]
+        _new_piece(pieces, q, rest)
+        _begin_search(search, pieces, out, run, q, root)
+        pieces.floor[rest] = min(pieces.floor[rest], forest.level[root])
+        pieces.ring[n] = q
+        n += 1
+        q = pieces.chain[q]
+    # Beside a cut that is left, where a replacement may be near; but that may be in another piece, or split off.
+    beside = pieces.above[pieces.ring[0]]
+    same_handle = forest.handle[beside] == forest.handle[pieces.above[rest]]
+    if not same_handle or _piece_of(forest, search, pieces, run, beside) != rest:
+        beside = pieces.above[rest]
+    _begin_search(search, pieces, out, run, rest, beside)
+    pieces.ring[n] = rest
+    return n + 1
+
+
+@_jit
+def _search_in_turn(forest, changes, search, pieces, out, in_, both, run, rest, work_max):  # type: ignore[no-untyped-def]
+    """Let the pieces of one old tree search in turn; a vertex of the one that is left, or -1: too much work."""
+    counts = search.counts
+    ring_size = _begin_pieces(forest, search, pieces, out, run, rest)
+    unsettled = ring_size
+    while unsettled > 1:
+        kept = np.int64(0)
+        for i in range(ring_size):
+            g = pieces.ring[i]
+            if pieces.group[g] != g:
+                continue
+            outcome = _turn(forest, search, pieces, out, in_, both, run, g)
+            if outcome == _EXHAUSTED:
+                _split_off(forest, changes, search, pieces, g)
+            if outcome != _OPEN:
+                unsettled -= 1
+                if unsettled == 1:
+                    break
+            if outcome != _EXHAUSTED:
+                pieces.ring[kept] = g
+                kept += 1
+            if counts[N_EDGES] + counts[N_STEPS] > work_max:
+                return np.int64(-1)
+        if unsettled > 1:
+            ring_size = kept
+    survivor = np.int64(-1)
+    for i in range(ring_size):
+        g = _group_of(pieces, pieces.ring[i])
+        if pieces.open_first[g] >= 0:
+            survivor = pieces.first[g]
+    return survivor
+
+
+@_jit
+def settle(forest, changes, search, pieces, children, above, out, in_, both, run, work_max):  # type: ignore[no-untyped-def]
+    """Cut links, find replacements for them, and split off what has none.
+
+    ``children`` and ``above``: int64[k], the ends of the links, from the highest level to the lowest: so nothing
+    that is yet to be cut is below a cut. Each first looks for a near replacement by itself. The stamps ``run`` + 1
+    to ``run`` + k + 1 must be new. False when it would take more than ``work_max`` edges and steps: the state is
+    then good for nothing but a fresh start.
+    """
+    counts = search.counts
+    n_trees = np.int64(0)
+    for i in range(children.size):
+        h = forest.handle[children[i]]
+        if np.int64(search.rest_stamp[h]) != run:
+            search.rest_stamp[h] = run
+            search.rest[h] = n_trees
+            pieces.chain[n_trees] = -1
+            n_trees += 1
+        # The last is the upper end of the lowest level, above which no link is cut.
+        pieces.above[np.int64(search.rest[h])] = above[i]
+    n = n_trees
+    for i in range(children.size):
+        rest = np.int64(search.rest[forest.handle[children[i]]])
+        pieces.root[n] = children[i]
+        pieces.above[n] = above[i]
+        if _search_near(forest, changes, search, pieces, out, in_, both, run + 1 + i, rest, n) == _OPEN:
+            pieces.chain[n] = pieces.chain[rest]
+            pieces.chain[rest] = n
+            n += 1
+        if counts[N_EDGES] + counts[N_STEPS] > work_max:
+            return False
+    run += 1 + children.size
+    for tree in range(n_trees):
+        survivor = pieces.above[tree]
+        if pieces.chain[tree] >= 0:
+            survivor = _search_in_turn(forest, changes, search, pieces, out, in_, both, run, tree, work_max)
+            if survivor < 0:
+                return False
+        if forest.representative[forest.handle[survivor]] == NONE:
+            k = counts[N_ORPHANS]
+            pieces.orphans[k] = np.int64(forest.handle[survivor])
+            pieces.survivors[k] = survivor
+            pieces.leavers[k] = pieces.departed[tree]
+            counts[N_ORPHANS] = k + 1
+    return True

@@ -1,0 +1,477 @@
+"""The steps of a path program after a change, as templates for ``vertex_program.specialise``.
+
+The state is one word per vertex, ``value bits << 32 | parent``: both change together. A vertex without a value
+has the word ``UNREACHED``; its value half, ``NOTHING``, is no value of any program and as an offer means none.
+Values travel as their 32 bits in a uint64; ``offer`` and ``improves`` below are where a program's own functions
+come in. Words change only by strict improvement of the value alone: a tie never moves a parent, which is what
+keeps cycles out.
+
+What the kernels share: ``word`` uint64[>= n]; ``rows`` as in ``gpma/rows.py``; an **entry** is
+``value bits << 32 | vertex``; ``Log`` collects what was written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Keys, Vertices
+from ...gpma.intrinsics import prefetch
+from ...gpma.rows import first_slot
+from ..atomics import bits_float, float_bits
+from .templates import template
+
+NOTHING = np.uint64(0xFFFF_FFFF)
+UNREACHED = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFF_FFFF)
+_HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
+_UNIT = np.float32(1)
+
+LOST = np.uint64(0xFFFF_FFFE)
+"""The parent, while a change is settled, of a vertex that has lost its support; no vertex has this number."""
+
+PARENT = np.uint8(1)
+"""In a vertex's role: it may have children; without this it has none."""
+
+AHEAD = 16
+"""How many vertices before its turn a row is asked for."""
+
+_DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
+
+# What ``specialise`` puts in place: the program's functors, and whether it reads weights.
+WEIGHTED = False
+gather: Any = None
+better: Any = None
+encode: Any = None
+decode: Any = None
+settle: Any = None
+push: Any = None
+
+
+class Log(NamedTuple):
+    """The vertices whose word was written since the run began, each once, with the word before.
+
+    ``listed`` uint8[cap] (1: listed), ``vertices`` uint32[cap + 1], ``old`` uint64[cap + 1], ``counted`` int64[1].
+    """
+
+    listed: npt.NDArray[np.uint8]
+    vertices: Vertices
+    old: Keys
+    counted: npt.NDArray[np.int64]
+
+
+def new_log() -> Log:
+    """A log for no vertices yet."""
+    return Log(np.zeros(0, np.uint8), np.empty(0, np.uint32), np.empty(0, np.uint64), np.zeros(1, np.int64))
+
+
+# -- where a program's own functions come in ---------------------------------------------------------------
+
+
+@template
+def encode_int(value):  # type: ignore[no-untyped-def]
+    """The bits of a value, for programs whose values are uint32."""
+    return np.uint64(np.uint32(value))
+
+
+@template
+def decode_int(bits):  # type: ignore[no-untyped-def]
+    """The value that has these bits, likewise."""
+    return np.uint32(bits)
+
+
+@template
+def encode_float(value):  # type: ignore[no-untyped-def]
+    """The bits of a value, for programs whose values are float32; a NaN is no offer, and minus zero is zero.
+
+    Neither zero is better than the other: which of them a vertex kept would depend on the order of changes.
+    """
+    single = np.float32(value) + np.float32(0)
+    return np.uint64(float_bits(single)) if single == single else NOTHING
+
+
+@template
+def decode_float(bits):  # type: ignore[no-untyped-def]
+    """The value that has these bits, likewise."""
+    return bits_float(np.uint32(bits))
+
+
+@template
+def offer(tail, weight):  # type: ignore[no-untyped-def]
+    """The bits of what an edge offers its head, its tail having the value ``tail`` (bits, not NOTHING)."""
+    return encode(gather(decode(tail), weight))
+
+
+@template
+def precedes(one, other):  # type: ignore[no-untyped-def]
+    """Whether one value (bits) is strictly better than another."""
+    return better(decode(one), decode(other))
+
+
+@template
+def improves(bits, head):  # type: ignore[no-untyped-def]
+    """Whether an offer is strictly better than the value in the word ``head``."""
+    if bits == NOTHING:
+        return False
+    at_head = head >> _HALF
+    return at_head == NOTHING or better(decode(bits), decode(at_head))
+
+
+# -- the log ---------------------------------------------------------------------------------------------------
+
+
+@template
+def write(word, log, v, value):  # type: ignore[no-untyped-def]
+    """Set a word, listing the vertex in the log if this is its first change of the run.
+
+    Without a branch, for the reason that ``ask_for_rows`` gives: what is listed already lies behind the end.
+    """
+    k = log.counted[0]
+    log.vertices[k] = v
+    log.old[k] = word[v]
+    log.counted[0] = k + 1 - log.listed[v]
+    log.listed[v] = 1
+    word[v] = value
+
+
+@nb.njit(nogil=True, error_model="numpy")
+def begin_run(log):  # type: ignore[no-untyped-def]
+    """A new run begins: nothing is listed."""
+    for k in range(log.counted[0]):
+        log.listed[log.vertices[k]] = 0
+    log.counted[0] = 0
+
+
+@template
+def changed(word, log, n, found):  # type: ignore[no-untyped-def]
+    """Vertices below ``n`` that have another word than before the run: how many ``found`` (uint32) now names."""
+    n_found = np.int64(0)
+    for k in range(log.counted[0]):
+        if k + AHEAD < log.counted[0]:
+            prefetch(word, np.int64(log.vertices[k + AHEAD]))
+        v = log.vertices[k]
+        if v < n and word[v] != log.old[k]:
+            found[n_found] = v
+            n_found += 1
+    return n_found
+
+
+# -- asking for memory before its turn --------------------------------------------------------------------------
+
+# Of a heap, one of the first entries is next, unless it is one that is added meanwhile.
+_SOON = 3
+
+
+@template
+def ask_for_place(rows, vertex):  # type: ignore[no-untyped-def]
+    """Ask for where the row of a vertex begins."""
+    prefetch(rows.degrees, vertex)
+    prefetch(rows.row_leaf, vertex)
+
+
+@template
+def ask_for_row(rows, vertex):  # type: ignore[no-untyped-def]
+    """Ask for the leaf in which the row of a vertex begins, of up to 32 slots."""
+    leaf = np.int64(rows.row_leaf[vertex])
+    slot = leaf << rows.leaf_shift
+    prefetch(rows.counts, leaf)
+    prefetch(rows.keys, slot)
+    prefetch(rows.keys, slot + 8)
+    prefetch(rows.keys, slot + 16)
+    prefetch(rows.keys, slot + 24)
+    if WEIGHTED:
+        prefetch(rows.weights, slot)
+        prefetch(rows.weights, slot + 16)
+
+
+@template
+def ask_for_first_rows(word, rows, vertices, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for what ``ask_for_rows`` will not have asked for at the beginning of vertices[begin:end]."""
+    for k in range(begin, min(begin + AHEAD, end)):
+        ask_for_place(rows, np.int64(vertices[k]))
+        prefetch(word, np.int64(vertices[k]))
+    for k in range(begin, min(begin + AHEAD // 2, end)):
+        ask_for_row(rows, np.int64(vertices[k]))
+
+
+@template
+def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
+    """Ask for rows that will be walked soon, where vertices[k] is walked now, the last being vertices[end - 1].
+
+    Rows are short and lie anywhere: that they are in cache in time makes walking them twice as fast. Without
+    branches and loops, since around those an inlined function counts references to its arrays, in memory that
+    all threads share.
+    """
+    vertex = np.int64(vertices[min(k + AHEAD, end - 1)])
+    ask_for_place(rows, vertex)
+    prefetch(word, vertex)
+    ask_for_row(rows, np.int64(vertices[min(k + AHEAD // 2, end - 1)]))
+
+
+@template
+def ask_for_words(word, keys, begin, end):  # type: ignore[no-untyped-def]
+    """Ask for the words of the neighbours in these slots: branches on one then do not hold up the next."""
+    for i in range(begin, end):
+        prefetch(word, np.int64(keys[i] & _LOW))
+
+
+# -- a heap of entries, best value first -----------------------------------------------------------------------
+
+
+@template
+def heap_push(heap, size, entry):  # type: ignore[no-untyped-def]
+    """Add an entry to a heap of so many."""
+    place = size
+    while place > 0:
+        above = (place - 1) >> 1
+        if not precedes(entry >> _HALF, heap[above] >> _HALF):
+            break
+        heap[place] = heap[above]
+        place = above
+    heap[place] = entry
+
+
+@template
+def heap_sink(heap, size, entry):  # type: ignore[no-untyped-def]
+    """Put an entry in the place of the first one, of a heap of so many."""
+    place = 0
+    below = 1
+    while below < size:
+        if below + 1 < size and precedes(heap[below + 1] >> _HALF, heap[below] >> _HALF):
+            below += 1
+        if not precedes(heap[below] >> _HALF, entry >> _HALF):
+            break
+        heap[place] = heap[below]
+        place = below
+        below = 2 * place + 1
+    heap[place] = entry
+
+
+# -- the steps -------------------------------------------------------------------------------------------------
+
+
+@template
+def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights):  # type: ignore[no-untyped-def]
+    """Recognise the safe updates, in one pass; the counts of what remains.
+
+    ``lost``: entries of heads whose parent edge is gone or no longer yields their value. ``improving``: edges
+    that offer their head something better as things stand, with ``improving_weights``. An edge that does not
+    improve its head now will be looked at again only if its tail gets a better value or its head loses its own.
+    """
+    n_lost = np.int64(0)
+    n_improving = np.int64(0)
+    for i in range(deleted.size):
+        if i + AHEAD < deleted.size:
+            prefetch(word, np.int64(deleted[i + AHEAD] & _LOW))
+        head = deleted[i] & _LOW
+        at_head = word[head]
+        if (at_head & _LOW) == deleted[i] >> _HALF:
+            lost[n_lost] = (at_head & _HIGH) | head
+            n_lost += 1
+    if WEIGHTED:
+        for i in range(overwritten.size):
+            if i + AHEAD < overwritten.size:
+                prefetch(word, np.int64(overwritten[i + AHEAD] >> _HALF))
+                prefetch(word, np.int64(overwritten[i + AHEAD] & _LOW))
+            tail = overwritten[i] >> _HALF
+            at_tail = word[tail]
+            if at_tail == UNREACHED:
+                continue
+            head = overwritten[i] & _LOW
+            at_head = word[head]
+            bits = offer(at_tail >> _HALF, new_weights[i])
+            if improves(bits, at_head):
+                improving[n_improving] = overwritten[i]
+                improving_weights[n_improving] = new_weights[i]
+                n_improving += 1
+            elif (at_head & _LOW) == tail and bits != at_head >> _HALF:
+                lost[n_lost] = (at_head & _HIGH) | head
+                n_lost += 1
+    for i in range(inserted.size):
+        if i + AHEAD < inserted.size:
+            prefetch(word, np.int64(inserted[i + AHEAD] >> _HALF))
+            prefetch(word, np.int64(inserted[i + AHEAD] & _LOW))
+        at_tail = word[inserted[i] >> _HALF]
+        if at_tail == UNREACHED:
+            continue
+        weight = weights[i] if WEIGHTED else _UNIT
+        if improves(offer(at_tail >> _HALF, weight), word[inserted[i] & _LOW]):
+            improving[n_improving] = inserted[i]
+            if WEIGHTED:
+                improving_weights[n_improving] = weight
+            n_improving += 1
+    return n_lost, n_improving
+
+
+@template
+def relax(word, log, role, sources, source_word, improving, improving_weights, entries, size):  # type: ignore[no-untyped-def]
+    """Sources that became known, and edges that still improve their heads: the number of entries with those."""
+    for k in range(sources.size):
+        v = sources[k]
+        if word[v] != source_word:
+            write(word, log, v, source_word)
+            entries[size] = (source_word & _HIGH) | np.uint64(v)
+            size += 1
+    for i in range(improving.size):
+        at_tail = word[improving[i] >> _HALF]
+        if at_tail == UNREACHED:
+            continue
+        v = improving[i] & _LOW
+        weight = improving_weights[i] if WEIGHTED else _UNIT
+        bits = offer(at_tail >> _HALF, weight)
+        if improves(bits, word[v]):
+            write(word, log, v, (bits << _HALF) | (improving[i] >> _HALF))
+            role[improving[i] >> _HALF] = PARENT
+            entries[size] = (bits << _HALF) | v
+            size += 1
+    return size
+
+
+@template
+def push_by_level(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
+    """Push on what improved, all edges offering alike: (0, edges read, levels).
+
+    The ``entries`` become a heap; one whose vertex has improved since is stale and skipped. A queued vertex is
+    one level below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
+    ``queue``: uint32[>= n]; ``large`` is for ``push_by_value``.
+    """
+    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    edges = np.int64(0)
+    levels = np.int64(0)
+    last = NOTHING
+    head = np.int64(0)
+    tail = np.int64(0)
+    for k in range(size):
+        heap_push(entries, k, entries[k])
+    while size > 0 or head < tail:
+        if head < tail and (size == 0 or not precedes(entries[0] >> _HALF, word[queue[head]] >> _HALF)):
+            u = np.uint64(queue[head])
+            head += 1
+        else:
+            entry = entries[0]
+            size -= 1
+            heap_sink(entries, size, entries[size])
+            u = entry & _LOW
+            if word[u] >> _HALF != entry >> _HALF:
+                continue
+        value = word[u] >> _HALF
+        if value != last:
+            last = value
+            levels += 1
+        bits = offer(value, _UNIT)
+        if bits == NOTHING:
+            continue
+        remaining = np.int64(degrees[u])
+        edges += remaining
+        if remaining:
+            leaf, slot = first_slot(out, int(u))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    v = keys[i] & _LOW
+                    if improves(bits, word[v]):
+                        if tail == queue.size:
+                            raise RuntimeError(_DISORDER)
+                        write(word, log, v, (bits << _HALF) | u)
+                        role[u] = PARENT
+                        queue[tail] = v
+                        tail += 1
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+    return np.int64(0), edges, levels
+
+
+@template
+def push_by_value(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
+    """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
+
+    All ``entries`` at hand become a heap; when they are more than ``large``, or might not fit, they are left there
+    for ``spread``. ``queue`` is for ``push_by_level``.
+    An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
+    offers improve on their own tails.
+    """
+    keys, weights, counts, shift = out.keys, out.weights, out.counts, out.leaf_shift
+    degrees = out.degrees
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    if size > large:
+        return size, edges, pushed
+    for k in range(size):
+        ask_for_place(out, np.int64(entries[k] & _LOW))
+        heap_push(entries, k, entries[k])
+    while size > 0:
+        entry = entries[0]
+        u = entry & _LOW
+        value = word[u] >> _HALF
+        remaining = np.int64(degrees[u])
+        if size > large or size + remaining > entries.size:
+            return size, edges, pushed
+        size -= 1
+        heap_sink(entries, size, entries[size])
+        for k in range(_SOON):
+            if k < size:
+                ask_for_row(out, np.int64(entries[k] & _LOW))
+        if value != entry >> _HALF or remaining == 0:
+            continue
+        pushed += 1
+        edges += remaining
+        leaf, slot = first_slot(out, int(u))
+        while remaining > 0:
+            end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            ask_for_words(word, keys, slot, end)
+            for i in range(slot, end):
+                v = keys[i] & _LOW
+                weight = weights[i] if WEIGHTED else _UNIT
+                bits = offer(value, weight)
+                if improves(bits, word[v]):
+                    write(word, log, v, (bits << _HALF) | u)
+                    role[u] = PARENT
+                    heap_push(entries, size, (bits << _HALF) | v)
+                    size += 1
+                    ask_for_place(out, np.int64(v))
+            remaining -= end - slot
+            leaf += np.int64(1)
+            slot = leaf << shift
+    return np.int64(0), edges, pushed
+
+
+@template
+def mend(  # type: ignore[no-untyped-def]
+    word,
+    log,
+    role,
+    sources,
+    source_word,
+    lost,
+    improving,
+    improving_weights,
+    out,
+    in_,
+    loss,
+    entries,
+    queue,
+    large,
+    edges_max,
+    threads,
+):
+    """What follows from the updates that are not safe: (vertices lost, entries left over, edges read, rounds).
+
+    -1 lost: it would read more than ``edges_max`` edges. What is left over stands in ``entries`` (uint64[>= n +
+    sources + improving]), for ``spread``.
+    """
+    begin_run(log)
+    n_lost = np.int64(0)
+    size = np.int64(0)
+    edges = np.int64(0)
+    if lost.size:
+        n_lost, size, edges = settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads)
+        if n_lost < 0:
+            return n_lost, np.int64(0), edges, np.int64(0)
+    size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)
+    left, read, rounds = push(word, log, role, entries, size, out, queue, large)
+    return n_lost, left, edges + read, rounds

@@ -1,0 +1,392 @@
+"""Path programs: the best value over all paths from a source, and a parent on the way, kept true under changes.
+
+A program says with two functions what an edge offers and which value is better (``Functors``); this module owns
+everything else. After a change only dependants are touched, in the manner of Ramalingam and Reps ("An incremental
+algorithm for a generalization of the shortest-path problem", 1996), and most updates are recognised as safe in
+O(1) (Feng et al., "RisGraph", SIGMOD 2021):
+
+1. classify: which deleted or changed edges supported their head, which new ones improve theirs.
+2. settle (``loss.py``): heads that lost their support adopt another in-neighbour that offers exactly their
+   value, or lose it; whoever loses it passes the question on to its children. Only when this has ended everywhere
+   do those that lost theirs take the best that their in-neighbours offer, and gain by each other.
+3. relax: the new edges that still improve their heads.
+4. push: what improved is pushed on, best value first, so that each vertex is pushed about once.
+
+Values only ever improve strictly after that, and an adopted parent never depends on its child, so parents
+form a forest, and after any history the values are those of a fresh start, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import NO_VERTEX, Keys, Vertices
+from ...partition.graph import Graph, GraphChange
+from ..program import (
+    Answer,
+    Column,
+    ExternalId,
+    Parameter,
+    Program,
+    ProgramError,
+    Published,
+    Refresh,
+    Violation,
+    grown,
+    size_violations,
+)
+from . import audit as path_audit
+from . import loss as path_loss
+from . import search as path_search
+from .form import Form, Functors, check, kernels_of, source_value
+from .mend import PARENT, UNREACHED, new_log
+
+_HALF = np.uint64(32)
+_NO_PARENT = np.uint64(NO_VERTEX)
+_NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
+
+# Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
+# without (and this floor). A refresh that goes on costs as much as a fresh start at shares of 0.6 (SSSP), 0.9
+# (SSWP) and 0.2 (BFS; benchmarks/paths.py --crossover, RMAT scale 18); what was done until then is lost.
+SETTLE_SHARE = {True: 0.4, False: 0.125}
+_SETTLE_FLOOR = 4096
+# A push of so many vertices at a time is large: it goes in steps, on several threads.
+_LARGE = 8192
+
+
+def parse_sources(value: Any) -> tuple[ExternalId, ...]:
+    """One vertex id or a list of them, as a tuple without repetitions.
+
+    Raises:
+        ValueError: it is neither, is empty, or mixes integers and strings.
+    """
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    wrong = [item for item in items if isinstance(item, bool) or not isinstance(item, int | str)]
+    if wrong or not items:
+        raise ValueError("a vertex id (an integer or a string), or a list of at least one")
+    if len({type(item) for item in items}) > 1:
+        raise ValueError("ids of one kind, all integers or all strings")
+    if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in items):
+        raise ValueError("integers of 64 bits, from -2^63 to 2^63 - 1")
+    return tuple(dict.fromkeys(items))
+
+
+SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources)
+
+
+class PathProgram(Program):
+    """The best value over all paths from a source. Column ``word``: uint64, ``value bits << 32 | parent``.
+
+    A program is a subclass that sets the class attributes and says its ``functors``. Without weights
+    (``needs_weights``) its gather must do without them too. ``value``: ``np.uint32`` or ``np.float32``;
+    ``at_source``: the value of a source. Parameters of its own follow ``SOURCE`` in ``parameters`` and reach
+    ``functors`` by name; ``form`` holds what came of them, for whoever compiles them for another processor.
+    """
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (SOURCE,)
+    family: ClassVar[str] = "path"
+    needs_in_edges: ClassVar[bool] = True
+    has_parents: ClassVar[bool] = True
+    value: ClassVar[type[np.uint32] | type[np.float32]]
+    at_source: ClassVar[float]
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        """The program's own functions, for these parameters; they may capture them."""
+        raise ProgramError("the class has no method functors; it must return Functors(gather, better)")
+
+    def __init__(self, id: str, source: tuple[ExternalId, ...], **parameters: Any) -> None:
+        super().__init__(id)
+        self.sources = source
+        at_source = source_value(getattr(self, "value", None), getattr(self, "at_source", None))
+        functors = self.functors(**parameters)
+        check(
+            functors,
+            at_source,
+            weighted=self.needs_weights,
+            negative="any" in self.weight_domains,
+        )
+        self.form = Form.of(functors, self.value, weighted=self.needs_weights)
+        self._kernels = kernels_of(self.form)
+        # Whoever made the words: functions may be edited between a checkpoint and its restart.
+        whole = f"{self.form.digest} {self.value.__name__} {at_source!r}"
+        self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
+        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | _NO_PARENT
+        self._large = _LARGE
+        self._bound = np.empty(0, np.uint32)
+        self._source_moved = False
+        # A source may be without its word until the next run.
+        self._source_waits = True
+        self._n = 0
+        self._word = np.empty(0, np.uint64)
+        self._threads = nb.get_num_threads()
+        self._loss = path_loss.new_loss(0, self._threads)
+        # Entries at hand; without weights also vertices in the order in which they were reached.
+        self._entries = np.empty(0, np.uint64)
+        self._queue = np.empty(0, np.uint32)
+        self._role = np.zeros(0, np.uint8)
+        self._log = new_log()
+
+    def bind(self, sources: Vertices) -> None:
+        known = np.unique(sources[sources != NO_VERTEX]).astype(np.uint32)
+        # A source that is one no longer would keep its word.
+        self._source_moved |= not np.isin(self._bound, known).all()
+        self._bound = known
+        self._source_waits = True
+
+    def warm_up(self, graph: Graph) -> None:
+        self._large = 0
+        self.start(graph)
+        self._large = _LARGE
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        n = graph.n_vertices
+        self._add_vertices(n)
+        self._source_moved = self._source_waits = False
+        self._word[:n] = UNREACHED
+        self._role[:] = 0
+        # A run that was broken off may have left entries that the log does not count.
+        self._log.listed[:] = 0
+        self._log.counted[0] = 0
+        sources = self._living_sources(graph)
+        if self._kernels.search is not None:
+            bits = np.empty((2, (n + 63) // 64), np.uint64)
+            levels, edges, reached = self._kernels.search(
+                self._word,
+                self._role,
+                sources,
+                self._source_word,
+                graph.out_rows(),
+                graph.in_rows(),
+                n,
+                graph.n_arcs,
+                self._queue,
+                bits[0],
+                bits[1],
+                nb.get_num_threads(),
+            )
+            return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
+        _, edges, rounds = self._mend(graph, sources, _NO_EDGES, _NO_EDGES, _NO_WEIGHTS)
+        return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=int(self._log.counted[0]))
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        if self._source_moved or self._source_died(change):
+            return self._start_over(graph, 0)
+        before = self._n
+        self._add_vertices(graph.n_vertices)
+        self._source_waits |= self._n > before or change.revived_vertices.size > 0
+        lost, improving, weights = self._classify(change)
+        if not (lost.size or improving.size or self._source_waits):
+            return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
+        sources = self._living_sources(graph) if self._source_waits else _NONE
+        self._source_waits = False
+        n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
+        if n_lost < 0:
+            return self._start_over(graph, edges)
+        changed = self._changed(before)
+        return Refresh(
+            {"word": changed} if changed.size else {},
+            iterations=rounds,
+            edges_read=edges,
+            active=int(self._log.counted[0]),
+        )
+
+    def _classify(self, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
+        """What is not safe: entries that lost their support; edges that improve their heads, and their weights."""
+        arcs = change.arcs
+        inserted, overwritten, deleted = arcs.inserted, arcs.overwritten, arcs.deleted.keys
+        n_overwritten = overwritten.keys.size if self.needs_weights else 0
+        lost = np.empty(deleted.size + n_overwritten, np.uint64)
+        improving = np.empty(inserted.keys.size + n_overwritten, np.uint64)
+        weights = np.empty(improving.size if self.needs_weights else 0, np.float32)
+        n_lost, n_improving = self._kernels.classify(
+            self._word,
+            deleted,
+            overwritten.keys,
+            _weights(overwritten.weights),
+            inserted.keys,
+            _weights(inserted.weights),
+            lost,
+            improving,
+            weights,
+        )
+        return lost[:n_lost], improving[:n_improving], weights
+
+    def _mend(
+        self, graph: Graph, sources: Vertices, lost: Keys, improving: Keys, weights: npt.NDArray[np.float32]
+    ) -> tuple[int, int, int]:
+        """All that follows from sources that may be new and updates that are not safe: (lost, edges read, rounds).
+
+        -1 lost: starting over is cheaper.
+        """
+        # An epoch may improve one vertex many times: there can be more entries than vertices.
+        self._entries = grown(self._entries, self._n + sources.size + improving.size)
+        threads = min(nb.get_num_threads(), self._threads)
+        n_lost, left, edges, rounds = self._kernels.mend(
+            self._word,
+            self._log,
+            self._role,
+            sources,
+            self._source_word,
+            lost,
+            improving,
+            weights,
+            graph.out_rows(),
+            graph.in_rows(),
+            self._loss,
+            self._entries,
+            self._queue,
+            self._large,
+            max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
+            threads,
+        )
+        if left and self._kernels.spread is not None:
+            piles = path_search.new_piles(self._n, threads)
+            read, _pushed, rounds = self._kernels.spread(
+                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, threads
+            )
+            edges += read
+        return n_lost, edges, rounds
+
+    def _changed(self, before: int) -> Vertices:
+        """The vertices whose word differs from before the run, the new ones (from ``before`` on) included."""
+        n_new = self._n - before
+        changed = np.empty(self._log.counted[0] + n_new, np.uint32)
+        n_changed = self._kernels.changed(self._word, self._log, before, changed)
+        changed[n_changed : n_changed + n_new] = np.arange(before, self._n, dtype=np.uint32)
+        return changed[: n_changed + n_new]
+
+    def _start_over(self, graph: Graph, edges_read: int) -> Refresh:
+        fresh = self.start(graph)
+        return Refresh(
+            fresh.changed,
+            iterations=fresh.iterations,
+            edges_read=fresh.edges_read + edges_read,
+            active=fresh.active,
+            started_over=True,
+        )
+
+    def _living_sources(self, graph: Graph) -> Vertices:
+        sources = self._bound[self._bound < self._n]
+        return sources[graph.alive[sources]]
+
+    def _source_died(self, change: GraphChange) -> bool:
+        dead = change.deleted_vertices
+        return dead.size > 0 and bool(np.isin(self._bound, dead).any())
+
+    # -- state ------------------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, Column]:
+        return {"word": self._word}
+
+    def state(self) -> dict[str, Column]:
+        return {"word": self._word[: self._n], "made_by": self._made_by}
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        word, made_by = state["word"], state["made_by"]
+        if not np.array_equal(made_by, self._made_by):
+            raise ValueError("saved words: other functions made them than the program has now")
+        if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
+            raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
+        self._n = 0
+        self._add_vertices(word.size)
+        self._word[: self._n] = word
+        parents = word.astype(np.uint32)
+        self._role[parents[parents != NO_VERTEX]] = PARENT
+        # What the words start from. Where ``bind`` then leaves one of these out, they are void.
+        self._bound = np.flatnonzero(word == self._source_word).astype(np.uint32)
+        self._source_waits = True
+
+    def memory_bytes(self) -> int:
+        log = self._log
+        held: list[Column] = [
+            self._word,
+            self._queue,
+            self._role,
+            self._entries,
+            *self._loss,
+            log.listed,
+            log.vertices,
+            log.old,
+        ]
+        return sum(column.nbytes for column in held)
+
+    @classmethod
+    def read(cls, published: Published, vertices: Vertices) -> Answer:
+        bits = (published.columns["word"][vertices] >> _HALF).astype(np.uint32)
+        return Answer(bits.view(cls.value), bits == NO_VERTEX)
+
+    @staticmethod
+    def parents(published: Published, vertices: Vertices) -> Vertices:
+        return published.columns["word"][vertices].astype(np.uint32)
+
+    # -- the audit --------------------------------------------------------------------------------------
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Every rule of a right state, in O(vertices + edges); see semantics.md, "The audit"."""
+        if missed := size_violations(self._n, graph):
+            return missed
+        return self.audit_slice(graph, 0, self._n)[0] + self.audit_whole(graph)[0]
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """Check the vertices begin .. end - 1 against their in-edges: (violations, edges read).
+
+        All slices together and ``audit_whole`` prove the state.
+        """
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        is_source = np.zeros(end - begin, bool)
+        sources = self._living_sources(graph)
+        is_source[sources[(sources >= begin) & (sources < end)] - begin] = True
+        broken = np.zeros(len(path_audit.RULES), np.int64)
+        evidence = np.empty((broken.size, path_audit.EVIDENCE), np.uint32)
+        edges = self._kernels.audit(
+            self._word, graph.in_rows(), begin, end, self._n, is_source, self._source_word, broken, evidence
+        )
+        found = [
+            Violation(rule, f"{count} vertices: {detail}", tuple(evidence[k, :count].tolist()))
+            for k, ((rule, detail), count) in enumerate(zip(path_audit.RULES, broken.tolist(), strict=True))
+            if count
+        ]
+        return found, int(edges)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        """Check that parents lead to roots: what no look at single edges can see. O(vertices)."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        return super().audit_whole(graph)
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _add_vertices(self, n_vertices: int) -> None:
+        """Make room for so many vertices; those that are new are unreached."""
+        if n_vertices > self._word.size:
+            # The words last: they tell how large all columns are, also after a call that ran out of memory.
+            word = grown(self._word, n_vertices)
+            self._entries = grown(self._entries, word.size + word.size // 4)
+            if not self.needs_weights:
+                self._queue = grown(self._queue, word.size)
+            self._loss = path_loss.new_loss(word.size, self._threads)
+            self._role = grown(self._role, word.size, 0)
+            log = self._log
+            self._log = log._replace(
+                listed=grown(log.listed, word.size, 0),
+                vertices=grown(log.vertices, word.size + 1),
+                old=grown(log.old, word.size + 1),
+            )
+            self._word = word
+        self._word[self._n : n_vertices] = UNREACHED
+        self._n = n_vertices
+
+
+def _weights(weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:
+    """The weights as kernels take them: none at all where the graph keeps none."""
+    return _NO_WEIGHTS if weights is None else weights

@@ -1,0 +1,455 @@
+"""Path programs on much work: from scratch, or when a change moves a large part of the graph; two threads.
+
+Where all edges offer alike, the search goes level by level and turns around when the frontier is large (Beamer,
+Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC 2012). With weights, vertices are taken in
+steps of the best ones left, the bound of a step being drawn from a sample, so that no step width needs tuning
+(in the manner of Dong, Gu, Sun, Zhang, "Efficient Stepping Algorithms and Implementations for Parallel Shortest
+Paths", SPAA 2021). Threads change words by compare-and-swap, only when the value strictly improves.
+
+Templates for ``templates.specialise``, with the conventions of ``mend.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Vertices
+from ...gpma.intrinsics import prefetch
+from ...gpma.rows import first_slot
+from ..atomics import compare_swap, exchange, fetch_add, load
+from .mend import AHEAD, NOTHING, PARENT, UNREACHED
+from .templates import template
+
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFF_FFFF)
+_ONE = np.uint64(1)
+_UNIT = np.float32(1)
+
+# Beamer et al.: pull when the frontier's edges exceed a share of those unexplored; push again when it shrank.
+_PULL_SHARE = 15
+_PUSH_SHARE = 18
+
+# How much work is worth a second thread, in vertices, and how much of it a thread takes at a time.
+_PARALLEL_MIN = 2048
+_PARALLEL_EDGES = 1 << 16
+_PIECE = 64
+_SWEEP_PIECE = 4096
+# A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
+# sample of those waiting that decides.
+_STEP_EDGES = 1
+_STEP_EDGES_MIN = 8192
+_SAMPLE = 512
+# Appended vertices are gathered per thread before they are published.
+_GATHERED = 128
+
+# What ``specialise`` puts in place.
+WEIGHTED = False
+offer: Any = None
+improves: Any = None
+precedes: Any = None
+ask_for_rows: Any = None
+push_level: Any = None
+pull_level: Any = None
+expand: Any = None
+split: Any = None
+
+
+# -- level by level --------------------------------------------------------------------------------------------
+
+
+@template
+def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
+    """Push the frontier queue[head:tail]: (new tail, edges read, edges of the new frontier)."""
+    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    edges = np.int64(0)
+    ahead = np.int64(0)
+    frontier_end = tail
+    for k in range(head, frontier_end):
+        u = np.uint64(queue[k])
+        new = (bits << _HALF) | u
+        remaining = np.int64(degrees[u])
+        edges += remaining
+        if remaining:
+            leaf, slot = first_slot(out, int(u))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    v = keys[i] & _LOW
+                    if word[v] == UNREACHED:
+                        word[v] = new
+                        role[u] = PARENT
+                        queue[tail] = v
+                        tail += 1
+                        ahead += np.int64(degrees[v])
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+    return tail, edges, ahead
+
+
+@template
+def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
+    """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier: (found, edges read).
+
+    ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
+    A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
+    that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
+    numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
+    """
+    keys, counts, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
+    edges = np.int64(0)
+    found = np.int64(0)
+    while True:
+        begin = fetch_add(cursor, 0, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            return found, edges
+        stop = min(begin + _SWEEP_PIECE, n)
+        next_front[begin >> 6 : (stop + 63) >> 6] = np.uint64(0)
+        piece = begin // _SWEEP_PIECE
+        end_waiting = np.int64(begin + left[piece])
+        if left[piece] < 0:
+            end_waiting = np.int64(begin)
+            for each in range(begin, stop):
+                waiting[end_waiting] = each
+                end_waiting += np.int64(word[each] == UNREACHED) & np.int64(degrees[each] > 0)
+        kept = begin
+        for k in range(begin, end_waiting):
+            v = np.int64(waiting[k])
+            waiting[kept] = v
+            kept += 1
+            remaining = np.int64(degrees[v])
+            leaf, slot = first_slot(in_, int(v))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                i = slot
+                while i < end:
+                    u = keys[i] & _LOW
+                    i += 1
+                    if (front[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
+                        word[v] = (bits << _HALF) | u
+                        role[u] = PARENT
+                        next_front[v >> 6] |= _ONE << np.uint64(v & 63)
+                        found += 1
+                        kept -= 1
+                        remaining = np.int64(0)
+                        break
+                edges += i - slot
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+        left[piece] = kept - begin
+
+
+@template
+def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
+    """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
+    cursor = np.zeros(1, np.int64)
+    left = np.empty(n // _SWEEP_PIECE + 1, np.int64)
+    totals = np.zeros((threads, 16), np.int64)
+    tail = np.int64(0)
+    ahead = np.int64(0)
+    for k in range(sources.size):
+        if word[sources[k]] == UNREACHED:
+            word[sources[k]] = source_word
+            queue[tail] = sources[k]
+            tail += 1
+            ahead += np.int64(out.degrees[sources[k]])
+    head = np.int64(0)
+    levels = np.int64(0)
+    edges = np.int64(0)
+    value = source_word >> _HALF
+    unexplored = n_arcs
+    reached = tail
+    while head < tail:
+        bits = offer(value, _UNIT)
+        if bits == NOTHING:
+            break
+        if ahead * _PULL_SHARE <= unexplored or ahead * _PUSH_SHARE <= n:
+            unexplored -= ahead
+            new_tail, read, ahead = push_level(word, role, out, queue, head, tail, bits)
+            edges += read
+            reached += new_tail - tail
+            head = tail
+            tail = new_tail
+            value = bits
+            levels += 1
+            continue
+        front[:] = np.uint64(0)
+        for k in range(head, tail):
+            u = np.uint64(queue[k])
+            front[u >> np.uint64(6)] |= _ONE << (u & np.uint64(63))
+        for k in range(left.size):
+            left[k] = -1
+        awake = tail - head
+        before = np.int64(0)
+        while awake > 0 and (awake >= before or awake * _PUSH_SHARE > n):
+            bits = offer(value, _UNIT)
+            if bits == NOTHING:
+                break
+            before = awake
+            cursor[0] = 0
+            for t in nb.prange(threads):
+                found, read = pull_level(word, role, in_, n, bits, front, next_front, queue, left, cursor)
+                totals[t, 0] = found
+                totals[t, 1] = read
+            awake = np.int64(0)
+            for t in range(threads):
+                awake += totals[t, 0]
+                edges += totals[t, 1]
+            reached += awake
+            levels += 1
+            value = bits
+            front, next_front = next_front, front
+        head = np.int64(0)
+        tail = np.int64(0)
+        for k in range(front.size):
+            if front[k] != 0:
+                for v in range(k << 6, min((k + 1) << 6, n)):
+                    if (front[k] >> np.uint64(v & 63)) & _ONE:
+                        queue[tail] = v
+                        tail += 1
+        # What is left is small, and pulling again would cost a pass over all vertices: push to the end.
+        ahead = np.int64(0)
+        unexplored = np.int64(1 << 62)
+    return levels, edges, reached
+
+
+# -- by value --------------------------------------------------------------------------------------------------
+
+
+class Piles(NamedTuple):
+    """Vertices whose value is still to be pushed on: ``near`` in this step, ``far`` later.
+
+    ``near``, ``next_near``, ``far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
+    ``gathered``: uint32[threads, 3, _GATHERED]; ``tally``: int64[threads, 16]; ``cursor``: int64[64], four
+    counters a cache line apart: the next piece, the ends of ``next_near``, of ``far`` and of the log.
+    """
+
+    near: Vertices
+    next_near: Vertices
+    far: Vertices
+    is_near: npt.NDArray[np.uint8]
+    is_far: npt.NDArray[np.uint8]
+    gathered: npt.NDArray[np.uint32]
+    tally: npt.NDArray[np.int64]
+    cursor: npt.NDArray[np.int64]
+
+
+NEXT_PIECE, NEAR_END, FAR_END, LOG_END = 0, 16, 32, 48
+
+
+def new_piles(n: int, threads: int) -> Piles:
+    """Empty piles for so many vertices."""
+    return Piles(
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.empty(n, np.uint32),
+        np.zeros(n, np.uint8),
+        np.zeros(n, np.uint8),
+        np.empty((threads, 3, _GATHERED), np.uint32),
+        np.zeros((threads, 16), np.int64),
+        np.zeros(64, np.int64),
+    )
+
+
+@template
+def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
+    """Append the first ``size`` vertices gathered by a thread to a pile that all share."""
+    place = fetch_add(cursor, end, size)
+    for k in range(min(size, pile.size - place)):
+        pile[place + k] = gathered[k]
+
+
+@template
+def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
+    """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
+
+    A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
+    far one, once each. A vertex is taken off the pile before its word is read, so an improvement that comes too
+    late for this reading lists it again.
+    """
+    keys, weights, counts, shift = out.keys, out.weights, out.counts, out.leaf_shift
+    degrees, cursor, is_near, is_far = out.degrees, piles.cursor, piles.is_near, piles.is_far
+    own_near, own_far, own_log = piles.gathered[t, 0], piles.gathered[t, 1], piles.gathered[t, 2]
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    k_near = np.int64(0)
+    k_far = np.int64(0)
+    k_log = np.int64(0)
+    while True:
+        begin = fetch_add(cursor, NEXT_PIECE, piece)
+        if begin >= n_near:
+            break
+        for k in range(begin, min(begin + piece, n_near)):
+            ask_for_rows(word, out, near, k, n_near)
+            u = np.uint64(near[k])
+            exchange(is_near, np.int64(u), np.uint8(0))
+            value = load(word, np.int64(u)) >> _HALF
+            remaining = np.int64(degrees[u])
+            if remaining == 0:
+                continue
+            edges += remaining
+            pushed += 1
+            leaf, slot = first_slot(out, int(u))
+            while remaining > 0:
+                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+                for i in range(slot, end):
+                    v = np.int64(keys[i] & _LOW)
+                    weight = weights[i] if WEIGHTED else _UNIT
+                    bits = offer(value, weight)
+                    head = load(word, v)
+                    while improves(bits, head):
+                        seen = compare_swap(word, v, head, (bits << _HALF) | u)
+                        if seen != head:
+                            head = seen
+                            continue
+                        if listed[v] == 0 and exchange(listed, v, np.uint8(1)) == 0:
+                            own_log[k_log] = v
+                            k_log += 1
+                            if k_log == _GATHERED:
+                                publish(own_log, k_log, vertices, cursor, LOG_END)
+                                k_log = np.int64(0)
+                        if bound == NOTHING or not precedes(bound, bits):
+                            if exchange(is_near, v, np.uint8(1)) == 0:
+                                own_near[k_near] = v
+                                k_near += 1
+                                if k_near == _GATHERED:
+                                    publish(own_near, k_near, next_near, cursor, NEAR_END)
+                                    k_near = np.int64(0)
+                        elif is_far[v] == 0 and exchange(is_far, v, np.uint8(1)) == 0:
+                            own_far[k_far] = v
+                            k_far += 1
+                            if k_far == _GATHERED:
+                                publish(own_far, k_far, far, cursor, FAR_END)
+                                k_far = np.int64(0)
+                        break
+                remaining -= end - slot
+                leaf += np.int64(1)
+                slot = leaf << shift
+    publish(own_near, k_near, next_near, cursor, NEAR_END)
+    publish(own_far, k_far, far, cursor, FAR_END)
+    publish(own_log, k_log, vertices, cursor, LOG_END)
+    return edges, pushed
+
+
+@template
+def split_far(word, degrees, piles, near, far, n_far, passed, bound):  # type: ignore[no-untyped-def]
+    """Move what is within ``bound`` from the far pile to the near one: (near, far) counts, near edges.
+
+    Vertices within ``passed``, the bound before, were pushed on as near ones meanwhile and are dropped.
+    """
+    is_near, is_far = piles.is_near, piles.is_far
+    n_near = np.int64(0)
+    kept = np.int64(0)
+    edges = np.int64(0)
+    for k in range(n_far):
+        if k + AHEAD < n_far:
+            prefetch(word, np.int64(far[k + AHEAD]))
+        v = far[k]
+        value = word[v] >> _HALF
+        if bound == NOTHING or not precedes(bound, value):
+            is_far[v] = 0
+            if passed == NOTHING or precedes(passed, value):
+                is_near[v] = 1
+                near[n_near] = v
+                n_near += 1
+                edges += np.int64(degrees[v])
+        else:
+            far[kept] = v
+            kept += 1
+    return n_near, kept, edges
+
+
+@template
+def step_bound(word, degrees, far, n_far, wanted):  # type: ignore[no-untyped-def]
+    """A value (bits) within which those of the far pile have about ``wanted`` edges, from a sample.
+
+    NOTHING where that is nearly all of them.
+    """
+    size = min(n_far, _SAMPLE)
+    sample = np.empty(_SAMPLE, np.uint64)
+    for k in range(size):
+        v = far[(n_far - 1) * k // max(size - 1, 1)]
+        entry = (word[v] & ~_LOW) | np.uint64(degrees[v])
+        place = k
+        while place > 0 and precedes(entry >> _HALF, sample[place - 1] >> _HALF):
+            sample[place] = sample[place - 1]
+            place -= 1
+        sample[place] = entry
+    edges = np.int64(0)
+    for k in range(size):
+        edges += np.int64(sample[k] & _LOW) * n_far // size
+        if edges > wanted:
+            return sample[k] >> _HALF
+    return NOTHING
+
+
+@template
+def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-untyped-def]
+    """Push on what improved, in steps, best values first: (edges read, vertices pushed, rounds).
+
+    ``entries``: what to begin with; repetitions and stale ones do no harm. Values only improve meanwhile, so
+    vertices that were not in the log before are listed with the old word UNREACHED: it differs from theirs.
+    """
+    near, next_near, far = piles.near, piles.next_near, piles.far
+    degrees = out.degrees
+    cursor, tally, is_far = piles.cursor, piles.tally, piles.is_far
+    listed, vertices, old = log.listed, log.vertices, log.old
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    rounds = np.int64(0)
+    n_far = np.int64(0)
+    for k in range(entries.size):
+        v = np.int64(entries[k] & _LOW)
+        if is_far[v] == 0:
+            is_far[v] = 1
+            far[n_far] = v
+            n_far += 1
+    cursor[LOG_END] = log.counted[0]
+    passed = NOTHING
+    while n_far > 0:
+        bound = step_bound(word, degrees, far, n_far, max(_STEP_EDGES * n_far, _STEP_EDGES_MIN))
+        n_near, n_far, ahead = split(word, degrees, piles, near, far, n_far, passed, bound)
+        cursor[FAR_END] = n_far
+        passed = bound
+        while n_near > 0:
+            rounds += 1
+            cursor[NEXT_PIECE] = 0
+            cursor[NEAR_END] = 0
+            piece = max(min(n_near // (8 * threads), _PIECE), 1)
+            active = threads if n_near >= _PARALLEL_MIN or ahead >= _PARALLEL_EDGES else 1
+            ahead = np.int64(0)
+            if active == 1:
+                read, done = expand(
+                    word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, np.int64(0)
+                )
+                edges += read
+                pushed += done
+            else:
+                for t in nb.prange(active):
+                    own = np.int64(t)
+                    read, done = expand(
+                        word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, own
+                    )
+                    tally[t, 0] = read
+                    tally[t, 1] = done
+                for t in range(active):
+                    edges += tally[t, 0]
+                    pushed += tally[t, 1]
+            n_near = cursor[NEAR_END]
+            near, next_near = next_near, near
+        n_far = cursor[FAR_END]
+    for k in range(cursor[LOG_END]):
+        if k + AHEAD < cursor[LOG_END]:
+            prefetch(word, np.int64(vertices[k + AHEAD]))
+        parent = word[vertices[k]] & _LOW
+        if parent != _LOW:
+            role[parent] = PARENT
+    for k in range(log.counted[0], cursor[LOG_END]):
+        old[k] = UNREACHED
+    log.counted[0] = cursor[LOG_END]
+    return edges, pushed, rounds

@@ -1,0 +1,199 @@
+"""Kernels of random-walk programs: pushing along out-rows, and what an edge change does to a residual.
+
+A system M y = b with M = I - d P^T, P the row-stochastic matrix of the out-edges (zero rows for dangling
+vertices). Kept are an estimate ``value`` and its ``residual`` b - M value, float64 of one padded capacity.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.intrinsics import prefetch
+from ...gpma.rows import LOW
+
+F64 = npt.NDArray[np.float64]
+
+# A row is rewritten when at most this many times as many edges remain in it as were changed.
+ROW_EDIT_FACTOR = 4
+# So many vertices may be touched for each changed edge: its head, and the remaining row, and the row's vertex.
+TOUCHED_PER_EDGE = ROW_EDIT_FACTOR + 2
+
+# Slots of the sums of ``edit_rows``.
+GROWN, SIZE, TOTAL, ROUNDED, SLIPPED = range(5)
+
+# The unit roundoff of float64: the result of an operation is off by at most this share of it.
+ROUNDOFF = 2.0**-53
+
+# Keys of one cache line, and lines of a leaf.
+_LINE = 8
+_LINES = 4
+
+_NO_ROW = np.int64(1) << np.int64(40)
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def row_start(rows, u):  # type: ignore[no-untyped-def]
+    """(leaf, slot) of the first key of row u, which must not be empty; counts keys instead of branching."""
+    first_key = np.uint64(u) << np.uint64(32)
+    leaf = np.int64(rows.row_leaf[u])
+    while True:
+        slot = leaf << rows.leaf_shift
+        count = np.int64(rows.counts[leaf])
+        smaller = np.int64(0)
+        for i in range(slot, slot + count):
+            smaller += np.int64(rows.keys[i] < first_key)
+        if smaller < count:
+            return leaf, slot + smaller
+        leaf += np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def ask_for_leaf(keys, leaf, leaf_shift):  # type: ignore[no-untyped-def]
+    """Have the keys of a leaf fetched from memory.
+
+    Where leaves are read one after the other, too: their gaps keep the processor from doing so by itself.
+    """
+    for line in range(_LINES):
+        prefetch(keys, (leaf << leaf_shift) + line * _LINE)
+
+
+@_jit
+def edit_rows(  # type: ignore[no-untyped-def]
+    rows, inserted, deleted, damping, value, residual, rescaled, touched, sums
+):
+    """Make ``residual`` that of the changed graph; the numbers of rescaled and touched vertices and of edges read.
+
+    ``inserted`` and ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Written to
+    ``rescaled`` (uint32, room for every changed row) are the vertices whose value changed, each once, and to
+    ``touched`` (uint32, room for ``TOUCHED_PER_EDGE`` a change) those whose residual did, perhaps repeatedly. To
+    ``sums`` (float64[5]) is added by how much grew: positive values, the sizes of residuals, residuals; and in
+    units of ``ROUNDOFF`` what rounding may have put between kept residuals and true ones, all vertices together,
+    and between these sums and true ones.
+
+    Rounding. A sum r of a residual is off by |r|. A share (two operations) by twice itself. The rescaled value y
+    differs by up to 4 |y| from the one for which unchanged edges keep their contribution exactly, which is what
+    out-neighbours then are off by together, and by another |y| from the one that the residual of u is told of. In
+    a row that trades its contributions, the difference of two quotients is off by three times their sum, an edge.
+
+    The value of a vertex is rescaled with its degree, so that unchanged edges keep their contribution (Zhang,
+    Lofgren, Goel, "Approximate Personalized PageRank on Dynamic Graphs", KDD 2016): O(1) a change, whatever the
+    degree, and a following push of the vertex does what rewriting its row would have done. Where most of the
+    row changed, values would jump far; there the row trades its old contributions for the new ones, which is
+    O(1) a change too.
+    """
+    n_rescaled = np.int64(0)
+    n_touched = np.int64(0)
+    edges = np.int64(0)
+    grown_by = 0.0
+    size_by = 0.0
+    total_by = 0.0
+    rounded = 0.0
+    slipped = 0.0
+    i = np.int64(0)
+    j = np.int64(0)
+    while i < inserted.size or j < deleted.size:
+        row_in = np.int64(inserted[i] >> np.uint64(32)) if i < inserted.size else _NO_ROW
+        row_out = np.int64(deleted[j] >> np.uint64(32)) if j < deleted.size else _NO_ROW
+        u = min(row_in, row_out)
+        i_end = i
+        while i_end < inserted.size and np.int64(inserted[i_end] >> np.uint64(32)) == u:
+            i_end += 1
+        j_end = j
+        while j_end < deleted.size and np.int64(deleted[j_end] >> np.uint64(32)) == u:
+            j_end += 1
+        y = value[u]
+        if y != 0.0:
+            after = np.int64(rows.degrees[u])
+            before = after - (i_end - i) + (j_end - j)
+            if before > 0 and after > 0 and after != before:
+                if after > ROW_EDIT_FACTOR * (i_end - i + j_end - j):
+                    by = y * (after / before - 1.0)
+                    value[u] += by
+                    if y > 0.0:
+                        grown_by += by
+                    size_by += abs(residual[u] - by) - abs(residual[u])
+                    residual[u] -= by
+                    total_by -= by
+                    rounded += abs(residual[u]) + 6.0 * abs(value[u])
+                    slipped += 2.0 * (abs(size_by) + abs(grown_by) + abs(total_by))
+                    rescaled[n_rescaled] = u
+                    n_rescaled += 1
+                    touched[n_touched] = u
+                    n_touched += 1
+                else:
+                    by = y * (damping / after - damping / before)
+                    rounded += 3.0 * abs(y) * (1.0 + after / before)
+                    remaining = after
+                    leaf, slot = row_start(rows, u)
+                    while remaining > 0:
+                        end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+                        for k in range(slot, end):
+                            v = np.uintp(rows.keys[k] & LOW)
+                            size_by += abs(residual[v] + by) - abs(residual[v])
+                            residual[v] += by
+                            rounded += abs(residual[v])
+                            slipped += 2.0 * abs(size_by)
+                            touched[n_touched] = v
+                            n_touched += 1
+                        remaining -= end - slot
+                        leaf += np.int64(1)
+                        slot = leaf << rows.leaf_shift
+                    edges += after
+                    total_by += by * after
+            # The row as it stands is settled as if every edge had had the old share; so what came and what
+            # went count in full. (Without an old share there is only the new one.)
+            share = y * damping / (before if before > 0 else after)
+            total_by += share * ((i_end - i) - (j_end - j))
+            rounded += 2.0 * abs(share) * (i_end - i + j_end - j)
+            slipped += 4.0 * abs(total_by)
+            for k in range(i, i_end):
+                v = np.uintp(inserted[k] & LOW)
+                size_by += abs(residual[v] + share) - abs(residual[v])
+                residual[v] += share
+                rounded += abs(residual[v])
+                slipped += 2.0 * abs(size_by)
+                touched[n_touched] = v
+                n_touched += 1
+            for k in range(j, j_end):
+                v = np.uintp(deleted[k] & LOW)
+                size_by += abs(residual[v] - share) - abs(residual[v])
+                residual[v] -= share
+                rounded += abs(residual[v])
+                slipped += 2.0 * abs(size_by)
+                touched[n_touched] = v
+                n_touched += 1
+        i = i_end
+        j = j_end
+    sums[GROWN] += grown_by
+    sums[SIZE] += size_by
+    sums[TOTAL] += total_by
+    sums[ROUNDED] += rounded
+    # Once more for every sum, which grows as well.
+    sums[SLIPPED] += slipped + abs(grown_by) + abs(size_by) + abs(total_by)
+    return n_rescaled, n_touched, edges
+
+
+@_jit
+def received(in_rows, out_degrees, begin, end, damping, value, out):  # type: ignore[no-untyped-def]
+    """What vertices begin .. end - 1 get from their in-neighbours: (d P^T value), to ``out``; the edges read."""
+    edges = np.int64(0)
+    for v in range(begin, end):
+        total = 0.0
+        remaining = np.int64(in_rows.degrees[v])
+        edges += remaining
+        if remaining > 0:
+            leaf, slot = row_start(in_rows, v)
+            while remaining > 0:
+                stop = min((leaf << in_rows.leaf_shift) + np.int64(in_rows.counts[leaf]), slot + remaining)
+                for i in range(slot, stop):
+                    u = np.uintp(in_rows.keys[i] & LOW)
+                    total += value[u] * (damping / out_degrees[u])
+                remaining -= stop - slot
+                leaf += np.int64(1)
+                slot = leaf << in_rows.leaf_shift
+        out[v - begin] = total
+    return edges

@@ -1,0 +1,407 @@
+"""Personalised PageRank: where a walk is that restarts at the sources, within a certified error in sum.
+
+**The system.** A walk at a vertex follows a random out-edge with probability d and restarts at a random source
+otherwise, as it does where there is no out-edge. Its stationary distribution is x = y / sum(y) for the y that
+solves M y = b, M = I - d P^T with zero rows for dangling vertices, b equal at the sources and 0 elsewhere
+(``walk.py``): dropping the mass of dangling vertices and normalising equals sending it to the sources. Kept
+are an estimate of y and its residual r = b - M estimate.
+
+How large b is at the sources does not matter to x. So it is chosen anew, in O(sources), whenever residuals are of
+one sign in the main: such that they add up to zero. This surplus is what is slow in the iteration; the rest mixes.
+
+**The certificate.** The columns of M^-1 = I + d P^T + (d P^T)^2 + ... are non-negative and add up to at most
+1 / (1 - d), so in the norm |.| of sums of sizes
+
+    |y - estimate| = |M^-1 r| <= |r| / (1 - d) =: e.
+
+y is not negative, so cutting off negative estimates brings them only nearer; let z be the estimate without
+them, and Y and Z the sums of y and z. Then |Y - Z| <= |y - z| <= e, and since |y| = Y,
+
+    |y / Y - z / Z| <= |y - z| / Z + |y| |1 / Y - 1 / Z| = |y - z| / Z + |Z - Y| / Z <= 2 e / Z.
+
+So ``error_bound`` = 2 |r| / ((1 - d) Z) bounds the error of z / Z in sum over all vertices. |r| and Z are sums
+that every change keeps up to date, so the bound holds at every epoch. What rounding may have done to |r| is kept,
+too, operation by operation; where that outgrows ``DRIFT`` of the bound, which is reserved for it, a dense pass
+computes residuals anew.
+
+**Work.** Nothing is solved before |r| is over its limit. Then vertices are pushed (Andersen, Chung, Lang, "Local
+Graph Partitioning using PageRank Vectors", FOCS 2006), those with the largest residual for their degree first: the
+ones that changes touched, and if that is not enough, with a lower threshold, any that the sources reach. Where
+that would read more than dense passes over all edges (``passes.py``), those take over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...partition.graph import Graph, GraphChange
+from ..paths.program import parse_sources
+from ..program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation, size_violations
+from . import ppr_pushes as kernels
+from .edits import ROUNDOFF
+from .passes import BLOCK, Estimate, Limits, Pulls
+from .ppr_pushes import (
+    BALANCED_AT,
+    EDGES,
+    N_CHANGED,
+    N_REACHED,
+    NORM,
+    PUSHES,
+    ROUNDED,
+    ROUNDS,
+    SIZE,
+    TOTAL,
+    WORK_SLOTS,
+    Walks,
+)
+from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, violations
+
+Work = npt.NDArray[np.int64]
+
+# The share of the bound that is left to rounding.
+DRIFT = 0.01
+# Once over its limit, |r| is brought down to this share of it.
+TARGET = 0.5
+# With |r| under this share of its limit, the threshold of pushes is raised.
+EASY = 0.125
+# Restarts of a strength out of this range are brought back to 1 by a start.
+LEVEL_MIN, LEVEL_MAX = 1e-3, 1e3
+# The first threshold of pushes, in multiples of the one at which they end.
+LEVEL = 8.0
+# Pushes may cost as much as so many edges for each edge of the graph before dense passes take over ...
+PUSH_SHARE = 0.25
+# ... and this in any case.
+PUSH_MIN = 4096
+# What a pass measures residuals by: nothing, here it is their sum that counts.
+_NO_LIMITS = Limits(math.inf, math.inf)
+
+
+class PersonalisedPageRank(RandomWalk):
+    """Random walk with restart. Column ``estimate``: float64; scalar ``norm``, the sum of its positive entries.
+
+    A result is max(0, estimate) / norm, and null everywhere while no source is a vertex. Further scalar:
+    ``error_bound``, the certified error in sum over all vertices.
+    """
+
+    kind: ClassVar[str] = "ppr"
+    summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
+        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
+        Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
+    )
+
+    def __init__(
+        self, id: str, sources: tuple[ExternalId, ...], damping: float = 0.85, tolerance: float = 1e-3
+    ) -> None:
+        super().__init__(id, damping, tolerance)
+        self.sources = sources
+        self._bound: Vertices = np.empty(0, np.uint32)
+        self._pulls = Pulls(id, damping)
+        self._reset(0)
+
+    def bind(self, sources: Vertices) -> None:
+        self._bound = np.unique(sources[sources != NO_VERTEX]).astype(np.uint32)
+
+    def start(self, graph: Graph) -> Refresh:
+        work = np.zeros(WORK_SLOTS, np.int64)
+        self._start(graph, work)
+        return self._report(work, whole=True, started_over=False)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        work = np.zeros(WORK_SLOTS, np.int64)
+        self._grow(graph.n_vertices)
+        edit = self._edit(graph, change, self._estimate())
+        work[EDGES] += edit.edges_read
+        walks = self._walks
+        walks.sums[NORM] += edit.norm_by
+        walks.sums[SIZE] += edit.size_by
+        walks.sums[TOTAL] += edit.total_by
+        walks.sums[ROUNDED] += edit.rounded + edit.slipped + walks.sums[SIZE]
+        kernels.note_changed(edit.rescaled, walks)
+        kernels.touch(edit.touched, walks)
+        self._remove_vertices(change.deleted_vertices)
+        self._restart_at(self._existing_sources(graph))
+        if self._starts_better():
+            self._start(graph, work)
+            return self._report(work, whole=True, started_over=True)
+        whole = bool(self._active.size) and self._settle(graph, work)
+        if self._active.size and ROUNDOFF * self._walks.sums[ROUNDED] > DRIFT * self._size_max():
+            self._pass_until_solved(graph, work)
+            whole = True
+        return self._report(work, whole=whole, started_over=False)
+
+    def columns(self) -> dict[str, Column]:
+        return {"estimate": self._walks.value}
+
+    def scalars(self) -> dict[str, float]:
+        return {"norm": float(self._walks.sums[NORM]), "error_bound": self.error_bound}
+
+    @property
+    def error_bound(self) -> float:
+        """The certified error in sum of the results (see the head of this file); 0 while there are none."""
+        size, norm, rounded = map(float, self._walks.sums[[SIZE, NORM, ROUNDED]])
+        if not self._active.size:
+            return 0.0
+        off = max(DRIFT * self._size_max(), ROUNDOFF * rounded)
+        # Rounding may leave a sum of nothing below zero.
+        return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
+
+    def state(self) -> dict[str, Column]:
+        return {
+            "estimate": self._walks.value[: self._n],
+            "residual": self._walks.residual[: self._n],
+            "sources": self._active,
+            "scalars": np.array([*self._walks.sums[: ROUNDED + 1], self._threshold, self._level()]),
+        }
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        n = graph.n_vertices
+        shapes = {"estimate": (n,), "residual": (n,), "scalars": (6,)}
+        wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
+        if wrong or "sources" not in state or (state["sources"] >= n).any():
+            raise ValueError(f"the saved {(*wrong, 'sources')[0]} is not that of a graph of {n} vertices")
+        self._reset(n)
+        self._walks.value[:n] = state["estimate"]
+        self._walks.residual[:n] = state["residual"]
+        self._active = self._bound = state["sources"].astype(np.uint32)
+        self._walks.rhs[self._active] = state["scalars"][5]
+        kernels.list_all(n, self._walks)
+        self._walks.sums[: ROUNDED + 1] = state["scalars"][:4]
+        self._threshold = float(state["scalars"][4])
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """The residuals of vertices begin .. end - 1, from their in-edges, against the kept ones."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        n = self._n
+        part = slice(begin, end)
+        y, kept = self._walks.value[part], self._walks.residual[part]
+        r, read = self._true_residual(graph, self._estimate(), begin, end)
+        off = np.abs(r - kept)
+        # Each slice has its part of the drift that the bound allows for, and what rounding explains.
+        allowed = DRIFT * self._size_max() * (end - begin) / max(1, n)
+        explained = 1e-12 * (np.abs(y) + np.abs(r) + self._walks.rhs[part])
+        excess = float(np.maximum(0, off - explained).sum())
+        if allowed > 0:
+            self.drift = max(self.drift, excess / allowed)
+        source = np.zeros(n, bool)
+        source[self._existing_sources(graph)] = True
+        rules = {
+            # A NaN fails these.
+            "ppr-finite": np.isfinite(y) & np.isfinite(kept),
+            "ppr-sources": (self._walks.rhs[part] > 0) == source[part],
+            "ppr-deleted": graph.alive[part] | ((y == 0) & (kept == 0)),
+        }
+        found = violations(rules, begin)
+        if not excess <= allowed:
+            worst = np.argsort(-off)[:5]
+            found.append(
+                Violation("ppr-residual", f"off by {off[worst[0]]:.3g}", tuple(int(v) + begin for v in worst))
+            )
+        return found, read
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        size, norm = map(float, self._walks.sums[[SIZE, NORM]])
+        true_size = float(np.abs(self._walks.residual[: self._n]).sum())
+        true_norm = float(np.maximum(0, self._walks.value[: self._n]).sum())
+        found = []
+        if not abs(norm - true_norm) <= 1e-9 * true_norm:
+            found.append(Violation("ppr-norm", f"norm {norm!r}, but the estimates add up to {true_norm!r}"))
+        if not abs(size - true_size) <= DRIFT * self._size_max() + 1e-13 * true_norm:
+            found.append(Violation("ppr-sum", f"|r| {size!r}, but residuals add up to {true_size!r}"))
+        if not self.error_bound <= self.tolerance:
+            found.append(Violation("ppr-tolerance", f"error bound {self.error_bound:.3g} over the tolerance"))
+        return found, 0
+
+    def memory_bytes(self) -> int:
+        held = sum(array.nbytes for array in self._walks)
+        return held + self._flags.nbytes + self._pulls.memory_bytes
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        norm = published.scalars["norm"]
+        if not norm > 0:
+            return Answer(np.zeros(vertices.size), np.ones(vertices.size, np.bool_))
+        values = np.maximum(0, published.columns["estimate"][vertices]) / norm
+        return Answer(values, np.zeros(vertices.size, np.bool_))
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    def _reset(self, n: int) -> None:
+        capacity = padded(n)
+        self._n = n
+        self._walks = Walks(
+            np.zeros(capacity),
+            np.zeros(capacity),
+            np.zeros(capacity, np.uint8),
+            np.empty(capacity, np.uint32),
+            np.empty(capacity, np.uint32),
+            np.empty(capacity, np.uint32),
+            np.zeros(kernels.COUNTS, np.int64),
+            np.zeros(kernels.SUMS),
+            np.zeros(capacity, np.float32),
+        )
+        self._flags = np.zeros(capacity // BLOCK, np.uint8)
+        self._active = np.empty(0, np.uint32)
+        # A push is worth it over this residual for each out-edge.
+        self._threshold = 1.0
+
+    def _grow(self, n: int) -> None:
+        walks = self._walks
+        self._n = n
+        if n <= walks.value.size:
+            return
+        # What waits is looked at again: a ring cannot just be extended.
+        waiting = np.roll(walks.waiting, -int(walks.counts[kernels.HEAD]))
+        walks.counts[kernels.HEAD] = 0
+        capacity = padded(max(n, 2 * walks.value.size))
+        self._walks = Walks(
+            extended(walks.value, capacity),
+            extended(walks.residual, capacity),
+            extended(walks.marks, capacity),
+            extended(walks.reached, capacity),
+            extended(waiting, capacity),
+            extended(walks.changed, capacity),
+            walks.counts,
+            walks.sums,
+            extended(walks.rhs, capacity),
+        )
+        self._flags = np.zeros(capacity // BLOCK, np.uint8)
+
+    def _start(self, graph: Graph, work: Work) -> None:
+        self._reset(graph.n_vertices)
+        self._restart_at(self._existing_sources(graph))
+        if self._active.size:
+            self._settle(graph, work)
+            self._normalise()
+
+    def _normalise(self) -> None:
+        """Make the right-hand side 1 at the sources again."""
+        walks = self._walks
+        level = self._level()
+        for column in (walks.value, walks.residual):
+            column /= level
+        walks.sums[: ROUNDED + 1] /= level
+        # Dividing has rounded every value and residual, and the new sums are not those of what came of it.
+        walks.sums[ROUNDED] += 4 * float(np.abs(walks.value).sum()) + 4 * float(walks.sums[SIZE])
+        walks.rhs[self._active] = 1
+        self._threshold /= level
+
+    def _starts_better(self) -> bool:
+        """A start has less to solve; or nothing, without sources; or the scale has wandered off too far."""
+        walks = self._walks
+        if not self._active.size:
+            return bool(walks.counts[N_REACHED])
+        restarts = float(walks.rhs[self._active].sum(dtype=np.float64))
+        return bool(walks.sums[SIZE] > restarts) or not LEVEL_MIN <= self._level() <= LEVEL_MAX
+
+    def _existing_sources(self, graph: Graph) -> Vertices:
+        bound = self._bound[self._bound < graph.n_vertices]
+        return bound[graph.alive[bound]]
+
+    def _restart_at(self, sources: Vertices) -> None:
+        """Change the right-hand side to these sources."""
+        walks = self._walks
+        level = self._level()
+        for vertices, now in (
+            (np.setdiff1d(self._active, sources), 0.0),
+            (np.setdiff1d(sources, self._active), level),
+        ):
+            before = walks.residual[vertices]
+            after = before + (now - walks.rhs[vertices])
+            walks.residual[vertices] = after
+            walks.sums[SIZE] += float((np.abs(after) - np.abs(before)).sum())
+            walks.sums[ROUNDED] += float(np.abs(after).sum() + np.abs(before).sum()) * (2 + vertices.size)
+            walks.sums[TOTAL] += float((after - before).sum())
+            walks.rhs[vertices] = now
+            kernels.touch(vertices, walks)
+        self._active = sources
+
+    def _level(self) -> float:
+        """The right-hand side at a source."""
+        return float(self._walks.rhs[self._active[0]]) if self._active.size else 1.0
+
+    def _remove_vertices(self, gone: Vertices) -> None:
+        """They have no edges any more: they leave the system as they are, solved."""
+        if not gone.size:
+            return
+        walks = self._walks
+        had_value = gone[walks.value[gone] != 0]
+        walks.sums[NORM] -= float(np.maximum(0, walks.value[gone]).sum())
+        walks.sums[SIZE] -= float(np.abs(walks.residual[gone]).sum())
+        walks.sums[ROUNDED] += gone.size * float(walks.sums[SIZE])
+        walks.sums[TOTAL] -= float(walks.residual[gone].sum())
+        walks.value[gone] = 0
+        walks.residual[gone] = 0
+        walks.rhs[gone] = 0
+        self._active = np.setdiff1d(self._active, gone)
+        kernels.note_changed(had_value, walks)
+
+    def _size_max(self) -> float:
+        """What |r| may be at most."""
+        norm = float(self._walks.sums[NORM])
+        return (1 - DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
+
+    def _threshold_min(self, graph: Graph) -> float:
+        """With every residual under this for each out-edge, |r| is within its limit."""
+        return self._size_max() / (graph.n_arcs + self._n)
+
+    def _settle(self, graph: Graph, work: Work) -> bool:
+        """Bring |r| below its limit; whether all values may have changed."""
+        walks = self._walks
+        rows = graph.out_rows()
+        cost_max = PUSH_MIN + int(PUSH_SHARE * graph.n_arcs)
+        level = LEVEL
+        walks.sums[BALANCED_AT] = math.inf
+        while walks.sums[SIZE] > self._size_max():
+            target = TARGET * self._size_max()
+            if not kernels.push(
+                rows, self.damping, self._threshold, level, target, cost_max, self._active, walks, work
+            ):
+                self._pass_until_solved(graph, work)
+                return True
+            level = 1.0
+            if walks.sums[SIZE] > self._size_max():
+                self._threshold = max(self._threshold / 2, self._threshold_min(graph))
+                kernels.look_again(rows, self._threshold, walks)
+                work[ROUNDS] += 1
+        if walks.sums[SIZE] < EASY * self._size_max():
+            self._threshold = min(1.0, 2 * self._threshold)
+        return False
+
+    def _pass_until_solved(self, graph: Graph, work: Work) -> None:
+        in_rows, degrees = graph.in_rows(), graph.out_rows().degrees
+        estimate = self._estimate()
+        self._pulls.begin(in_rows, degrees, self._n, estimate)
+        while True:
+            self._pulls.step(in_rows, degrees, estimate, _NO_LIMITS)
+            work[EDGES] += self._pulls.edges
+            work[ROUNDS] += 1
+            self._walks.sums[NORM] = np.maximum(0, self._walks.value[: self._n]).sum()
+            if self._pulls.size <= TARGET * self._size_max():
+                break
+        kernels.list_all(self._n, self._walks)
+        self._walks.sums[ROUNDED] = self._pulls.rounded + self._n * self._pulls.size
+        self._threshold = LEVEL * self._threshold_min(graph)
+
+    def _estimate(self) -> Estimate:
+        return Estimate(self._walks.value, self._walks.residual, self._walks.rhs, self._walks.rhs, self._flags)
+
+    def _report(self, work: Work, *, whole: bool, started_over: bool) -> Refresh:
+        changed = np.empty(int(self._walks.counts[N_CHANGED]), np.uint32)
+        kernels.take_changed(self._walks, changed)
+        return Refresh(
+            {"estimate": None if whole else changed} if whole or changed.size else {},
+            iterations=int(work[ROUNDS]),
+            edges_read=int(work[EDGES]),
+            active=int(work[PUSHES]),
+            started_over=started_over,
+            error_bound=self.error_bound,
+        )

@@ -1,0 +1,440 @@
+"""Kernels of PageRank: Gauss-Seidel sweeps, and the passes that keep its certificate.
+
+Two linear systems over the same matrix M = I - d * P^T are kept side by side (``pagerank.py`` says why); in
+both, M value = rhs - residual. Columns have a padded capacity, so that flags come in whole 64-bit words, and
+hold zeros past the last vertex, so that blocks are scanned whole.
+
+Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
+Whoever may put a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
+weights are at least 1, a push compares with the limits alone and touches one residual and one byte. Outside a
+solve no residual in an unflagged block is over its limits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+from numba.extending import register_jitable
+
+from ...gpma.intrinsics import prefetch
+from ...gpma.rows import LOW
+from .edits import ask_for_leaf, row_start
+from .passes import BLOCK, BLOCK_SHIFT
+
+F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
+U64 = npt.NDArray[np.uint64]
+
+
+class System(NamedTuple):
+    """One of the two systems. Arrays have the same capacity in vertices.
+
+    ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
+    float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
+    block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[SUMS]: of the
+    values, of the sizes of the residuals, and in units of ``ROUNDOFF`` what rounding may have put between
+    residuals and true ones, and between these two sums and true ones. The second system uses the third only.
+    """
+
+    value: F64
+    residual: F64
+    rhs: F32
+    weight: F32
+    flags: U8
+    moved: U64
+    sums: F64
+
+
+class Outbox(NamedTuple):
+    """What a sweep of one part of the vertices sends to the other, and nothing between sweeps.
+
+    ``sent``: float64[capacity], residuals to be added. ``marks``: uint8, one per block: something was sent there.
+    Empty arrays do where vertices are not divided.
+    """
+
+    sent: F64
+    marks: U8
+
+
+# Slots of the ``work`` counters (int64).
+PUSHES, EDGES, SWEEPS, PASSES = range(4)
+WORK_SLOTS = 4
+
+# Slots of ``System.sums``.
+NORM, SIZE, ROUNDED, SLIPPED = range(4)
+SUMS = 4
+
+# Outcomes of ``solve``.
+SOLVED, COSTLY, DIVIDE = range(3)
+
+# Vertices are divided for two threads at a multiple of this: they share no cache line of flags.
+STRETCH = 64 * BLOCK
+
+# A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
+_AHEAD = 16
+_ROWS_AHEAD = 4
+_RING = 64  # a power of two, over _AHEAD + BLOCK
+# In a row of more edges than this it looks so many leaves ahead.
+_LONG = 64
+_LEAVES_AHEAD = 3
+
+# Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
+PUSH_EDGES = 48
+
+_ONE = np.uint64(1)
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+
+
+@_jit
+def flag(vertices, count, flags):  # type: ignore[no-untyped-def]
+    """Flag the blocks of ``vertices[:count]``."""
+    for i in range(count):
+        flags[vertices[i] >> np.uint32(BLOCK_SHIFT)] = np.uint8(1)
+
+
+@register_jitable
+def push_cost(vertices: int | np.int64, edges: int | np.int64) -> int | np.int64:
+    """What pushing vertices with so many out-edges costs, in edges; for kernels, and as it is for others."""
+    return edges + PUSH_EDGES * vertices
+
+
+@_jit
+def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-def]
+    """Write to ``costs`` what pushing every vertex over its limits costs, by stretches of ``STRETCH`` vertices.
+
+    Of vertices ``begin`` to ``end`` - 1, as ``sweep`` takes them. Blocks without any lose their flag.
+    """
+    residual = system.residual
+    weight = system.weight
+    flags = system.flags
+    degrees = rows.degrees
+    words = flags.view(np.uint64)
+    below = -limits.below
+    above = limits.above
+    costs[begin // STRETCH : (end + STRETCH - 1) // STRETCH] = 0
+    for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
+        if words[word] == np.uint64(0):
+            continue
+        vertices = np.int64(0)
+        edges = np.int64(0)
+        for block in range(word << 3, (word + 1) << 3):
+            if flags[block] == np.uint8(0):
+                continue
+            start = block << BLOCK_SHIFT
+            over = False
+            for v in range(start, start + BLOCK):
+                over |= (residual[v] > above * weight[v]) | (residual[v] < below * weight[v])
+            flags[block] = np.uint8(over)
+            if over:
+                # Without branches: which vertices are over cannot be guessed.
+                for v in range(start, min(start + BLOCK, degrees.size)):
+                    is_over = np.int64((residual[v] > above * weight[v]) | (residual[v] < below * weight[v]))
+                    vertices += is_over
+                    edges += is_over * np.int64(degrees[v])
+        costs[(word << (BLOCK_SHIFT + 3)) // STRETCH] += push_cost(vertices, edges)
+
+
+@_jit
+def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
+    """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
+
+    Of vertices ``begin`` to ``end`` - 1, multiples of ``STRETCH`` or the capacity: two threads may sweep two parts
+    at once. What goes to the other part is left in the outbox, for ``deliver``. Vertices are found a little ahead
+    of being pushed, so that their rows are on the way from memory by then.
+
+    ``due``: what ``look`` has found pushing to cost. A sweep of more than an edge a vertex flags every block that
+    it reaches: to look at those again costs less than a comparison at each edge.
+
+    Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
+    twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
+    """
+    keys = rows.keys
+    counts = rows.counts
+    degrees = rows.degrees
+    row_leaf = rows.row_leaf
+    leaf_shift = rows.leaf_shift
+    value = system.value
+    residual = system.residual
+    weight = system.weight
+    flags = system.flags
+    moved = system.moved
+    sent = outbox.sent
+    marks = outbox.marks
+    words = flags.view(np.uint64)
+    below = -limits.below
+    above = limits.above
+    pushes = np.int64(0)
+    edges = np.int64(0)
+    norm_by = 0.0
+    size_by = 0.0
+    moved_by = 0.0
+    rounded = 0.0
+    size_max = system.sums[SIZE]
+    wide = due > value.size
+    first = np.uint64(begin)
+    last = np.uint64(end - 1)
+    ring = np.empty(_RING, np.int64)
+    head = np.int64(0)
+    tail = np.int64(0)
+    block = np.int64(begin >> BLOCK_SHIFT)
+    blocks_end = np.int64(end >> BLOCK_SHIFT)
+    while True:
+        if tail - head <= _AHEAD and block < blocks_end:
+            if (block & 7) == 0 and words[block >> 3] == np.uint64(0):
+                block += 8
+                continue
+            if flags[block] != np.uint8(0):
+                flags[block] = np.uint8(0)
+                start = block << BLOCK_SHIFT
+                for v in range(start, start + BLOCK):
+                    x = residual[v]
+                    if x > above * weight[v] or x < below * weight[v]:
+                        x /= level
+                        if x > above * weight[v] or x < below * weight[v]:
+                            ring[tail & (_RING - 1)] = v
+                            tail += 1
+                            prefetch(degrees, v)
+                            prefetch(row_leaf, v)
+                        else:
+                            flags[block] = np.uint8(1)
+            block += 1
+            continue
+        if head == tail:
+            break
+        if head + _ROWS_AHEAD < tail:
+            leaf = np.int64(row_leaf[ring[(head + _ROWS_AHEAD) & (_RING - 1)]])
+            prefetch(counts, leaf)
+            ask_for_leaf(keys, leaf, leaf_shift)
+        v = ring[head & (_RING - 1)]
+        head += 1
+        x = residual[v]
+        residual[v] = 0.0
+        value[v] += x
+        norm_by += x
+        size_by -= abs(x)
+        moved_by += abs(x)
+        rounded += 2.0 * (abs(value[v]) + abs(x))
+        moved[v >> 6] |= _ONE << np.uint64(v & 63)
+        pushes += 1
+        remaining = np.int64(degrees[v])
+        if remaining > 0:
+            edges += remaining
+            share = damping * x / remaining
+            leaf, slot = row_start(rows, v)
+            while remaining > 0:
+                stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
+                if remaining > _LONG:
+                    ask_for_leaf(keys, leaf + _LEAVES_AHEAD, leaf_shift)
+                own = slot
+                own_end = stop
+                if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:
+                    for i in range(slot, stop):
+                        u = keys[i] & LOW
+                        own += np.int64(u < first)
+                        own_end -= np.int64(u > last)
+                    for i in range(slot, own):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    for i in range(own_end, stop):
+                        u = np.uintp(keys[i] & LOW)
+                        sent[u] += share
+                        rounded += abs(sent[u])
+                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                for i in range(own, own_end):
+                    u = np.uintp(keys[i] & LOW)
+                    before = residual[u]
+                    r = before + share
+                    residual[u] = r
+                    size_by += abs(r) - abs(before)
+                    rounded += abs(r)
+                    if wide:
+                        flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    else:
+                        flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
+                remaining -= stop - slot
+                leaf += np.int64(1)
+                slot = leaf << leaf_shift
+    sums[NORM] += norm_by
+    sums[SIZE] += size_by
+    sums[ROUNDED] += rounded
+    # Pushes let no sum of sizes grow, and every step of adding up rounds.
+    sums[SLIPPED] += 2.0 * (edges + pushes) * size_max + pushes * moved_by + abs(system.sums[NORM])
+    work[PUSHES] += pushes
+    work[EDGES] += edges
+    work[SWEEPS] += 1
+
+
+@_jit
+def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untyped-def]
+    """Add what sweeps of the other part sent to vertices ``begin`` to ``end`` - 1; the outbox is empty then."""
+    residual = system.residual
+    flags = system.flags
+    sent = outbox.sent
+    marks = outbox.marks
+    words = marks.view(np.uint64)
+    below = -limits.below
+    above = limits.above
+    size_by = 0.0
+    rounded = 0.0
+    steps = 0
+    for word in range(begin >> (BLOCK_SHIFT + 3), end >> (BLOCK_SHIFT + 3)):
+        if words[word] == np.uint64(0):
+            continue
+        for block in range(word << 3, (word + 1) << 3):
+            if marks[block] == np.uint8(0):
+                continue
+            start = block << BLOCK_SHIFT
+            over = False
+            for v in range(start, start + BLOCK):
+                before = residual[v]
+                r = before + sent[v]
+                residual[v] = r
+                sent[v] = 0.0
+                size_by += abs(r) - abs(before)
+                rounded += abs(r)
+                over |= (r > above) | (r < below)
+            steps += BLOCK
+            flags[block] |= np.uint8(over)
+        words[word] = np.uint64(0)
+    sums[SIZE] += size_by
+    sums[ROUNDED] += rounded
+    sums[SLIPPED] += 2.0 * steps * system.sums[SIZE]
+
+
+@_jit
+def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outbox, work):  # type: ignore[no-untyped-def]
+    """Sweep until residuals are within their limits everywhere; the threshold falls from ``level`` times those.
+
+    ``costs``: as ``look`` has left them. Returns the outcome, a level and a vertex. ``SOLVED``; ``COSTLY``, and no
+    more sweeps, as soon as pushing what is over its limits would cost more than ``cost_max``; or ``DIVIDE``, when
+    it would cost more than ``alone_max``: the next sweep, of this level, is worth two threads, and has about half
+    its work before this vertex.
+    """
+    capacity = system.value.size
+    while True:
+        cost = costs.sum()
+        if cost == 0:
+            return SOLVED, level, np.int64(0)
+        if cost > cost_max:
+            return COSTLY, level, np.int64(0)
+        if cost > alone_max:
+            cut = np.int64(0)
+            before = np.int64(0)
+            while 2 * (before + costs[cut]) <= cost:
+                before += costs[cut]
+                cut += 1
+            return DIVIDE, level, cut * STRETCH
+        sweep(rows, limits, level, damping, cost, np.int64(0), capacity, system, outbox, system.sums, work)
+        level = max(1.0, 0.5 * level)
+        look(rows, limits, np.int64(0), capacity, system, costs)
+
+
+@_jit
+def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
+    """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis.
+
+    The largest factor by which one shrank, at least 1.
+    """
+    value = first.value
+    residual = first.residual
+    weight = first.weight
+    flags = first.flags
+    moved = first.moved
+    slack = second.residual
+    slack_flags = second.flags
+    shrunk = 1.0
+    for word in range(moved.size):
+        bits = moved[word]
+        if bits == np.uint64(0):
+            continue
+        start = word << 6
+        # Few weights are off: all are asked at once, without branches.
+        some = False
+        for v in range(start, start + 64):
+            old = np.float64(weight[v])
+            target = max(1.0, value[v] / hub)
+            some |= (old > hysteresis * target) | ((target > hysteresis * old) & (old > 0.0))
+        if not some:
+            continue
+        for v in range(start, start + 64):
+            old = np.float64(weight[v])
+            target = max(1.0, value[v] / hub)
+            off = old > hysteresis * target or target > hysteresis * old
+            if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
+                weight[v] = np.float32(target)
+                slack[v] += np.float64(weight[v]) - old
+                second.sums[ROUNDED] += abs(slack[v])
+                shrunk = max(shrunk, old / np.float64(weight[v]))
+                slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
+                if abs(residual[v]) > bound * weight[v]:
+                    flags[v >> BLOCK_SHIFT] = np.uint8(1)
+    return shrunk
+
+
+@_jit
+def moved_ratio_max(first, second):  # type: ignore[no-untyped-def]
+    """The largest second.value / first.value among the vertices of which either value moved.
+
+    Infinity where the first value is not positive.
+    """
+    largest = 0.0
+    for word in range(first.moved.size):
+        bits = first.moved[word] | second.moved[word]
+        v = word << 6
+        while bits != np.uint64(0):
+            if bits & _ONE and first.weight[v] > 0.0:
+                largest = max(largest, second.value[v] / first.value[v] if first.value[v] > 0.0 else np.inf)
+            bits >>= _ONE
+            v += 1
+    return largest
+
+
+@_jit
+def ratio_max(n, first, second):  # type: ignore[no-untyped-def]
+    """The largest second.value / first.value of all, infinity where the first is not positive; of none, 1."""
+    value = first.value
+    majorant = second.value
+    weight = first.weight
+    largest = 0.0
+    for v in range(n):
+        if weight[v] > 0.0:
+            largest = max(largest, majorant[v] / value[v] if value[v] > 0.0 else np.inf)
+    return largest if largest > 0.0 else 1.0
+
+
+@_jit
+def take_moved(system, out):  # type: ignore[no-untyped-def]
+    """Write the moved vertices, ascending, to ``out`` (uint32[>= their number]) and forget them; their number.
+
+    A vertex over the length of ``out`` is counted and not written.
+    """
+    count = 0
+    for word in range(system.moved.size):
+        bits = system.moved[word]
+        if bits == np.uint64(0):
+            continue
+        system.moved[word] = np.uint64(0)
+        v = word << 6
+        while bits != np.uint64(0):
+            if bits & _ONE:
+                if count < out.size:
+                    out[count] = np.uint32(v)
+                count += 1
+            bits >>= _ONE
+            v += 1
+    return count
+
+
+@_jit
+def mark_moved(vertices, count, moved):  # type: ignore[no-untyped-def]
+    """Mark ``vertices[:count]`` as moved."""
+    for i in range(count):
+        v = np.uint64(vertices[i])
+        moved[v >> np.uint64(6)] |= _ONE << (v & np.uint64(63))

@@ -1,0 +1,171 @@
+"""What random-walk programs share: the accumulating form of a vertex program.
+
+Such a program solves a linear system: a vertex gathers a share, d * value / degree, from each in-neighbour, on
+top of a right-hand side of its own,
+
+    value[v] = rhs[v] + sum over edges (u, v) of d * value[u] / degree[u],
+
+and normalises the values when they are read, which spreads the mass of dangling vertices over the right-hand
+side (Langville and Meyer, "Google's PageRank and Beyond", 2006). A program declares its right-hand side and
+its stopping rule; edits, pushes, dense passes and the check of residuals are common (``edits.py``,
+``passes.py``). PageRank restarts everywhere and bounds the relative error of every vertex; personalised
+PageRank restarts at its sources and bounds the error in sum.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Vertices
+from ...partition.graph import Graph, GraphChange
+from ..program import Column, Program, Violation
+from . import edits as walk_kernels
+from .edits import TOUCHED_PER_EDGE
+from .passes import Estimate
+
+F64 = npt.NDArray[np.float64]
+
+# Columns have a capacity of a multiple of this many vertices.
+GRAIN = 128
+# How many vertices a violation names.
+_EVIDENCE = 5
+
+
+def parse_damping(value: Any) -> float:
+    """The damping factor.
+
+    Raises:
+        ValueError: it is not a number from 0.01 to 0.99.
+    """
+    return _number(value, 0.01, 0.99)
+
+
+def parse_tolerance(value: Any) -> float:
+    """The largest error.
+
+    Raises:
+        ValueError: it is not a number from 1e-8 to 0.1.
+    """
+    return _number(value, 1e-8, 0.1)
+
+
+def _number(value: Any, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise ValueError(f"a number from {low:g} to {high:g}")
+    return float(value)
+
+
+class Edit(NamedTuple):
+    """What an edge change did to one system.
+
+    ``rescaled``: the vertices whose value changed, each once; ``touched``: those whose residual did, some
+    repeatedly. By how much the sums grew: ``norm_by`` that of positive values, ``size_by`` that of the sizes of
+    residuals, ``total_by`` that of residuals. ``rounded``, ``slipped``: see ``walk_kernels.edit_rows``.
+    """
+
+    rescaled: Vertices
+    touched: Vertices
+    norm_by: float
+    size_by: float
+    total_by: float
+    rounded: float
+    slipped: float
+    edges_read: int
+
+
+class RandomWalk(Program):
+    """A program of the accumulating form, with a residual that audits can recompute from in-edges.
+
+    ``drift`` is the largest difference between a kept residual and the recomputed one that an audit has seen
+    since the program began, in units of what the certificate allows: rounding piles up in residuals that live
+    long, and a dense pass takes it away.
+    """
+
+    family = "walk"
+    value = np.float64
+    needs_in_edges = True
+
+    def __init__(self, id: str, damping: float, tolerance: float) -> None:
+        super().__init__(id)
+        self.damping = damping
+        self.tolerance = tolerance
+        self.drift = 0.0
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Recompute every residual, and from them everything that the certificate rests on."""
+        found, _ = self.audit_slice(graph, 0, graph.n_vertices)
+        whole, _ = self.audit_whole(graph)
+        return found + whole
+
+    @abstractmethod
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """Check vertices begin .. end - 1 against their in-edges: (violations, edges read)."""
+
+    @abstractmethod
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        """Check the sums that slices cannot see: (violations, edges read)."""
+
+    def _edit(self, graph: Graph, change: GraphChange, estimate: Estimate) -> Edit:
+        """Make the residual that of the changed graph; work in proportion to the change."""
+        inserted, deleted = change.arcs.inserted.keys, change.arcs.deleted.keys
+        changes = inserted.size + deleted.size
+        rescaled = np.empty(changes, np.uint32)
+        touched = np.empty(TOUCHED_PER_EDGE * changes, np.uint32)
+        sums = np.zeros(5)
+        n_rescaled, n_touched, edges = walk_kernels.edit_rows(
+            graph.out_rows(),
+            inserted,
+            deleted,
+            self.damping,
+            estimate.value,
+            estimate.residual,
+            rescaled,
+            touched,
+            sums,
+        )
+        norm_by, size_by, total_by, rounded, slipped = map(float, sums)
+        return Edit(
+            rescaled[:n_rescaled], touched[:n_touched], norm_by, size_by, total_by, rounded, slipped, int(edges)
+        )
+
+    def _true_residual(self, graph: Graph, estimate: Estimate, begin: int, end: int) -> tuple[F64, int]:
+        """(residual of vertices begin .. end - 1, recomputed from their in-edges; edges read)."""
+        received = np.empty(end - begin)
+        edges = walk_kernels.received(
+            graph.in_rows(), graph.out_rows().degrees, begin, end, self.damping, estimate.value, received
+        )
+        return estimate.rhs[begin:end] - estimate.value[begin:end] + received, int(edges)
+
+
+def padded(n: int) -> int:
+    """The capacity of columns for n vertices."""
+    return max(1, -(-n // GRAIN)) * GRAIN
+
+
+def extended(column: Column, size: int) -> Column:
+    """A copy of this size, zeros behind what there was."""
+    larger = np.zeros(size, column.dtype)
+    larger[: column.size] = column
+    return larger
+
+
+def born(graph: Graph, change: GraphChange, known: int) -> Vertices:
+    """Vertices that exist now and did not before the change: new ones (from ``known`` on) and revived ones."""
+    new = np.arange(known, graph.n_vertices, dtype=np.uint32)
+    new = np.setdiff1d(new, change.deleted_vertices, assume_unique=True)
+    return np.concatenate([new, change.revived_vertices])
+
+
+def violations(rules: dict[str, npt.NDArray[np.bool_]], first: int) -> list[Violation]:
+    """One violation for each rule that does not hold everywhere; rules are about vertices from ``first`` on."""
+    found = []
+    for rule, holds in rules.items():
+        wrong = np.flatnonzero(~holds)
+        if wrong.size:
+            vertices = tuple(int(v) + first for v in wrong[:_EVIDENCE])
+            found.append(Violation(rule, f"at {wrong.size} vertices", vertices))
+    return found

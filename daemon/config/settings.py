@@ -1,0 +1,587 @@
+"""Every setting of the daemon: its name, type, default, range and meaning.
+
+The models here are the one place where settings are declared; ``load`` fills them from a TOML file, the
+environment and flags, and ``show`` prints them as commented TOML and as ``docs/configuration.md``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from ..client.wire import TcpAddress, UnixAddress, is_loopback, parse_address
+from ..errors import ConfigError
+
+VERTICES_MAX = 2**32 - 2
+"""Dense ids are 32 bits wide, and two of them are taken."""
+
+SECRET_WORDS = ("password", "secret", "token", "private_key")
+
+KAFKA_CLIENT_PREFIXES = ("sasl_", "ssl_")
+KAFKA_CLIENT_KEYS = frozenset(
+    {
+        "security_protocol",
+        "client_id",
+        "client_rack",
+        "api_version",
+        "metadata_max_age_ms",
+        "reconnect_backoff_ms",
+        "reconnect_backoff_max_ms",
+        "request_timeout_ms",
+        "receive_buffer_bytes",
+        "connections_max_idle_ms",
+    }
+)
+
+Problem = tuple[str, str]
+"""A key within its section ("" for the section itself) and what is allowed there."""
+
+
+def parse_tcp(text: str) -> TcpAddress:
+    """``HOST:PORT``, an IPv6 host in brackets.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    host = text.rpartition(":")[0]
+    address = _parsed(f"tcp://{text}", "must be HOST:PORT, an IPv6 address in brackets")
+    if not isinstance(address, TcpAddress) or "/" in host or (":" in host and not host.startswith("[")):
+        raise ValueError("must be HOST:PORT, an IPv6 address in brackets")
+    return address
+
+
+def _parsed(text: str, allowed: str) -> TcpAddress | UnixAddress:
+    try:
+        return parse_address(text)
+    except ValueError:
+        raise ValueError(allowed) from None
+
+
+def default_socket_path(environ: Mapping[str, str] | None = None) -> str:
+    """The Unix socket to listen on: in the folder that systemd or the session gave, else /run or /tmp."""
+    given = os.environ if environ is None else environ
+    if folder := given.get("RUNTIME_DIRECTORY", "").split(":")[0] or given.get("XDG_RUNTIME_DIR"):
+        return f"{folder}/graphtide.sock"
+    if os.geteuid() == 0:
+        return "/run/graphtide.sock"
+    return f"/tmp/graphtide-{os.geteuid()}.sock"
+
+
+def is_secret(key: str) -> bool:
+    """True for keys whose values must never be printed; names of files that hold secrets are no secret."""
+    name = key.rpartition(".")[2]
+    return not name.endswith(("_file", "_provider")) and any(word in name for word in SECRET_WORDS)
+
+
+def read_secret(key: str, path: Path) -> str:
+    """The secret in a file, without the line end that editors add.
+
+    Raises:
+        ConfigError: the file cannot be read or is empty.
+    """
+    try:
+        secret = path.read_text("utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key} = {str(path)!r}: cannot be read: {error}") from error
+    if not secret:
+        raise ConfigError(f"{key} = {str(path)!r}: the file is empty; it must hold the secret")
+    return secret
+
+
+def _split_commas(value: object) -> object:
+    """Let ``a,b`` stand for ["a", "b"], as environment variables and flags give it."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _checked_address(text: str) -> str:
+    _parsed(text, "must be unix:PATH or tcp://HOST:PORT")
+    return text
+
+
+def _checked_metrics_address(text: str) -> str:
+    if text != "off":
+        parse_tcp(text)
+    return text
+
+
+def _parse_start(value: object) -> object:
+    if isinstance(value, datetime) or value in ("earliest", "latest"):
+        start = value
+    elif isinstance(value, str):
+        try:
+            start = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(
+                "must be 'earliest', 'latest', a date and time such as 2026-01-31T12:00:00Z, or a table of offsets"
+            ) from None
+    elif isinstance(value, Mapping):
+        return _parse_offsets(value)
+    else:
+        raise ValueError("must be 'earliest', 'latest', a date and time, or a table of offsets")
+    if isinstance(start, datetime) and start.tzinfo is None:
+        return start.replace(tzinfo=UTC)
+    return start
+
+
+def _parse_offsets(table: Mapping[Any, Any]) -> dict[str, int | dict[int, int]]:
+    offsets: dict[str, int | dict[int, int]] = {}
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            offsets[str(name)] = {_natural(number): _natural(offset) for number, offset in value.items()}
+        else:
+            offsets[str(name)] = _natural(value)
+    return offsets
+
+
+def _natural(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
+        raise ValueError("must map topic -> partition -> offset (spool: file -> byte), each a number from 0")
+    return int(value)
+
+
+Words = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+Address = Annotated[str, AfterValidator(_checked_address)]
+Start = Annotated[
+    Literal["earliest", "latest"] | datetime | dict[str, int | dict[int, int]], BeforeValidator(_parse_start)
+]
+
+
+class Section(BaseModel):
+    """A table of settings. Unknown keys are refused; values do not change once validated."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, allow_inf_nan=False)
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong between keys that are each fine by themselves."""
+        return iter(())
+
+
+class GraphConfig(Section):
+    """What the graph is. A checkpoint belongs to these settings; a daemon with others refuses it."""
+
+    directed: bool = Field(default=True, description="Whether an edge has a direction.")
+    vertex_ids: Literal["int", "string"] = Field(
+        default="int",
+        description="The kind of vertex ids: 64-bit integers, or UTF-8 strings of at most 256 bytes.",
+    )
+    weights: Literal["non-negative", "unweighted", "any"] = Field(
+        default="non-negative",
+        description="The weights that records may carry. A weight outside makes its record bad; a program that "
+        "needs another domain is refused. `unweighted` keeps none, at half the memory.",
+    )
+    self_loops: Literal["keep", "drop"] = Field(
+        default="keep", description="Whether edges from a vertex to itself are kept, or dropped and counted."
+    )
+    vertices_max: int = Field(
+        default=VERTICES_MAX,
+        ge=1,
+        le=VERTICES_MAX,
+        description="Stop with `id-space-full` past so many vertices at once. The places of deleted ones are "
+        "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
+    )
+
+
+class SourceConfig(Section):
+    """Where updates come from."""
+
+    kind: Literal["spool", "kafka"] = Field(
+        default="spool", description="A directory of record files that needs no broker, or topics of Apache Kafka."
+    )
+    path: Path = Field(
+        default=Path("./spool"), description="Spool: the directory of files. It is made when missing."
+    )
+    bootstrap_servers: Words = Field(
+        default=(), description="Kafka: HOST:PORT of one or more brokers.", examples=["broker1:9092"]
+    )
+    topics: Words = Field(
+        default=(), description="Kafka: the topics to read, all partitions of each.", examples=["edges"]
+    )
+    start: Start = Field(
+        default="earliest",
+        description="Where to begin when there is no checkpoint: `earliest`, `latest`, a date and time (records "
+        "from then on; Kafka only), or a table of offsets: topic -> partition -> offset, or file -> byte.",
+    )
+    name: str = Field(
+        default="graphtide",
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Kafka: offsets are also committed to the group `graphtide-NAME`, for tools that show lag.",
+    )
+    encoding: Literal["msgpack", "json", "csv", "el"] = Field(
+        default="msgpack",
+        description="Kafka: the encoding of records without a `content-type` header (spool files tell by name).",
+    )
+    csv_columns: Words = Field(
+        default=(),
+        description="The columns of CSV without a header line, in order; empty when there is a header line.",
+        examples=["src,dst,weight,ts"],
+    )
+    csv_delimiter: str = Field(default=",", min_length=1, max_length=1, description="What separates CSV columns.")
+    fetch_bytes_max: int = Field(
+        default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
+    )
+    client: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Kafka: passed to kafka-python as it is: `security_protocol`, `sasl_*`, `ssl_*` and a few "
+        "more. `NAME_file` names a file that holds the value of NAME, for secrets.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.kind == "kafka":
+            if not self.bootstrap_servers:
+                yield "bootstrap_servers", 'must name at least one broker when kind is "kafka"'
+            if not self.topics:
+                yield "topics", 'must name at least one topic when kind is "kafka"'
+        for server in self.bootstrap_servers:
+            try:
+                parse_tcp(server)
+            except ValueError as error:
+                yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        if duplicates := {topic for topic in self.topics if self.topics.count(topic) > 1}:
+            yield "topics", f"must name each topic once ({', '.join(sorted(duplicates))})"
+        if isinstance(self.start, datetime) and self.kind == "spool":
+            yield "start", 'must not be a time when kind is "spool": its lines have no index by time'
+        if isinstance(self.start, dict):
+            nested = all(isinstance(value, dict) for value in self.start.values())
+            flat = not any(isinstance(value, dict) for value in self.start.values())
+            if not (nested if self.kind == "kafka" else flat):
+                form = "topic -> partition -> offset" if self.kind == "kafka" else "file -> byte"
+                yield "start", f'must be a table {form} when kind is "{self.kind}"'
+        if self.csv_columns:
+            yield from self._csv_problems()
+        if self.client:
+            yield from self._client_problems()
+
+    def start_position(self) -> Literal["earliest", "latest"] | int | dict[str, int | dict[int, int]]:
+        """Where to begin, a time as milliseconds since 1970."""
+        return round(self.start.timestamp() * 1000) if isinstance(self.start, datetime) else self.start
+
+    def client_options(self) -> dict[str, Any]:
+        """The options for kafka-python, secrets read from their files.
+
+        Raises:
+            ConfigError: a file of a secret cannot be read.
+        """
+        options: dict[str, Any] = {}
+        for key, value in self.client.items():
+            if key.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
+                options[key.removesuffix("_file")] = read_secret(f"source.client.{key}", Path(str(value)))
+            else:
+                options[key] = value
+        return options
+
+    def _client_problems(self) -> Iterator[Problem]:
+        # Loading the client library takes a while: only whoever sets its options pays for it.
+        from kafka import KafkaConsumer
+
+        known = [
+            key
+            for key in KafkaConsumer.DEFAULT_CONFIG
+            if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
+        ]
+        for key in self.client:
+            plain = key.removesuffix("_file")
+            if key not in known and plain not in known:
+                close = difflib.get_close_matches(plain, known, n=1)
+                hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
+                yield f"client.{key}", f"unknown key; {hint}"
+            elif plain != key and plain in self.client:
+                yield f"client.{key}", f"must not be given together with client.{plain}"
+
+    def _csv_problems(self) -> Iterator[Problem]:
+        known = {"op", "src", "dst", "weight", "ts"}
+        columns = self.csv_columns
+        if not {"src", "dst"} <= set(columns) or len(set(columns)) < len(columns) or not set(columns) <= known:
+            yield "csv_columns", "must name src and dst, and may name op, weight and ts, each once"
+
+
+class DeadLettersConfig(Section):
+    """Where bad records go. Without a topic they go to files."""
+
+    topic: str | None = Field(default=None, min_length=1, description="Kafka: the topic for bad records.")
+    path: Path = Field(
+        default=Path("./dead-letters"),
+        description="The directory for bad records, and for those that wait while the topic is away.",
+    )
+    spill_bytes_max: int = Field(
+        default=1 << 30,
+        ge=1 << 20,
+        description="The most bytes of bad records kept in files; past it the stream waits: none may be lost.",
+    )
+
+
+class ProgramConfig(Section):
+    """One vertex program to keep up to date. Further keys are the program's parameters."""
+
+    name: str = Field(
+        min_length=1, description="Which program: one of the table below, or of `compute.python_modules`."
+    )
+    id: str = Field(
+        default="",
+        max_length=128,
+        description="What queries name. Default: the name, with its parameters where that would be ambiguous.",
+        examples=["hops"],
+    )
+    parameters: dict[str, Any] = Field(
+        default_factory=dict, description="Every other key of the table: the program's own parameters."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_parameters(cls, table: object) -> object:
+        if not isinstance(table, Mapping) or "parameters" in table:
+            return table
+        own = {key: value for key, value in table.items() if key in ("name", "id")}
+        return {**own, "parameters": {key: value for key, value in table.items() if key not in own}}
+
+
+class EpochConfig(Section):
+    """How updates are gathered into epochs. Epochs are small while the stream is slow and grow under lag."""
+
+    updates_max: int = Field(
+        default=2_000_000,
+        ge=1,
+        le=1 << 28,
+        description="The most updates of one epoch; a record is never split.",
+    )
+    queue_updates_max: int = Field(
+        default=4_000_000,
+        ge=1,
+        le=1 << 29,
+        description="The most decoded updates that wait; past it reading pauses.",
+    )
+    linger_ms: float = Field(
+        default=0.0, ge=0, le=60_000, description="How long an epoch waits for more updates once it has one."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.queue_updates_max < self.updates_max:
+            yield "queue_updates_max", f"must be at least epoch.updates_max ({self.updates_max})"
+
+
+class LimitsConfig(Section):
+    """What one client may ask for. Each limit is enforced before memory is spent."""
+
+    frame_bytes_max: int = Field(
+        default=8 << 20, ge=1024, le=1 << 30, description="The longest request, in bytes."
+    )
+    vertices_max: int = Field(
+        default=1_000_000, ge=1, description="The most vertices that one request names or gets."
+    )
+    connections_max: int = Field(default=256, ge=1, le=65_536, description="Open connections.")
+    requests_in_flight_max: int = Field(
+        default=64, ge=1, le=65_536, description="Unanswered requests of a connection."
+    )
+    output_bytes_max: int = Field(
+        default=32 << 20,
+        ge=1 << 16,
+        description="Bytes that wait for a slow reader; past it the connection is closed.",
+    )
+    idle_seconds_max: float = Field(
+        default=600.0, gt=0, description="Close a connection that was silent for so long."
+    )
+    top_k_max: int = Field(default=10_000, ge=1, description="The largest k of `top`.")
+    timeout_ms_max: int = Field(default=600_000, ge=1, description="The longest that a request may ask to wait.")
+    timeout_ms_default: int = Field(default=30_000, ge=1, description="How long one waits that says nothing.")
+    memory_bytes_max: int = Field(
+        default=256 << 20,
+        ge=1 << 20,
+        description="What all connections together hold: requests unfinished or unanswered, answers unread.",
+    )
+    waiting_max: int = Field(
+        default=4096, ge=1, description="Requests that wait for an epoch, of all connections."
+    )
+    engine_calls_max: int = Field(default=256, ge=1, description="Requests that wait for the engine process.")
+
+    def problems(self) -> Iterator[Problem]:
+        if self.timeout_ms_default > self.timeout_ms_max:
+            yield "timeout_ms_default", f"must be at most server.limits.timeout_ms_max ({self.timeout_ms_max})"
+        if self.memory_bytes_max < max(self.frame_bytes_max, self.output_bytes_max):
+            yield "memory_bytes_max", "must be at least frame_bytes_max and output_bytes_max"
+
+
+class TlsConfig(Section):
+    """TLS for the TCP addresses; both files or neither."""
+
+    certificate: Path | None = Field(default=None, description="PEM file with the certificate chain.")
+    key: Path | None = Field(default=None, description="PEM file with the private key.")
+
+    def problems(self) -> Iterator[Problem]:
+        if (self.certificate is None) != (self.key is None):
+            missing = "certificate" if self.certificate is None else "key"
+            yield missing, "must be given too: certificate and key belong together"
+
+
+def _default_listen() -> tuple[str, ...]:
+    return (f"unix:{default_socket_path()}", "tcp://127.0.0.1:7420")
+
+
+class ServerConfig(Section):
+    """The query server."""
+
+    listen: Annotated[tuple[Address, ...], BeforeValidator(_split_commas)] = Field(
+        default_factory=_default_listen,
+        description="Addresses to listen on: `unix:PATH` and `tcp://HOST:PORT`. The default is a Unix socket in "
+        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR` or `/run`, and TCP port 7420 on loopback.",
+    )
+    token: SecretStr | None = Field(
+        default=None, min_length=8, description="What clients must present; none: no token."
+    )
+    token_file: Path | None = Field(default=None, description="A file that holds the token.")
+    tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS for the TCP addresses.")
+    insecure: bool = Field(default=False, description="Allow addresses beyond loopback without TLS.")
+    limits: LimitsConfig = Field(default_factory=LimitsConfig, description="What one client may ask for.")
+
+    def problems(self) -> Iterator[Problem]:
+        if not self.listen:
+            yield "listen", "must name at least one address"
+        if self.token is not None and self.token_file is not None:
+            yield "token_file", "must not be given together with server.token"
+        for name, table in (("tls", self.tls), ("limits", self.limits)):
+            for key, allowed in table.problems():
+                yield f"{name}.{key}", allowed
+        if self.tls.certificate is None and not self.insecure:
+            for text in self.listen:
+                address = parse_address(text)
+                if not is_loopback(address):
+                    yield "listen", f"{text} is beyond loopback: set server.tls, or server.insecure = true"
+
+    def read_token(self) -> str | None:
+        """The clients' token, or None when none is asked for.
+
+        Raises:
+            ConfigError: its file cannot be read.
+        """
+        if self.token_file is not None:
+            return read_secret("server.token_file", self.token_file)
+        return None if self.token is None else self.token.get_secret_value()
+
+
+class MetricsConfig(Section):
+    """Prometheus metrics, and the endpoints /live and /ready."""
+
+    listen: Annotated[str, AfterValidator(_checked_metrics_address)] = Field(
+        default="127.0.0.1:9420", description="HOST:PORT to serve them on (port 0: any free one), or `off`."
+    )
+
+    def address(self) -> TcpAddress | None:
+        """Where to listen, or None when metrics are off."""
+        return None if self.listen == "off" else parse_tcp(self.listen)
+
+
+class CheckpointConfig(Section):
+    """Checkpoints: what a restart goes on from."""
+
+    path: Path = Field(
+        default=Path("./checkpoints"), description="The directory of checkpoints. It is made when missing."
+    )
+    interval: float = Field(default=60.0, gt=0, le=86_400, description="Seconds between checkpoints.")
+    keep: int = Field(default=2, ge=1, le=1000, description="How many checkpoints stay.")
+    on_mismatch: Literal["refuse", "discard"] = Field(
+        default="refuse",
+        description="What to do with a checkpoint of another source or graph: stop, or start anew without it.",
+    )
+
+
+class DeviceConfig(Section):
+    """The GPU."""
+
+    enabled: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="Whether to use a CUDA device: when there is one, always, never. This version computes on the "
+        "host only, so `auto` means `off` and `on` is refused.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _switches(cls, table: object) -> object:
+        if isinstance(table, Mapping) and isinstance(table.get("enabled"), bool):
+            return {**table, "enabled": "on" if table["enabled"] else "off"}
+        return table
+
+
+class ComputeConfig(Section):
+    """The processor."""
+
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
+        default="auto",
+        description="Threads of the parallel kernels: a number, or `auto` for the cores that we may use.",
+    )
+
+    python_modules: Words = Field(
+        default=(),
+        description="Python modules to import first, which register programs of their own; see docs/programs.md.",
+        examples=["company.graph_programs"],
+    )
+
+    def thread_count(self) -> int:
+        """The number of threads."""
+        return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
+
+
+class AuditConfig(Section):
+    """The check of published results, and of the storage, against the graph, in the background and without end."""
+
+    share: float = Field(
+        default=0.02,
+        ge=0,
+        le=0.5,
+        description="The share of the engine thread's time that the audit may take; 0: none. It goes over "
+        "everything slice by slice; what contradicts the graph is logged with its evidence, and counted by "
+        "the metric `graphtide_audit_violations_total`.",
+    )
+    repair: Literal["off", "restart"] = Field(
+        default="off",
+        description="What to do about a program that contradicts the graph: nothing, or compute it from scratch. "
+        "A storage that contradicts itself is never repaired, nor are programs from then on.",
+    )
+    full_every_epoch: bool = Field(
+        default=False,
+        description="Check everything after every epoch. For tests: it costs far more than the epoch.",
+    )
+
+
+class LogConfig(Section):
+    """What is logged, to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least level that is logged."
+    )
+    format: Literal["auto", "human", "plain", "json"] = Field(
+        default="auto",
+        description="`auto` is `human` on a terminal and `plain` elsewhere; `json` is one object a line.",
+    )
+
+
+def _default_programs() -> tuple[ProgramConfig, ...]:
+    return tuple(ProgramConfig(name=name, id=name) for name in ("components", "pagerank"))
+
+
+class Config(Section):
+    """All settings."""
+
+    graph: GraphConfig = Field(default_factory=GraphConfig)
+    source: SourceConfig = Field(default_factory=SourceConfig)
+    dead_letters: DeadLettersConfig = Field(default_factory=DeadLettersConfig)
+    program: tuple[ProgramConfig, ...] = Field(default_factory=_default_programs)
+    epoch: EpochConfig = Field(default_factory=EpochConfig)
+    server: ServerConfig = Field(default_factory=ServerConfig)
+    metrics: MetricsConfig = Field(default_factory=MetricsConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    device: DeviceConfig = Field(default_factory=DeviceConfig)
+    compute: ComputeConfig = Field(default_factory=ComputeConfig)
+    audit: AuditConfig = Field(default_factory=AuditConfig)
+    log: LogConfig = Field(default_factory=LogConfig)
+
+    def problems(self) -> Iterator[Problem]:
+        if self.dead_letters.topic is not None and self.source.kind != "kafka":
+            yield "dead_letters.topic", 'must be left out unless source.kind is "kafka"'
+        if self.dead_letters.topic is not None and self.dead_letters.topic in self.source.topics:
+            yield "dead_letters.topic", "must not be one of source.topics: bad records would come round for ever"

@@ -1,0 +1,372 @@
+"""The engine's loop: take what was prepared, apply it, bring every program up to date, publish, checkpoint.
+
+One pass of the loop is one epoch. Epochs size themselves: while one is computed the next one's updates
+gather, so a slow stream is answered at once and a fast one in large batches, within ``updates_max``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...compute.engine import Engine, ProgramRun
+from ...compute.program import Program, Violation
+from ...gpma.edges import Vertices
+from ...gpma.index.vertex_index import VertexIndex
+from ...ops.metrics import Metrics
+from ...partition.existence import Flags
+from ...partition.graph import Graph, GraphChange
+from ..failpoints import point
+from ..ingest.ingest import Prepared, PreparedQueue, concatenate
+from ..records.stream import DeadLetters, Partition, Source, offsets_to_wire
+from ..serve.results import ProgramPublication, Publication
+from ..serve.supervisor import ServerLink
+from ..state.checkpoint import CheckpointStore
+from ..state.checkpointer import Checkpointer
+from .auditing import BackgroundAudit
+from .reuse import IdReuse
+from .topology import Position, StorageGate
+
+log = logging.getLogger(__name__)
+
+STATISTICS_INTERVAL_S = 5.0
+"""Without epochs, what the audit has found is published so often at most."""
+
+
+class AuditFailure(AssertionError):
+    """The full audit (a test's setting) found results that contradict the graph."""
+
+
+@dataclass(slots=True)
+class ProgramStatus:
+    """What ``programs`` shows of one program: ``fresh``, or ``quarantined`` since an epoch and why."""
+
+    state: str = "fresh"
+    stale_since: list[int] | None = None
+    reason: str | None = None
+    error_bound: float | None = None
+
+
+class Pipeline:
+    """Owns the epoch. ``start`` publishes the first one; ``run`` makes the others until the queue is closed."""
+
+    def __init__(
+        self,
+        *,
+        graph: Graph,
+        index: VertexIndex,
+        reuse: IdReuse,
+        engine: Engine,
+        queue: PreparedQueue,
+        source: Source,
+        dead_letters: DeadLetters,
+        store: CheckpointStore,
+        link: ServerLink,
+        metrics: Metrics,
+        gate: StorageGate,
+        position: Position,
+        identity: Mapping[str, Any],
+        program_specs: Mapping[str, dict[str, Any]],
+        updates_max: int,
+        linger_s: float,
+        checkpoint_interval_s: float,
+        on_checkpoint: Callable[[dict[Partition, int]], None],
+        background_audit: BackgroundAudit,
+        full_audit: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.index = index
+        self.reuse = reuse
+        self.engine = engine
+        self.queue = queue
+        self.source = source
+        self.link = link
+        self.metrics = metrics
+        self.gate = gate
+        self.position = position
+        self.program_specs = program_specs
+        self.updates_max = updates_max
+        self.linger_s = linger_s
+        self.background_audit = background_audit
+        self.full_audit = full_audit
+        self.status = {program.id: ProgramStatus() for program in engine.programs}
+        self.checkpoints = Checkpointer(
+            graph=graph,
+            index=index,
+            programs=self._fresh_programs,
+            program_specs=program_specs,
+            position=position,
+            identity=identity,
+            dead_letters=dead_letters,
+            store=store,
+            metrics=metrics,
+            interval_s=checkpoint_interval_s,
+            on_checkpoint=on_checkpoint,
+        )
+        self._gone: dict[str, Flags] = {}
+        self._published_at = 0.0
+        self._passes_published = 0
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    def start(self, restored: frozenset[str]) -> None:
+        """Compute the programs that no checkpoint restored, and publish the first epoch."""
+        missing = [program.id for program in self.engine.programs if program.id not in restored]
+        runs = self.engine.start(missing)
+        everything = [
+            ProgramRun(id=program.id, refresh=None, seconds=0.0, error=None)
+            for program in self.engine.programs
+            if program.id in restored
+        ]
+        self._audit()
+        self._publish([*runs, *everything], None, whole=True)
+        self._record_state()
+
+    def run(self) -> None:
+        """Make epochs until the queue is closed and empty."""
+        while True:
+            taken = self.queue.take(self.updates_max, timeout_s=0.1, linger_s=self.linger_s)
+            if taken:
+                point("epoch.taken")
+                self._epoch(taken)
+            elif self.queue.closed:
+                return
+            self.metrics.queue_depth(self.queue.updates)
+            self._audit_in_background()
+            self.checkpoints.step()
+            self.reuse.let_go(self.graph.alive, hold=self.checkpoints.writing)
+
+    def close(self) -> None:
+        """Write a last checkpoint if anything happened since the newest one, and wait for it."""
+        self.checkpoints.close()
+
+    def _fresh_programs(self) -> list[Program]:
+        return [program for program in self.engine.programs if self.status[program.id].state == "fresh"]
+
+    # -- one epoch --------------------------------------------------------------------------------------
+
+    def _epoch(self, taken: Sequence[Prepared]) -> None:
+        started = time.perf_counter()
+        for item in taken:
+            self.metrics.stage("queue", started - item.prepared_at)
+        batch, vertex_ops = concatenate(taken, weighted=self.graph.weighted)
+        updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
+        applied = started
+        runs: list[ProgramRun] = []
+        with self.gate.apply():
+            if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
+                applied = time.perf_counter()
+                point("epoch.applied")
+            else:
+                change = None
+            self.position.number += 1
+            self.position.offsets = dict(taken[-1].offsets)
+        if change is not None:
+            runs = self.engine.refresh(change)
+            point("epoch.computed")
+            self.position.updates += updates
+        computed = time.perf_counter()
+        self._audit()
+        publishing = time.perf_counter()
+        self._publish(runs, change)
+        point("epoch.published")
+        # A checkpoint being written has vertices alive that died.
+        self.reuse.published(taken[-1].item, change, self.graph.alive, hold=self.checkpoints.writing)
+        published = time.perf_counter()
+        self._record(taken, change, runs)
+        self.metrics.epoch(
+            updates=updates,
+            apply_seconds=applied - started,
+            compute_seconds=computed - applied,
+            publish_seconds=published - publishing,
+        )
+
+    def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
+        for run in runs:
+            self._note(run)
+        died = np.empty(0, np.uint32) if change is None else change.deleted_vertices
+        by_id = {run.id: run for run in runs}
+        programs = {}
+        for program in self.engine.programs:
+            latest = by_id.get(program.id)
+            columns = program.columns()
+            if whole:
+                changed = dict.fromkeys(columns)
+            else:
+                changed = dict(latest.refresh.changed) if latest is not None and latest.refresh is not None else {}
+            status = self.status[program.id]
+            programs[program.id] = ProgramPublication(
+                kind=program.kind,
+                columns=columns,
+                changed=changed,
+                scalars=program.scalars(),
+                state={
+                    "state": status.state,
+                    "stale_since": status.stale_since,
+                    "reason": status.reason,
+                    "error_bound": status.error_bound,
+                    "memory_bytes": program.memory_bytes(),
+                    "parameters": self.program_specs[program.id],
+                },
+                gone=None if status.state == "fresh" else self._gone_since(program.id, change),
+                gone_changed=died,
+            )
+        self.link.publish(
+            Publication(
+                epoch=self.position.epoch,
+                n_vertices=self.graph.n_vertices,
+                offsets=offsets_to_wire(self.position.offsets),
+                programs=programs,
+                stats=self.stats(),
+                alive=self.graph.alive,
+                alive_changed=None if whole else _alive_changed(change),
+            )
+        )
+        self.gate.settle()
+        self._published_at = time.monotonic()
+        self._passes_published = self.background_audit.passes
+
+    def _gone_since(self, id: str, change: GraphChange | None) -> Flags:
+        """Of a program that stands still: the dense ids that are not, or no more, those of its vertices."""
+        n = self.graph.n_vertices
+        gone = self._gone.get(id)
+        if gone is None:
+            gone = ~self.graph.alive[:n]
+            if change is not None:  # which it has not taken
+                gone[change.revived_vertices] = True
+        if gone.size < n:
+            gone = np.concatenate([gone, np.zeros(n + n // 2 - gone.size, bool)])
+        if change is not None:
+            gone[change.deleted_vertices] = True
+        self._gone[id] = gone
+        return gone
+
+    def _note(self, run: ProgramRun) -> None:
+        status = self.status[run.id]
+        if run.error is not None:
+            if status.state != "quarantined":
+                log.error("program %s failed and is quarantined: %s", run.id, run.error)
+                status.stale_since = list(self.position.epoch)
+            status.state, status.reason = "quarantined", run.error
+        elif run.refresh is not None:
+            status.error_bound = run.refresh.error_bound
+
+    def _audit_in_background(self) -> None:
+        """A turn of the background audit; what it found wrong is put right, or at least shown."""
+        wrong = self.background_audit.run(self.position.epoch, lambda: self.queue.updates > 0)
+        if wrong:
+            self._repair(wrong)
+        elif (
+            self.background_audit.passes > self._passes_published
+            and time.monotonic() - self._published_at >= STATISTICS_INTERVAL_S
+            and not self.queue.updates
+        ):
+            self._publish([], None)
+
+    def _repair(self, programs: Sequence[str]) -> None:
+        """Compute programs from scratch and publish them: a new epoch of the same graph and offsets."""
+        with self.gate.apply():
+            self.position.number += 1
+        runs = self.engine.start(programs)
+        self._audit()
+        self._publish(runs, None)
+        self.background_audit.repaired(programs)
+        self._record_state()
+
+    def _audit(self) -> None:
+        if not self.full_audit:
+            return
+        found: dict[str, list[Violation]] = {id: found for id, found in self.engine.audit().items() if found}
+        if found:
+            raise AuditFailure(f"epoch {self.position.epoch}: {found}")
+
+    def _record(self, taken: Sequence[Prepared], change: GraphChange | None, runs: Sequence[ProgramRun]) -> None:
+        now_ms = time.time() * 1000
+        times = np.concatenate([item.record_times_ms for item in taken])
+        updates = np.concatenate([item.record_updates for item in taken])
+        self.metrics.observe_freshness(np.maximum(now_ms - times, 0) / 1000, updates)
+        if times.size:
+            self.metrics.applied_up_to(float(times.max()) / 1000)
+        batches = [batch for item in taken for batch in item.batches]
+        if change is not None:
+            self.metrics.changes(
+                inserted=change.inserted,
+                overwritten=change.overwritten,
+                deleted=change.deleted,
+                absent=change.absent + sum(batch.unknown for batch in batches),
+                slots_moved=change.arcs.slots_moved,
+            )
+            # Ids that are new and dead came and went within the epoch.
+            new = change.n_vertices - change.n_vertices_before
+            passing = int(np.count_nonzero(change.deleted_vertices >= change.n_vertices_before))
+            self.metrics.vertex_changes(
+                inserted=new - passing + change.revived_vertices.size,
+                deleted=change.deleted_vertices.size - passing,
+                absent=change.absent_vertices + sum(batch.unknown_vertices for batch in batches),
+            )
+        for run in runs:
+            if run.refresh is not None:
+                self.metrics.program_run(
+                    run.id,
+                    seconds=run.seconds,
+                    active=run.refresh.active,
+                    edges_read=run.refresh.edges_read,
+                    iterations=run.refresh.iterations,
+                    started_over=run.refresh.started_over,
+                    error_bound=run.refresh.error_bound,
+                    applied_up_to_seconds=float(times.max()) / 1000 if times.size else None,
+                )
+        self._record_state()
+
+    def _record_state(self) -> None:
+        """What the published epoch is, rather than what made it."""
+        for id, status in self.status.items():
+            self.metrics.program_state(id, status.state)
+        self.metrics.graph(
+            vertices=self.graph.n_alive,
+            dead_vertices=self.graph.n_vertices - self.graph.n_alive,
+            edges=self.graph.n_edges,
+            density=self.graph.density,
+            memory_bytes=self.memory_bytes(),
+        )
+        self.metrics.published(self.position.incarnation, self.position.number)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes by structure: the graph's, the index's, each program's, and the buffers of checkpoints."""
+        sizes = {f"graph_{name}": size for name, size in self.graph.memory_bytes().items()}
+        sizes["index"] = self.index.memory_bytes() + self.reuse.memory_bytes()
+        for program in self.engine.programs:
+            sizes[f"program_{program.id}"] = program.memory_bytes()
+        sizes["checkpoint"] = self.checkpoints.memory_bytes()
+        return sizes
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``stats`` request shows of the engine."""
+        lag = self.source.lag()
+        return {
+            "vertices": self.graph.n_alive,
+            "dead_vertices": self.graph.n_vertices - self.graph.n_alive,
+            "edges": self.graph.n_edges,
+            "directed": self.graph.directed,
+            "weighted": self.graph.weighted,
+            "updates_applied": self.position.updates,
+            "queue_updates": self.queue.updates,
+            "memory_bytes": self.memory_bytes(),
+            "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
+            "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
+            "programs": {id: status.state for id, status in self.status.items()},
+            "audit": self.background_audit.stats(),
+        }
+
+
+def _alive_changed(change: GraphChange | None) -> Vertices:
+    """The vertices that came to exist or ceased to; new ones need no mention."""
+    if change is None:
+        return np.empty(0, np.uint32)
+    return np.concatenate([change.deleted_vertices, change.revived_vertices])

@@ -1,0 +1,252 @@
+"""From the bytes of records to checked columns of updates; whatever cannot be decoded is set aside, never raised.
+
+A MessagePack record and a JSON document are good or bad as a whole. In line formats (CSV, edge lists, JSON lines)
+every line is good or bad by itself: a bad one becomes a ``BadRecord`` of its own, at its own byte offset in a
+spool file, at the offset of the record that held it in Kafka.
+
+The header of a CSV file is its first line, and the decoder keeps it while it reads on. For a restart in the middle
+of a file the spool source gives that line along with every later block, as the record header ``HEADER``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from ...partition.weights import WeightDomain
+from ..records.encode import CONTENT_TYPE
+from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
+from . import decode_text
+from .decode_columns import Bad, Reason, Rules, concatenate, finish
+from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
+from .decode_text import CHUNK_LINES, EDGE_LIST, Layout, Lines, csv_layout, numbered_lines, parse_lines, salvage
+from .spool import HEADER
+
+REASONS = tuple(reason.value for reason in Reason)
+"""Every reason code that a ``BadRecord`` may carry."""
+
+ENCODINGS = ("msgpack", "json", "csv", "el")
+
+CONTENT_TYPES = {
+    CONTENT_TYPE: "msgpack",
+    "application/json": "json",
+    "application/x-ndjson": "json",
+    "text/csv": "csv",
+    "text/plain": "el",
+}
+
+_MATRIX_MARKET = b"%%MatrixMarket"
+
+
+def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
+    """The encoding that a record's ``content-type`` header names, else the default.
+
+    A content type that is not understood is returned as it is: the decoder then says so.
+    """
+    for name, value in headers:
+        if name.lower() == "content-type":
+            text = value.decode("latin-1")
+            plain = text.partition(";")[0].strip().lower()
+            return CONTENT_TYPES.get(plain, text)
+    return default
+
+
+class Decoder:
+    """Decodes for one graph. Keeps what the beginning of each spool file said, until ``forget``."""
+
+    def __init__(
+        self,
+        vertex_ids: Literal["int", "string"] = "int",
+        weights: WeightDomain = "non-negative",
+        self_loops: Literal["keep", "drop"] = "keep",
+        default_encoding: str = "msgpack",
+        csv_columns: Sequence[str] | None = None,
+        csv_delimiter: str = ",",
+        updates_max: int = 1 << 24,
+        line_bytes_max: int = 1 << 20,
+    ) -> None:
+        """``csv_columns``: the columns of CSV that has no header lines; ``default_encoding``: of records that
+        name none; ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line.
+
+        Raises:
+            ValueError: an encoding, a column or the delimiter is none.
+        """
+        if default_encoding not in ENCODINGS:
+            raise ValueError(f"encoding must be one of {', '.join(ENCODINGS)}, not {default_encoding!r}")
+        decode_text.check_delimiter(csv_delimiter)
+        self._rules = Rules(vertex_ids, weights, self_loops == "drop", updates_max, line_bytes_max)
+        self._default_encoding = default_encoding
+        self._delimiter = csv_delimiter
+        self._fixed_layout: Layout | None = None
+        if csv_columns:
+            try:
+                self._fixed_layout = csv_layout(csv_delimiter.join(csv_columns).encode(), csv_delimiter)
+            except Bad as bad:
+                raise ValueError(f"csv_columns: {bad.detail}") from None
+        self._layouts: dict[Partition, Layout | Bad] = {}
+        self._in_preamble: set[Partition] = set()
+
+    def forget(self, partition: Partition) -> None:
+        """Drop what is known of a spool file that is gone."""
+        self._layouts.pop(partition, None)
+        self._in_preamble.discard(partition)
+
+    def decode(self, record: RawRecord) -> Decoded:
+        """The good updates and the bad rest.
+
+        Raises:
+            MemoryError: nothing can be said about the record; whatever else is wrong makes it a bad one.
+        """
+        value = record.value
+        if value is None:
+            return Decoded(record, None)
+        try:
+            return self._decode(record, value)
+        except Bad as bad:
+            return Decoded(record, None, (_bad_record(record, value, 0, len(value), bad),))
+        except MemoryError:  # says nothing about the record
+            raise
+        except Exception as error:  # whatever it is, one record must not stop the stream
+            why = Bad(Reason.INTERNAL, f"{type(error).__name__}: {error}"[:500])
+            return Decoded(record, None, (_bad_record(record, value, 0, len(value), why),))
+
+    def _decode(self, record: RawRecord, value: bytes) -> Decoded:
+        encoding = record.encoding or self._default_encoding
+        if encoding == "msgpack":
+            return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
+        if encoding == "json":
+            if record.partition.number is not None and not _is_json_lines(value):
+                return self._whole(record, decode_json(value, self._rules, record.timestamp_ms))
+            return self._lines(record, value, _json_lines(value, self._rules, record.timestamp_ms))
+        if encoding == "csv":
+            return self._lines(record, value, self._csv(record, value))
+        if encoding == "el":
+            begin = self._edge_list_begin(record, value)
+            return self._lines(
+                record, value, parse_lines(value, begin, EDGE_LIST, self._rules, record.timestamp_ms)
+            )
+        raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
+
+    def _whole(self, record: RawRecord, updates: UpdateBlock) -> Decoded:
+        block, dropped = finish(updates, self._rules)
+        return Decoded(record, block, (), dropped)
+
+    def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
+        bad = [_bad_record(record, value, start, end, why) for start, end, why in lines.bad]
+        if not lines.blocks:
+            return Decoded(record, None, bad)
+        block, dropped = finish(concatenate(lines.blocks), self._rules)
+        return Decoded(record, block, bad, dropped)
+
+    def _csv(self, record: RawRecord, value: bytes) -> Lines:
+        begin = 0
+        layout: Layout | Bad | None = self._fixed_layout
+        if layout is None and (record.partition.number is not None or record.offset == 0):
+            begin = value.find(b"\n") + 1 or len(value)
+            layout = _layout(value[:begin], self._delimiter)
+            if record.partition.number is None:
+                self._layouts[record.partition] = layout
+            elif isinstance(layout, Bad):
+                raise layout
+        if layout is None:
+            layout = self._layout_of_file(record)
+        if isinstance(layout, Bad):
+            # Without a header no line means anything: the header line is bad, and so is every other.
+            return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
+        return parse_lines(value, begin, layout, self._rules, record.timestamp_ms)
+
+    def _layout_of_file(self, record: RawRecord) -> Layout | Bad:
+        """The layout of the file in whose middle this block stands."""
+        known = self._layouts.get(record.partition)
+        if known is None:
+            header = dict(record.headers).get(HEADER)
+            if header is None:
+                return Bad(Reason.BAD_COLUMN, "the file's header line is not known")
+            known = self._layouts[record.partition] = _layout(header, self._delimiter)
+        return known
+
+    def _edge_list_begin(self, record: RawRecord, value: bytes) -> int:
+        """Where the edges begin: MatrixMarket files have a line of sizes after their comments."""
+        partition = record.partition
+        at_start = partition.number is not None or record.offset == 0
+        if not (value.startswith(_MATRIX_MARKET) if at_start else partition in self._in_preamble):
+            return 0
+        begin = decode_text.matrix_market_data(value)
+        self._in_preamble.discard(partition)
+        if begin is None:
+            if partition.number is None:
+                self._in_preamble.add(partition)
+            return len(value)
+        return begin
+
+
+def _layout(header: bytes, delimiter: str) -> Layout | Bad:
+    try:
+        return csv_layout(header, delimiter)
+    except Bad as bad:
+        return bad
+
+
+def _is_json_lines(value: bytes) -> bool:
+    """Whether the first line is an object by itself and others follow: else the whole is one document."""
+    spans = numbered_lines(value)
+    first = next(spans, None)
+    if first is None or next(spans, None) is None:
+        return False
+    line = value[first[0] : first[1]].strip()
+    return line.startswith(b"{") and line.endswith(b"}")
+
+
+def _json_lines(value: bytes, rules: Rules, timestamp_ms: int) -> Lines:
+    """JSON lines: edge objects, or whole documents, each good or bad by itself."""
+    lines = Lines()
+    spans: list[tuple[int, int]] = []
+    rows: list[dict[str, object]] = []
+
+    def take_rows() -> None:
+        for first, outcome in salvage(rows, lambda some: decode_rows(some, rules, timestamp_ms)):
+            if isinstance(outcome, Bad):
+                lines.bad.append((*spans[first], outcome))
+            else:
+                lines.blocks.append(outcome)
+        spans.clear()
+        rows.clear()
+
+    for start, end in numbered_lines(value):
+        try:
+            if end - start > rules.line_bytes_max:
+                limit = rules.line_bytes_max
+                raise Bad(Reason.TOO_LARGE, f"a line of {end - start} bytes; at most {limit} are allowed")
+            document = load_json(value[start:end])
+            if is_one_edge(document):
+                spans.append((start, end))
+                rows.append(document)
+                if len(rows) == CHUNK_LINES:
+                    take_rows()
+            else:
+                take_rows()
+                lines.blocks.append(decode_document(document, rules, timestamp_ms))
+        except Bad as bad:
+            lines.bad.append((start, end, bad))
+    take_rows()
+    lines.bad.sort(key=lambda bad: bad[0])
+    return lines
+
+
+def _bad_record(record: RawRecord, value: bytes, start: int, end: int, bad: Bad) -> BadRecord:
+    in_spool = record.partition.number is None
+    return BadRecord(
+        partition=record.partition,
+        offset=record.offset + start if in_spool else record.offset,
+        value=value[start:end],
+        reason=bad.reason.value,
+        detail=bad.detail,
+        key=record.key,
+        headers=record.headers,
+    )
+
+
+def warm_up(vertex_ids: Literal["int", "string"] = "int") -> None:
+    """Compile what decoding needs, or load it from the cache."""
+    if vertex_ids == "int":
+        decode_text.warm_up()

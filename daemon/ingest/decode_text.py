@@ -1,0 +1,286 @@
+"""Blocks of lines: CSV and whitespace-separated edge lists, where every line is good or bad by itself.
+
+Lines with integer ids go through the compiled ``line_parser``. What that set aside, and all lines with string ids,
+the rules below read; they alone decide what is good.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Weights
+from ...partition.weights import are_allowed, why_not, without_minus_zero
+from ..records.stream import UpdateBlock
+from . import decode_columns as columns
+from .decode_columns import Bad, Reason, Rules
+from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, ParsedLines
+
+Item = TypeVar("Item")
+
+CHUNK_LINES = 2048
+"""Lines that are Python objects at once: few enough to stay in cache, and to keep the garbage collector idle."""
+
+OPS_BY_TEXT = {
+    "": "insert",
+    **dict.fromkeys(("insert", "i", "1", "+"), "insert"),
+    **dict.fromkeys(("delete", "d", "0", "-"), "delete"),
+    "insert_vertex": "insert_vertex",
+    "delete_vertex": "delete_vertex",
+}
+_REAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the fields of a line are. ``delimiter`` None: an edge list, split at blanks, with comments."""
+
+    names: tuple[str, ...]
+    delimiter: str | None
+
+    @property
+    def roles(self) -> npt.NDArray[np.int8]:
+        """The role of each field, as the compiled parser knows it."""
+        codes = {name: code for code, name in enumerate(ROLES)}
+        return np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
+
+
+EDGE_LIST = Layout(("src", "dst", "weight", "ts"), None)
+
+
+@dataclass(slots=True)
+class Lines:
+    """What a block of lines came to: updates in order, and the bad lines as (start, end, why)."""
+
+    blocks: list[UpdateBlock] = field(default_factory=list)
+    bad: list[tuple[int, int, Bad]] = field(default_factory=list)
+
+
+def check_delimiter(delimiter: str) -> None:
+    """Refuse what cannot separate columns.
+
+    Raises:
+        ValueError: the message says why.
+    """
+    plain = len(delimiter) == 1 and delimiter.isascii() and (delimiter.isprintable() or delimiter == "\t")
+    if not plain or delimiter.isalnum() or delimiter in '"+-._':
+        raise ValueError(f"a CSV delimiter is one ASCII character that no field needs, not {delimiter!r}")
+
+
+def csv_layout(header: bytes, delimiter: str) -> Layout:
+    """The layout that a header line names; unknown columns are ignored.
+
+    Raises:
+        Bad: the line does not name src and dst, or names a column twice.
+    """
+    try:
+        text = header.decode("utf-8-sig").strip()
+        fields = next(csv.reader([text], delimiter=delimiter, strict=True), [])
+    except (UnicodeDecodeError, csv.Error):
+        raise Bad(Reason.BAD_COLUMN, "the header line is not CSV") from None
+    names = tuple(name.strip().lower() for name in fields)
+    known = [name for name in names if name in ROLES]
+    if "src" not in known or "dst" not in known or len(set(known)) < len(known):
+        given = columns.shown(text)
+        raise Bad(Reason.BAD_COLUMN, f"the header line must name src and dst, each column once; it is {given}")
+    return Layout(names, delimiter)
+
+
+def numbered_lines(value: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
+    """(start, end) of each line that is not blank, from ``begin`` on, without its line end."""
+    size = len(value)
+    while begin < size:
+        newline = value.find(b"\n", begin)
+        stop = size if newline < 0 else newline
+        line = value[begin:stop].removesuffix(b"\r")
+        if line.strip(b" \t"):
+            yield begin, begin + len(line)
+        begin = stop + 1
+
+
+def salvage(
+    items: Sequence[Item], convert: Callable[[Sequence[Item]], UpdateBlock], first: int = 0
+) -> Iterator[tuple[int, UpdateBlock | Bad]]:
+    """(position, block) for runs of good items in order, and (position, why) for each bad one.
+
+    Tries all at once, and halves what fails, so that a bad line costs its neighbours little.
+    """
+    if not items:
+        return
+    try:
+        yield first, convert(items)
+    except Bad as bad:
+        if len(items) == 1:
+            yield first, bad
+        else:
+            half = len(items) // 2
+            yield from salvage(items[:half], convert, first)
+            yield from salvage(items[half:], convert, first + half)
+
+
+def parse_lines(value: bytes, begin: int, layout: Layout, rules: Rules, timestamp_ms: int) -> Lines:
+    """Parse the lines of ``value`` from byte ``begin`` on."""
+    if rules.vertex_ids == "int":
+        return _parse_compiled(value, begin, layout, rules, timestamp_ms)
+    spans = list(numbered_lines(value, begin))
+    if layout.delimiter is None:
+        spans = [(start, end) for start, end in spans if value[start:end].lstrip(b" \t")[0] not in b"#%"]
+    lines = Lines()
+    for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
+        if isinstance(outcome, Bad):
+            lines.bad.append((*spans[first], outcome))
+        else:
+            lines.blocks.append(outcome)
+    return lines
+
+
+def matrix_market_data(value: bytes, begin: int = 0) -> int | None:
+    """Where the edges of a MatrixMarket file begin: after its comments and the line with its sizes.
+
+    None: the block ends before they do.
+    """
+    for start, end in numbered_lines(value, begin):
+        if value[start : start + 1] != b"%":
+            return min(len(value), value.find(b"\n", end) + 1 or len(value))
+    return None
+
+
+def _parse_spans(
+    value: bytes, spans: Sequence[tuple[int, int]], layout: Layout, rules: Rules, timestamp_ms: int
+) -> Iterator[tuple[int, UpdateBlock | Bad]]:
+    """Read lines by the rules in Python: ``salvage``'s outcome by position in ``spans``."""
+
+    def convert(some: Sequence[tuple[int, int]]) -> UpdateBlock:
+        rows = [_fields(value[start:end], layout, rules.line_bytes_max) for start, end in some]
+        return _convert_rows(rows, layout, rules, timestamp_ms)
+
+    for base in range(0, len(spans), CHUNK_LINES):
+        for first, outcome in salvage(spans[base : base + CHUNK_LINES], convert):
+            yield base + first, outcome
+
+
+def _fields(line: bytes, layout: Layout, line_bytes_max: int) -> list[str]:
+    """The fields of one line: as many as the layout has."""
+    if len(line) > line_bytes_max:
+        raise Bad(Reason.TOO_LARGE, f"a line of {len(line)} bytes; at most {line_bytes_max} are allowed")
+    try:
+        text = line.decode()
+    except UnicodeDecodeError as error:
+        raise Bad(Reason.MALFORMED, f"not UTF-8 at byte {error.start} of the line") from None
+    wanted = len(layout.names)
+    if layout.delimiter is None:
+        fields = [part for part in text.replace("\t", " ").split(" ") if part]
+        if not 2 <= len(fields) <= wanted:
+            raise Bad(Reason.BAD_COLUMN, f"a line of {len(fields)} fields; src dst [weight [ts]] are allowed")
+        return fields + [""] * (wanted - len(fields))
+    if '"' in text:
+        try:
+            fields = next(csv.reader([text], delimiter=layout.delimiter, strict=True))
+        except csv.Error as error:
+            raise Bad(Reason.MALFORMED, f"not CSV: {error}") from None
+    else:
+        fields = text.split(layout.delimiter)
+    if len(fields) != wanted:
+        raise Bad(Reason.BAD_COLUMN, f"a line of {len(fields)} fields; the columns are {','.join(layout.names)}")
+    return fields
+
+
+def _convert_rows(rows: Sequence[Sequence[str]], layout: Layout, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+    """Columns of rows of text; an empty op, weight or ts means that there is none."""
+    given = dict(zip(layout.names, zip(*rows, strict=True), strict=True))
+    n = len(rows)
+    ops = columns.inserts(n) if "op" not in given else _ops(given["op"])
+    strip = rules.vertex_ids == "int"
+    ends = {name: [text.strip() if strip else text for text in given[name]] for name in ("src", "dst")}
+    src = columns.ids_of("src", ends["src"], rules)
+    dst = columns.ids_of("dst", columns.dst_values(ends["dst"], ops, rules), rules)
+    weights = None
+    if any(text.strip() for text in given.get("weight", ())):
+        numbers = columns.float32_of([_weight(text.strip()) for text in given["weight"]])
+        weights = columns.checked_weights(numbers, rules.weights)
+    if not any(text.strip() for text in given.get("ts", ())):
+        return UpdateBlock(src, dst, ops, weights, timestamp_ms)
+    ts = columns.timestamps_of([_timestamp(text.strip(), timestamp_ms) for text in given["ts"]])
+    return UpdateBlock(src, dst, ops, weights, ts)
+
+
+def _ops(texts: Sequence[str]) -> npt.NDArray[np.uint8]:
+    return columns.ops_of([OPS_BY_TEXT.get(text.strip().lower(), text) for text in texts])
+
+
+def _weight(text: str) -> float:
+    if not text:
+        return 1.0
+    if _REAL.fullmatch(text) is None:
+        raise Bad(Reason.BAD_WEIGHT, f"weight is {columns.shown(text)}; it must be a finite number")
+    return float(text)
+
+
+def _timestamp(text: str, timestamp_ms: int) -> int:
+    if not text:
+        return timestamp_ms
+    if columns.INTEGER.fullmatch(text) is None:
+        raise Bad(Reason.BAD_TIMESTAMP, f"ts is {columns.shown(text)}; it must be an integer (milliseconds)")
+    return int(text)
+
+
+def _parse_compiled(value: bytes, begin: int, layout: Layout, rules: Rules, timestamp_ms: int) -> Lines:
+    lines = Lines()
+    if begin >= len(value):
+        return lines
+    if not value.endswith(b"\n"):
+        value += b"\n"
+    parsed = ParsedLines(value.count(b"\n", begin))
+    n = parsed.fill(value, begin, layout.roles, layout.delimiter, rules.line_bytes_max, timestamp_ms)
+    status = parsed.status[:n]
+    reread = np.flatnonzero(status == REREAD_WEIGHT)
+    if reread.size:
+        texts = [value[start:end] for start, end in parsed.weight_spans[reread].tolist()]
+        parsed.weights[reread] = columns.float32_of([float(text) for text in texts])
+    aside = np.flatnonzero(status == SET_ASIDE)
+    keep = np.ones(n, bool)
+    weights, wrong = _weights(parsed.weights[:n], status, rules)
+    parsed.weights[:n] = weights
+    for row in wrong.tolist():
+        keep[row] = False
+        detail = why_not(parsed.weights[row], rules.weights)
+        lines.bad.append((*parsed.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
+    spans = [(start, end) for start, end in parsed.spans[aside].tolist()]
+    for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
+        if isinstance(outcome, Bad):
+            keep[aside[first]] = False
+            lines.bad.append((*spans[first], outcome))
+        else:
+            parsed.take(aside[first : first + len(outcome)], outcome)
+    lines.bad.sort(key=lambda bad: bad[0])
+    block = UpdateBlock(
+        parsed.src[:n],
+        parsed.dst[:n],
+        parsed.ops[:n],
+        parsed.weights[:n] if parsed.has_weights and rules.weights != "unweighted" else None,
+        parsed.ts[:n] if parsed.has_ts else timestamp_ms,
+    )
+    block = block if keep.all() else columns.select(block, keep)
+    if len(block):
+        lines.blocks.append(block)
+    return lines
+
+
+def _weights(
+    weights: Weights, status: npt.NDArray[np.uint8], rules: Rules
+) -> tuple[Weights, npt.NDArray[np.int64]]:
+    """The weights without minus zeros, and the rows (not set aside) whose weight is outside the domain."""
+    outside = ~are_allowed(weights, rules.weights) & (status != SET_ASIDE)
+    return without_minus_zero(weights), np.flatnonzero(outside)
+
+
+def warm_up() -> None:
+    """Compile the parser, or load it from the cache."""
+    rules = Rules("int", "any", drop_self_loops=False, updates_max=1, line_bytes_max=100)
+    parse_lines(b"1,2,0.5,insert,3\n", 0, Layout(("src", "dst", "weight", "op", "ts"), ","), rules, 0)

@@ -1,0 +1,642 @@
+"""The Kafka source: whole topics, read with ``assign``, from offsets that our checkpoints own.
+
+There is no consumer group to rebalance: every partition of the configured topics is ours. A second thread
+talks to the cluster about everything but records: it looks for new partitions, notices outages, and commits
+the offsets of checkpoints to the group ``graphtide-<name>``, so that lag tools show where we are. Nothing is
+ever read back from that group.
+
+What would lose or repeat records is a ``SourceError``: an offset that retention has passed, a log that was
+truncated below what was read, a topic that was deleted and made again. An outage is not: ``poll`` returns
+nothing, the outage is counted and logged once, and connecting is tried again with backoff.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaConfigurationError,
+    KafkaError,
+    LogTruncationError,
+    NoError,
+    OffsetOutOfRangeError,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.structs import OffsetAndMetadata
+
+from ..errors import ConfigError, SourceError, SourceUnavailable
+from ..records.stream import Lag, Offsets, Partition, RawRecord
+from .decode import encoding_of
+
+log = logging.getLogger(__name__)
+
+Start = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
+
+_POSITION_REFRESH_S = 0.1
+_REQUEST_TIMEOUT_MS = 10_000
+
+
+def connect(kind: Any, client: Mapping[str, Any], **options: Any) -> Any:
+    """One of kafka-python's clients, with those options of ``client`` that it knows, and ours over them.
+
+    When their constructors fail they leave their network thread running; here it is stopped. Long outages
+    would otherwise gather threads.
+
+    Raises:
+        KafkaError: the cluster cannot be reached, or an option is wrong.
+    """
+    made: list[KafkaNetClient] = []
+
+    def network(**settings: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**settings))
+        return made[-1]
+
+    known = {key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}
+    try:
+        return kind(**{**known, **options, "kafka_client": network})
+    except BaseException:
+        for leftover in made:
+            leftover.close()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic as the cluster describes it; the id is empty where brokers give none (before 2.8)."""
+
+    id: str
+    partitions: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the cluster said last; topics that do not exist are left out."""
+
+    id: str
+    topics: Mapping[str, Topic]
+
+
+class Backoff:
+    """Waits between tries: each twice the one before up to a limit, shortened at random by up to half."""
+
+    def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
+        self.first_s = first_s
+        self.limit_s = limit_s
+        self._next_s = first_s
+
+    def reset(self) -> None:
+        self._next_s = self.first_s
+
+    def wait_s(self) -> float:
+        """How long to wait now."""
+        wait = self._next_s * random.uniform(0.5, 1.0)
+        self._next_s = min(2 * self._next_s, self.limit_s)
+        return wait
+
+
+class _Outages:
+    """Counts and logs each outage once, however many tries it lasts. Any thread may call it."""
+
+    def __init__(self, servers: str) -> None:
+        self.count = 0
+        self._servers = servers
+        self._since: float | None = None
+        self._lock = threading.Lock()
+
+    def failed(self, error: BaseException) -> None:
+        with self._lock:
+            if self._since is None:
+                self._since = time.monotonic()
+                self.count += 1
+                log.error("Kafka at %s cannot be used: %s; trying again", self._servers, _said(error))
+
+    def worked(self) -> None:
+        with self._lock:
+            if self._since is not None:
+                log.info("Kafka at %s answers again after %.1f s", self._servers, time.monotonic() - self._since)
+                self._since = None
+
+
+class _Overseer(threading.Thread):
+    """Describes the topics now and then, and commits what it is given."""
+
+    def __init__(
+        self, servers: Sequence[str], topics: Sequence[str], group: str, client: Mapping[str, Any], period_s: float
+    ) -> None:
+        super().__init__(name="kafka-overseer", daemon=True)
+        self.servers, self.topics, self.group = list(servers), list(topics), group
+        self.client = client
+        self.period_s = period_s
+        self.outages = _Outages(",".join(servers))
+        self.cluster: Cluster | None = None
+        self.error: BaseException | None = None
+        self.commits = 0
+        self.commit_failures = 0
+        self._commit_failing = False
+        self._admin: KafkaAdminClient | None = None
+        self._pending: dict[TopicPartition, OffsetAndMetadata] | None = None
+        self._stopping = False
+        self._give_up_at = 0.0
+        self._changed = threading.Condition()
+
+    def wait_cluster(self, timeout_s: float) -> Cluster | None:
+        """The cluster's description, as soon as there is one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.cluster is not None or self._stopping, timeout_s)
+            return self.cluster
+
+    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit soon; newer offsets replace those that wait."""
+        with self._changed:
+            self._pending = offsets
+            self._changed.notify_all()
+
+    def stop(self, timeout_s: float) -> None:
+        """Commit what waits, if that can be done in time, and end."""
+        with self._changed:
+            self._stopping = True
+            self._give_up_at = time.monotonic() + timeout_s / 2
+            self._changed.notify_all()
+        self.join(timeout_s)
+
+    def run(self) -> None:
+        backoff = Backoff()
+        describe_at = 0.0
+        while True:
+            away = retry = False
+            try:
+                if time.monotonic() >= describe_at:
+                    self._describe()
+                    describe_at = time.monotonic() + self.period_s
+                retry = not self._commit()
+            except Exception as error:  # whatever the client raises, this thread goes on trying
+                away = retry = True
+                self.error = error
+                self.outages.failed(error)
+                self._disconnect()
+                describe_at = 0.0
+            with self._changed:
+                if self._stopping and (away or self._pending is None or time.monotonic() > self._give_up_at):
+                    break
+                if retry:
+                    self._changed.wait_for(self._is_stopping, backoff.wait_s())
+                else:
+                    backoff.reset()
+                    self._changed.wait_for(self._has_work, max(describe_at - time.monotonic(), 0.0))
+        self._disconnect()
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    def _has_work(self) -> bool:
+        return self._stopping or self._pending is not None
+
+    def _describe(self) -> None:
+        described = self._connected().describe_topics(self.topics)
+        cluster_id = self._cluster_id()
+        topics = {
+            topic["name"]: Topic(
+                id=_topic_id(topic.get("topic_id")),
+                partitions=frozenset(partition["partition_index"] for partition in topic["partitions"]),
+            )
+            for topic in described
+            if topic["error_code"] == 0
+        }
+        self.outages.worked()
+        self._note_missing(set(self.topics) - topics.keys())
+        with self._changed:
+            self.cluster = Cluster(cluster_id, topics)
+            self._changed.notify_all()
+
+    def _cluster_id(self) -> str:
+        if self.cluster is not None:
+            return self.cluster.id
+        return str(self._connected().describe_cluster().get("cluster_id") or "")
+
+    def _note_missing(self, missing: set[str]) -> None:
+        known = set(self.topics) if self.cluster is None else set(self.cluster.topics)
+        for topic in sorted(missing & known):
+            log.warning("topic %s does not exist (or may not be described); waiting for it", topic)
+
+    def _commit(self) -> bool:
+        """Commit what waits; False when that should be tried again. A failure costs lag tools, nobody else."""
+        with self._changed:
+            offsets = self._pending
+        if offsets is None:
+            return True
+        done = True
+        try:
+            errors = set(self._connected().alter_group_offsets(self.group, offsets).values()) - {NoError}
+            if errors:
+                raise errors.pop()()
+            self.commits += 1
+            self._commit_failing = False
+        except KafkaError as error:
+            done = not error.retriable
+            self.commit_failures += 1
+            if not self._commit_failing:
+                self._commit_failing = True
+                log.warning("offsets cannot be committed to group %s: %s", self.group, _said(error))
+        with self._changed:
+            if done and self._pending is offsets:
+                self._pending = None
+        return done
+
+    def _connected(self) -> KafkaAdminClient:
+        if self._admin is None:
+            self._admin = connect(
+                KafkaAdminClient,
+                self.client,
+                bootstrap_servers=self.servers,
+                request_timeout_ms=_REQUEST_TIMEOUT_MS,
+                bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
+            )
+        return self._admin
+
+    def _disconnect(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                admin.close()
+
+
+class KafkaSource:
+    """See the module. One thread calls it; ``lag`` may be called from others."""
+
+    unit = "records"
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[str] | str,
+        topics: Sequence[str],
+        *,
+        name: str = "graphtide",
+        start: Start = "earliest",
+        default_encoding: str = "msgpack",
+        client: Mapping[str, Any] | None = None,
+        fetch_bytes_max: int = 16 << 20,
+        records_max: int = 4096,
+        discovery_s: float = 5.0,
+        connect_timeout_s: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """
+        Args:
+            bootstrap_servers: ``host:port`` of one or more brokers.
+            topics: read whole, every partition of each; partitions added later are read from their start.
+            name: offsets are committed to the group ``graphtide-<name>`` (default ``graphtide-graphtide``).
+            start: without a checkpoint: ``"earliest"`` (default), ``"latest"``, milliseconds since 1970
+                (records from then on), or topic -> partition -> offset (others from their start).
+            default_encoding: of records without a ``content-type`` header (default ``"msgpack"``).
+            client: passed to kafka-python as it is (``security_protocol``, ``sasl_*``, ``ssl_*``, ...).
+            fetch_bytes_max: the most bytes that one fetch of one broker brings (default 16 MiB); a larger
+                record batch still comes, alone.
+            records_max: the most records of one call to the client (default 4096).
+            discovery_s: how often topics are described, which also finds outages (default 5 s).
+            connect_timeout_s: how long ``identity`` waits for the cluster (default 10 s).
+            clock: seconds since 1970.
+        """
+        self.servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
+        self.topics = tuple(topics)
+        self.start = start
+        self.default_encoding = default_encoding
+        self.client = dict(client or {})
+        self.fetch_bytes_max = fetch_bytes_max
+        self.records_max = records_max
+        self.connect_timeout_s = connect_timeout_s
+        self.clock = clock
+        self._overseer = _Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
+        self._outages = self._overseer.outages
+        self._consumer: KafkaConsumer | None = None
+        self._cluster: Cluster | None = None
+        self._topic_ids: dict[str, str] = {}
+        self._given: dict[Partition, int] = {}
+        self._next: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._newest_ms = 0
+        self._bytes_a_record = float(1 << 16)
+        self._backoff = Backoff()
+        self._retry_at = 0.0
+        self._refresh_at = 0.0
+        self._lag = Lag()
+
+    @property
+    def outages(self) -> int:
+        """How often the cluster could not be used."""
+        return self._outages.count
+
+    @property
+    def commits(self) -> int:
+        """Commits for lag tools that succeeded."""
+        return self._overseer.commits
+
+    @property
+    def commit_failures(self) -> int:
+        """Commits for lag tools that failed."""
+        return self._overseer.commit_failures
+
+    # -- life -------------------------------------------------------------------------------------------
+
+    def open(self, offsets: Offsets | None) -> None:
+        """Begin at these offsets, or by ``start`` when there are none. Needs no broker yet."""
+        self._given = dict(offsets or {})
+        if self._overseer.ident is None:
+            self._overseer.start()
+
+    def identity(self) -> dict[str, Any]:
+        """The cluster and the ids of its topics: a topic that is deleted and made again has another id.
+
+        (Not the number of partitions: that may grow.)
+
+        Raises:
+            SourceUnavailable: the cluster does not answer, or a topic does not exist; try again.
+            ConfigError: the client refuses its settings.
+        """
+        cluster = self._overseer.wait_cluster(self.connect_timeout_s)
+        servers = ",".join(self.servers)
+        if cluster is None:
+            if isinstance(self._overseer.error, KafkaConfigurationError):
+                raise ConfigError(f"source.client: {_said(self._overseer.error)}")
+            raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {_said(self._overseer.error)}")
+        if missing := sorted(set(self.topics) - cluster.topics.keys()):
+            raise SourceUnavailable(f"Kafka at {servers} has no topic {', '.join(missing)}")
+        ids = {name: cluster.topics[name].id for name in sorted(self.topics)}
+        return {"kind": "kafka", "cluster": cluster.id, "topics": ids}
+
+    def close(self) -> None:
+        """Stop reading; a commit that waits gets a moment."""
+        if self._overseer.ident is not None:
+            self._overseer.stop(timeout_s=5.0)
+        self._disconnect()
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
+        """The next records: about ``bytes_max`` bytes of them; empty when none came in time.
+
+        Raises:
+            SourceError: an offset is out of range, the log was truncated, a topic was made anew, or a record
+                arrived damaged.
+        """
+        now = time.monotonic()
+        if now < self._retry_at:
+            time.sleep(min(timeout_s, self._retry_at - now))
+            return []
+        cluster = self._overseer.cluster or self._overseer.wait_cluster(timeout_s)
+        if cluster is None:
+            return []
+        try:
+            if cluster is not self._cluster:
+                self._assign(cluster)
+            records = self._fetch(bytes_max, timeout_s)
+            self._look(records)
+        except OffsetOutOfRangeError as error:
+            raise self._out_of_range(error) from error
+        except LogTruncationError as error:
+            raise SourceError(f"the log was truncated below what was read: {_said(error)}") from error
+        except CorruptRecordError as error:
+            raise SourceError(f"a record arrived damaged: {_said(error)}") from error
+        except KafkaConfigurationError as error:
+            raise ConfigError(f"source.client: {_said(error)}") from error
+        except (KafkaError, OSError) as error:
+            self._outages.failed(error)
+            if self._consumer is not None and self._cluster is None:
+                self._disconnect()
+            self._retry_at = time.monotonic() + self._backoff.wait_s()
+            return []
+        if records:
+            self._backoff.reset()
+        return records
+
+    def position(self) -> dict[Partition, int]:
+        """The next offset to read of every partition, transaction markers and compacted gaps passed."""
+        if not self._next:
+            return dict(self._given)
+        return {Partition(tp.topic, tp.partition): offset for tp, offset in self._next.items()}
+
+    def partition_count(self, name: str) -> int:
+        """Partitions of a topic, as the last ``poll`` knew it."""
+        topic = None if self._cluster is None else self._cluster.topics.get(name)
+        return 1 if topic is None else len(topic.partitions)
+
+    def lag(self) -> Lag:
+        """Records up to the high watermark, as the last ``poll`` knew it."""
+        return self._lag
+
+    def checkpointed(self, offsets: Offsets) -> None:
+        """Commit, in the background, for whoever watches the group."""
+        self._overseer.commit(
+            {
+                TopicPartition(partition.name, partition.number or 0): OffsetAndMetadata(offset)
+                for partition, offset in offsets.items()
+            }
+        )
+
+    def _fetch(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
+        """Ask the client for few records at a time: it decompresses only what is asked for."""
+        assert self._consumer is not None
+        records: list[RawRecord] = []
+        room = bytes_max
+        timeout_ms = int(timeout_s * 1000)
+        while room > 0:
+            wanted = min(max(int(room / self._bytes_a_record), 1), self.records_max)
+            try:
+                fetched = self._consumer.poll(timeout_ms=timeout_ms, max_records=wanted)
+            except (KafkaError, OSError):
+                if records:  # deliver what is there; what is wrong is still wrong next time
+                    break
+                raise
+            if not fetched:
+                break
+            timeout_ms = 0
+            taken = 0
+            for tp, items in fetched.items():
+                records += [self._record(Partition(tp.topic, tp.partition), item) for item in items]
+                taken += sum(map(_size, items))
+                self._next[tp] = items[-1].offset + 1
+            room -= taken
+            count = sum(map(len, fetched.values()))
+            self._bytes_a_record += (taken / count - self._bytes_a_record) / 4
+            if count < wanted:
+                # The client has no more. Asking it again would wake its network thread twice, for nothing.
+                break
+        return records
+
+    def _record(self, partition: Partition, item: Any) -> RawRecord:
+        headers = tuple((key, value or b"") for key, value in item.headers or ())
+        return RawRecord(
+            partition=partition,
+            offset=item.offset,
+            next_offset=item.offset + 1,
+            value=item.value,
+            encoding=encoding_of(headers, self.default_encoding),
+            timestamp_ms=item.timestamp if item.timestamp >= 0 else int(self.clock() * 1000),
+            key=item.key,
+            headers=headers,
+        )
+
+    def _look(self, records: list[RawRecord]) -> None:
+        """``_note``, which may not cost records that were taken from the client already."""
+        try:
+            self._note(records)
+        except (KafkaError, OSError):
+            if not records:  # else what is wrong is still wrong next time
+                raise
+
+    def _note(self, records: list[RawRecord]) -> None:
+        """Refresh positions (past markers that are no records) and lag."""
+        assert self._consumer is not None
+        if records:
+            self._newest_ms = max(record.timestamp_ms for record in records)
+        if not records or time.monotonic() >= self._refresh_at:
+            self._refresh_at = time.monotonic() + _POSITION_REFRESH_S
+            for tp in self._next:
+                position = self._consumer.position(tp, timeout_ms=0)
+                if position is not None:
+                    self._next[tp] = max(self._next[tp], position)
+        amount = {}
+        for tp, offset in self._next.items():
+            end = self._consumer.highwater(tp)
+            end = self._ends[tp] if end is None else end
+            amount[Partition(tp.topic, tp.partition)] = max(end - offset, 0)
+        behind = any(amount.values()) and self._newest_ms > 0
+        self._lag = Lag(amount, max(self.clock() - self._newest_ms / 1000, 0.0) if behind else 0.0)
+
+    # -- partitions -------------------------------------------------------------------------------------
+
+    def _assign(self, cluster: Cluster) -> None:
+        """Read every partition of the topics that exist.
+
+        Raises:
+            SourceError: a topic was made anew, or a partition or offset of the checkpoint does not exist.
+        """
+        self._check_same(cluster)
+        if self._consumer is None:
+            self._consumer = self._connect()
+        present = {TopicPartition(name, i) for name, topic in cluster.topics.items() for i in topic.partitions}
+        fresh = sorted(present - self._next.keys())
+        if fresh:
+            positions, ends = self._first_offsets(self._consumer, fresh, first=not self._next)
+            if self._next:
+                log.info("reading new partitions from their start: %s", ", ".join(map(_named, fresh)))
+            self._consumer.assign([*self._next, *fresh])
+            for tp in fresh:
+                self._consumer.seek(tp, positions[tp])
+            self._next |= positions
+            self._ends |= ends
+        self._cluster = cluster
+
+    def _check_same(self, cluster: Cluster) -> None:
+        for name, topic in cluster.topics.items():
+            known_id = self._topic_ids.setdefault(name, topic.id)
+            if known_id != topic.id:
+                raise SourceError(
+                    f"topic {name} was deleted and made again (id {known_id}, now {topic.id}): its offsets mean "
+                    f"other records now",
+                    {"topic": name},
+                )
+        for partition in self._given:
+            known = cluster.topics.get(partition.name)
+            if known is not None and partition.number not in known.partitions:
+                raise SourceError(
+                    f"{partition.name}/{partition.number} is in the checkpoint, but the topic has only "
+                    f"{len(known.partitions)} partitions",
+                    {"topic": partition.name, "partition": partition.number},
+                )
+
+    def _first_offsets(
+        self, consumer: KafkaConsumer, fresh: Sequence[TopicPartition], *, first: bool
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where to begin with partitions met for the first time, and where they end now."""
+        begins = consumer.beginning_offsets(list(fresh), timeout_ms=_REQUEST_TIMEOUT_MS)
+        ends = consumer.end_offsets(list(fresh), timeout_ms=_REQUEST_TIMEOUT_MS)
+        wanted: dict[TopicPartition, int] = {}
+        if self._given:
+            wanted = {TopicPartition(p.name, p.number or 0): offset for p, offset in self._given.items()}
+        elif isinstance(self.start, Mapping):
+            wanted = {
+                TopicPartition(topic, number): offset
+                for topic, offsets in self.start.items()
+                for number, offset in offsets.items()
+            }
+        elif first and self.start == "latest":
+            wanted = ends
+        elif first and isinstance(self.start, int):
+            found = consumer.offsets_for_times(dict.fromkeys(fresh, self.start), timeout_ms=_REQUEST_TIMEOUT_MS)
+            wanted = {tp: ends[tp] if found.get(tp) is None else found[tp].offset for tp in fresh}
+        positions = {tp: wanted.get(tp, begins[tp]) for tp in fresh}
+        for tp, offset in positions.items():
+            if not begins[tp] <= offset <= ends[tp]:
+                raise _unavailable_offset(tp, offset, begins[tp], ends[tp])
+        return positions, ends
+
+    def _out_of_range(self, error: OffsetOutOfRangeError) -> SourceError:
+        assert self._consumer is not None
+        asked: Iterable[tuple[TopicPartition, int]] = error.args[0].items() if error.args else ()
+        for tp, offset in asked:
+            try:
+                begin = self._consumer.beginning_offsets([tp], timeout_ms=_REQUEST_TIMEOUT_MS)[tp]
+                end = self._consumer.end_offsets([tp], timeout_ms=_REQUEST_TIMEOUT_MS)[tp]
+            except (KafkaError, OSError):
+                break
+            return _unavailable_offset(tp, offset, begin, end)
+        return SourceError(f"an offset is out of range: {_said(error)}")
+
+    def _connect(self) -> KafkaConsumer:
+        return connect(
+            KafkaConsumer,
+            self.client,
+            bootstrap_servers=list(self.servers),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            isolation_level="read_committed",
+            allow_auto_create_topics=False,
+            fetch_max_bytes=self.fetch_bytes_max,
+            max_partition_fetch_bytes=self.fetch_bytes_max,
+            max_poll_records=self.records_max,
+            bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
+            reconnect_backoff_max_ms=5000,
+        )
+
+    def _disconnect(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                consumer.close(autocommit=False, timeout_ms=1000)
+
+
+def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -> SourceError:
+    why = "retention has passed it" if wanted < begin else "the topic ends before it"
+    return SourceError(
+        f"offset {wanted} of {_named(tp)} is not available: {why}; available are {begin} to {end}",
+        {"topic": tp.topic, "partition": tp.partition, "wanted": wanted, "begin": begin, "end": end},
+    )
+
+
+def _size(item: Any) -> int:
+    """Bytes that a record takes here, about; a tombstone takes some, too, or a poll of them would never end."""
+    return 64 + sum(max(int(size), 0) for size in (item.serialized_value_size, item.serialized_key_size))
+
+
+def _named(tp: TopicPartition) -> str:
+    return f"{tp.topic}/{tp.partition}"
+
+
+def _topic_id(value: object) -> str:
+    """The id as text; older brokers give none, or zeros."""
+    text = str(value or "")
+    return "" if set(text) <= set("0-") else text
+
+
+def _said(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}" if error is not None else "no answer yet"

@@ -1,0 +1,57 @@
+"""The source and the dead letters that a configuration asks for."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from ..config.settings import Config
+from ..records.stream import DeadLetters, Source
+from .dead_letters import FileDeadLetters, KafkaDeadLetters
+from .kafka import KafkaSource
+from .spool import SpoolSource
+
+
+def make_source(config: Config) -> Source:
+    """The source, not opened yet.
+
+    Raises:
+        ConfigError: its settings do not fit.
+    """
+    source = config.source
+    start: Any = source.start_position()  # the sources refuse, by name, what is not for them
+    if source.kind == "spool":
+        return SpoolSource(
+            source.path,
+            start=start,
+            # Beside the checkpoints: a file that was replaced while we were down is noticed too.
+            fingerprints=config.checkpoint.path / "spool-fingerprints",
+        )
+    return KafkaSource(
+        source.bootstrap_servers,
+        source.topics,
+        name=source.name,
+        start=start,
+        default_encoding=source.encoding,
+        client=source.client_options(),
+        fetch_bytes_max=source.fetch_bytes_max,
+    )
+
+
+def make_dead_letters(config: Config, stop: threading.Event) -> DeadLetters:
+    """Where bad records go: a topic by way of files, or files alone; ``stop`` ends a wait for room.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+    letters = config.dead_letters
+    if letters.topic is None:
+        return FileDeadLetters(letters.path, bytes_max=letters.spill_bytes_max, stop=stop)
+    return KafkaDeadLetters(
+        config.source.bootstrap_servers,
+        letters.topic,
+        letters.path,
+        client=config.source.client_options(),
+        bytes_max=letters.spill_bytes_max,
+        stop=stop,
+    )

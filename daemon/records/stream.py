@@ -1,0 +1,187 @@
+"""What travels from a source to the engine: raw records, decoded blocks, dead letters; and the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Ops, Weights
+from ...gpma.index.ids import IdColumn
+
+
+class Partition(NamedTuple):
+    """One ordered stream of records: a Kafka topic and partition number, or a spool file (number None)."""
+
+    name: str
+    number: int | None = None
+
+
+Offsets = Mapping[Partition, int]
+"""The next offset to read of every partition (spool: the next byte of every file)."""
+
+
+def offsets_to_wire(offsets: Offsets) -> dict[str, Any]:
+    """Offsets as queries show them: topic -> partition -> next offset; spool: file -> next byte."""
+    wire: dict[str, Any] = {}
+    for partition, offset in offsets.items():
+        if partition.number is None:
+            wire[partition.name] = offset
+        else:
+            wire.setdefault(partition.name, {})[partition.number] = offset
+    return wire
+
+
+def offsets_from_wire(wire: Mapping[str, Any]) -> dict[Partition, int]:
+    """The inverse of ``offsets_to_wire``; partition numbers may be strings, as JSON makes them.
+
+    Raises:
+        ValueError: a name or an offset is not what it should be.
+    """
+    offsets: dict[Partition, int] = {}
+    for name, value in wire.items():
+        if isinstance(value, Mapping):
+            for number, offset in value.items():
+                offsets[Partition(str(name), int(number))] = int(offset)
+        else:
+            offsets[Partition(str(name))] = int(value)
+    if any(offset < 0 for offset in offsets.values()):
+        raise ValueError("offsets are never negative")
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """A record as the source read it.
+
+    ``value`` is None for a Kafka tombstone. ``encoding`` is one of ``decode.ENCODINGS``. For line formats of
+    a spool a raw record is a block of whole lines: errors and offsets are then counted per line.
+    ``timestamp_ms``: the record's own time, in milliseconds since 1970.
+    """
+
+    partition: Partition
+    offset: int
+    next_offset: int
+    value: bytes | None
+    encoding: str
+    timestamp_ms: int
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """A record (or line) that cannot be applied: its bytes, where it stood, and why.
+
+    ``reason`` is a stable code (a metric label); ``detail`` says which field, what was wrong, what is allowed.
+    """
+
+    partition: Partition
+    offset: int
+    value: bytes
+    reason: str
+    detail: str
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateBlock:
+    """Decoded updates in order: columns of one length n.
+
+    ``src``, ``dst``: int64[n] or string columns; ``ops``: uint8[n]; ``weights``: float32[n] or None (all 1.0);
+    ``timestamps_ms``: int64[n] or one number for all.
+    """
+
+    src: IdColumn
+    dst: IdColumn
+    ops: Ops
+    weights: Weights | None
+    timestamps_ms: npt.NDArray[np.int64] | int
+
+    def __len__(self) -> int:
+        return int(self.ops.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What one raw record came to: its good updates (None: there are none) and what was bad in it."""
+
+    record: RawRecord
+    block: UpdateBlock | None
+    bad: Sequence[BadRecord] = ()
+    self_loops_dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind its end the source is read: records (spool: bytes) per partition, and seconds.
+
+    ``seconds`` is the age of the newest record that was read while there is more to read; 0 at the end.
+    """
+
+    amount: Mapping[Partition, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Source(Protocol):
+    """Ordered records from somewhere. One thread calls it; ``lag`` may be called from others."""
+
+    unit: str
+    """What ``Lag.amount`` counts: ``"records"`` or ``"bytes"``."""
+
+    @property
+    def outages(self) -> int:
+        """How often the source could not be reached so far."""
+        ...
+
+    def open(self, offsets: Offsets | None) -> None:
+        """Begin at these offsets (a checkpoint's), or where the configuration says when None."""
+        ...
+
+    def identity(self) -> dict[str, Any]:
+        """What must be the same for offsets to mean the same (JSON-able): kind, cluster or path, topics, ..."""
+        ...
+
+    def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
+        """The next records, in order within each partition; empty when none came in time.
+
+        An outage is not an error: it is logged, counted in ``outages`` and tried again with backoff.
+
+        Raises:
+            SourceError: going on would lose or repeat records.
+        """
+        ...
+
+    def position(self) -> dict[Partition, int]:
+        """The next offset to read of every partition, as of the last ``poll``."""
+        ...
+
+    def partition_count(self, name: str) -> int:
+        """How many partitions a topic has, as the last ``poll`` knew it; 1 where nothing places edges."""
+        ...
+
+    def checkpointed(self, offsets: Offsets) -> None:
+        """These offsets are safe: tell whoever watches (Kafka: commit, so that lag tools work)."""
+        ...
+
+    def lag(self) -> Lag: ...
+
+    def close(self) -> None: ...
+
+
+class DeadLetters(Protocol):
+    """Where bad records go, at least once."""
+
+    def write(self, bad: Sequence[BadRecord]) -> None:
+        """Take these; never raises because the destination is away (they wait in a local file)."""
+        ...
+
+    def flush(self) -> None:
+        """Return only when everything written is safe: acknowledged, or synced to the local file."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,635 @@
+"""The requests that the query server answers, one function each.
+
+A handler takes the ``Serving`` and its ``Params`` and gives back a ``Reply``, or a coroutine of one where it
+has to wait. ``@method("name")`` registers it; the first line of its docstring is its description. Short work
+is done on the event loop; whatever may take longer than about a millisecond goes through
+``serving.in_thread``. What is read of an epoch inside ``serving.read`` must be copied there.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compute.program import Answer, Program, Published
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.index.ids import IdColumn, StringColumn
+from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
+from ..errors import (
+    LimitExceeded,
+    NotSupported,
+    RequestError,
+    TimedOut,
+    Unauthorized,
+    UnknownProgram,
+    UnknownVertex,
+)
+from ..records.stream import Partition, offsets_from_wire
+from .results import ProgramResults, Snapshot
+
+if TYPE_CHECKING:
+    from .server import Serving
+
+VERTICES_INLINE_MAX = 1024
+"""So many vertices are looked up and read on the event loop; more go to a thread."""
+PATH_STEPS_INLINE = 64
+"""Longer paths are followed on a copy of all parents."""
+PAGE_DEFAULT = 1000
+SCAN_CHUNK = 1 << 20
+ALL_VERTICES = int(NO_VERTEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and the stamp (epoch and offsets, packed) of the state that it was read from."""
+
+    stamp: bytes
+    answer: Mapping[str, Any]
+
+
+Outcome = Reply | Coroutine[Any, Any, Reply]
+Handler = Callable[["Serving", "Params"], Outcome]
+METHODS: dict[str, Handler] = {}
+
+NOT_OFFERED = frozenset(
+    {"histogram", "egonet", "khop", "subgraph", "cross_edges", "placement", "compute", "keep", "drop"}
+    | {"subscribe", "unsubscribe"}
+)
+"""Methods of the protocol that this server does not answer."""
+
+
+def method(name: str) -> Callable[[Handler], Handler]:
+    """Register a handler under the name that requests use."""
+
+    def register(handler: Handler) -> Handler:
+        METHODS[name] = handler
+        return handler
+
+    return register
+
+
+def find(name: str) -> Handler:
+    """The handler of a method.
+
+    Raises:
+        NotSupported: there is none.
+    """
+    handler = METHODS.get(name)
+    if handler is None:
+        known = name in NOT_OFFERED or name.startswith("admin.")
+        what = "is not offered by this server" if known else "is no method of the protocol"
+        raise NotSupported(f"{name[:64]!r} {what}", {"methods": sorted(METHODS)})
+    return handler
+
+
+class Params:
+    """The parameters of one request. Each is taken once; what nobody took is refused."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = dict(given)
+
+    def take(self, name: str) -> Any:
+        """The value as it came, or None."""
+        return self._given.pop(name, None)
+
+    def end(self) -> None:
+        """No further parameter is known.
+
+        Raises:
+            RequestError: one was given.
+        """
+        if self._given:
+            raise RequestError(f"unknown parameters: {', '.join(sorted(name[:64] for name in self._given))}")
+
+    def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """A whole number from low to high.
+
+        Raises:
+            LimitExceeded: it is larger.
+            RequestError: it is missing, smaller or something else.
+        """
+        value = self.take(name)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+            raise RequestError(f"{name} must be a whole number from {low} to {high}")
+        if value > high:
+            raise LimitExceeded(f"{name} is {value}; at most {high} is allowed", {f"{name}_max": high})
+        return value
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of these words; the first when none is given."""
+        value = self.take(name)
+        if value is None:
+            return allowed[0]
+        if value not in allowed:
+            raise RequestError(f"{name} must be one of {', '.join(allowed)}")
+        return str(value)
+
+    def flag(self, name: str) -> bool:
+        value = self.take(name)
+        if value is not None and not isinstance(value, bool):
+            raise RequestError(f"{name} must be true or false")
+        return bool(value)
+
+    def text(self, name: str) -> str:
+        value = self.take(name)
+        if not isinstance(value, str):
+            raise RequestError(f"{name} must be given, as a string")
+        return value
+
+    def vertices(self, name: str, serving: Serving) -> IdColumn:
+        """External ids: an array, or for integers the bytes of a little-endian int64 column."""
+        value = self.take(name)
+        limit = serving.limits.vertices_max
+        count = len(value) // 8 if isinstance(value, bytes) else len(value) if isinstance(value, list) else None
+        if count is None:
+            raise RequestError(f"{name} must be an array of ids, or a binary column of int64")
+        if count > limit:
+            raise LimitExceeded(f"{name} has {count} ids; at most {limit} are allowed", {"vertices_max": limit})
+        return parse_ids(name, value, serving.id_kind)
+
+    def vertex(self, name: str, serving: Serving) -> IdColumn:
+        """One external id, as a column of one."""
+        return parse_ids(name, [self.take(name)], serving.id_kind)
+
+    def offsets(self, name: str) -> dict[Partition, int]:
+        """Offsets as results show them; empty when none are given."""
+        value = self.take(name)
+        try:
+            return {} if value is None else offsets_from_wire(value)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RequestError(f"{name} must be topic -> partition -> offset, or file -> byte: {error}") from None
+
+    def deadline(self, serving: Serving) -> float:
+        """The time (of ``time.monotonic``) until which this request may wait."""
+        limit = serving.limits.timeout_ms_max
+        return time.monotonic() + self.whole("timeout_ms", 0, limit, serving.limits.timeout_ms_default) / 1000
+
+
+def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn:
+    """External ids of the graph's kind.
+
+    Raises:
+        RequestError: these are none.
+    """
+    if isinstance(value, bytes):
+        if kind == "string" or len(value) % 8:
+            raise RequestError(
+                f"{name}: a binary column holds int64 ids, eight bytes each, of a graph of integers"
+            )
+        return np.frombuffer(value, "<i8").astype(np.int64, copy=False)
+    kinds = set(map(type, value))
+    if kind == "string":
+        if not kinds <= {str}:
+            raise RequestError(f"{name}: the ids of this graph are strings")
+        return StringColumn.of(value)
+    if not kinds <= {int}:
+        raise RequestError(f"{name}: the ids of this graph are integers")
+    try:
+        return np.array(value, np.int64)
+    except OverflowError:
+        raise RequestError(f"{name}: an id is not a 64-bit signed integer") from None
+
+
+def wire_ids(ids: IdColumn) -> Any:
+    """Ids as they travel: a numeric column, or an array of strings."""
+    return ids.to_list() if isinstance(ids, StringColumn) else pack_column(ids)
+
+
+def _one(ids: IdColumn) -> int | str:
+    return ids.to_list()[0] if isinstance(ids, StringColumn) else int(ids[0])
+
+
+def _program(snapshot: Snapshot, id: str) -> ProgramResults:
+    found = snapshot.programs.get(id)
+    if found is None:
+        raise UnknownProgram(f"there is no program {id[:128]!r}", {"programs": sorted(snapshot.programs)})
+    return found
+
+
+def _staleness(result: ProgramResults) -> dict[str, Any]:
+    """Says that results are older than the epoch, where they are."""
+    if result.state.get("state", "fresh") == "fresh":
+        return {}
+    keys = ("state", "stale_since", "reason")
+    return {"stale": {key: result.state.get(key) for key in keys}}
+
+
+def _known_vertex(serving: Serving, snapshot: Snapshot, ids: IdColumn) -> int:
+    dense = int(serving.lookup_in(snapshot, ids)[0])
+    if dense == NO_VERTEX:
+        raise _unknown(ids)
+    return dense
+
+
+def _unknown(ids: IdColumn) -> UnknownVertex:
+    return UnknownVertex(f"vertex {_one(ids)!r} is unknown", {"vertex": _one(ids)})
+
+
+# -- the connection -----------------------------------------------------------------------------------------
+
+
+@method("hello")
+def hello(serving: Serving, params: Params) -> Reply:
+    """Agree on a protocol version and present the token."""
+    versions, token = params.take("versions"), params.take("token")
+    params.end()
+    if versions is not None and (
+        not isinstance(versions, list) or not any(version in PROTOCOL_VERSIONS for version in versions)
+    ):
+        raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
+    if serving.token is not None:
+        given = token.encode() if isinstance(token, str) else b""
+        if not hmac.compare_digest(given, serving.token.encode()):
+            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+    snapshot = serving.snapshot()
+    return Reply(
+        serving.stamp(snapshot),
+        {
+            "server": f"graphtide/{serving.version}",
+            "version": PROTOCOL_VERSIONS[-1],
+            "capabilities": sorted(METHODS),
+            "graph": dict(serving.graph),
+            "programs": {id: result.kind for id, result in snapshot.programs.items()},
+        },
+    )
+
+
+# -- results ------------------------------------------------------------------------------------------------
+
+
+@method("get")
+def get(serving: Serving, params: Params) -> Outcome:
+    """Values of vertices, of one program or of several in one epoch."""
+    named = params.take("program")
+    ids = params.vertices("vertices", serving)
+    with_parents = params.flag("parents")
+    wanted, deadline = params.offsets("min_offsets"), params.deadline(serving)
+    params.end()
+    if isinstance(named, str):
+        programs = [named]
+    elif isinstance(named, list) and named and all(isinstance(id, str) for id in named):
+        programs = list(dict.fromkeys(named))
+    else:
+        raise RequestError("program must be given: an id, or several in an array")
+    if len(ids) * len(programs) > serving.limits.vertices_max:
+        raise LimitExceeded(f"vertices times programs are more than {serving.limits.vertices_max}")
+
+    def read(snapshot: Snapshot) -> Reply:
+        dense = serving.lookup_in(snapshot, ids)
+        unknown = dense == NO_VERTEX
+        answers = {
+            id: _values(serving, _program(snapshot, id), dense, unknown, with_parents=with_parents)
+            for id in programs
+        }
+        answer = answers[named] if isinstance(named, str) else {"results": answers}
+        answer["unknown"] = wire_ids(ids[unknown])
+        return Reply(serving.stamp(snapshot), answer)
+
+    async def later() -> Reply:
+        await serving.covered(wanted, deadline)
+        return await serving.in_thread(serving.read, read)
+
+    if (wanted and not serving.covers(wanted)) or len(ids) > VERTICES_INLINE_MAX:
+        return later()
+    return serving.read(read)
+
+
+def _values(
+    serving: Serving,
+    result: ProgramResults,
+    dense: Vertices,
+    unknown: npt.NDArray[np.bool_],
+    *,
+    with_parents: bool,
+) -> dict[str, Any]:
+    """Values of one program; vertices that the program has not seen yet have none."""
+    kind = serving.program_class(result.kind)
+    seen = result.knows(dense)
+    read = kind.read(result.published, dense[seen])
+    values = np.zeros(dense.size, read.values.dtype)
+    values[seen] = read.values
+    null = ~seen
+    null[seen] = read.null
+    answer = _shown(serving, values, null, result if read.vertex_valued else None)
+    if read.saturated is not None and read.saturated.any():
+        saturated = np.zeros(dense.size, bool)
+        saturated[seen] = read.saturated
+        answer["saturated"] = pack_bitmap(saturated)
+    if with_parents:
+        if not kind.has_parents:
+            raise NotSupported(f"programs of kind {result.kind} keep no parents")
+        parents = np.full(dense.size, NO_VERTEX, np.uint32)
+        parents[seen] = kind.parents(result.published, dense[seen])
+        answer["parents"] = _shown(serving, parents, unknown | ~seen, result)
+    return answer | _staleness(result)
+
+
+def _shown(
+    serving: Serving, values: npt.NDArray[Any], null: npt.NDArray[np.bool_], vertices_of: ProgramResults | None
+) -> dict[str, Any]:
+    """Values and null bitmap as they travel. ``vertices_of``: values are vertices, and shown as external ids."""
+    if vertices_of is None:
+        return {"values": pack_column(values), "null": pack_bitmap(null)}
+    null = null | ~vertices_of.knows(values)
+    ids = serving.external(values[~null])
+    if isinstance(ids, StringColumn):
+        strings = iter(ids.to_list())
+        return {"values": [None if empty else next(strings) for empty in null], "null": pack_bitmap(null)}
+    column = np.zeros(values.size, np.int64)
+    column[~null] = ids
+    return {"values": pack_column(column), "null": pack_bitmap(null)}
+
+
+@method("top")
+async def top(serving: Serving, params: Params) -> Reply:
+    """The k vertices of largest (or smallest) value; vertices without a value are left out."""
+    id = params.text("program")
+    k = params.whole("k", 1, serving.limits.top_k_max, 10)
+    order = params.choice("order", ("desc", "asc"))
+    params.end()
+    _program(serving.snapshot(), id)
+
+    def compute() -> Reply:
+        snapshot, published, dead = serving.read(
+            lambda snapshot: (snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id))
+        )
+        result = snapshot.programs[id]
+        read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
+        if read.vertex_valued:
+            raise NotSupported(f"the values of {result.kind} are vertices, which have no order")
+        read.null[dead] = True
+        chosen = top_k(read, k, descending=order == "desc")
+        ids = wire_ids(serving.external(chosen))
+        answer = {"ids": ids, "values": pack_column(read.values[chosen]), **_staleness(result)}
+        return Reply(serving.stamp(snapshot), answer)
+
+    return await serving.cached((id, k, order), compute)
+
+
+def _copied(result: ProgramResults) -> Published:
+    """A program's results, to be worked on at leisure."""
+    published = result.published
+    n = published.n_vertices
+    columns = {name: column[:n].copy() for name, column in published.columns.items()}
+    return Published(columns, published.scalars, n)
+
+
+def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
+    """The dense ids of a program's vertices that were deleted, others' by now perhaps, copied."""
+    result = snapshot.programs[id]
+    n = result.published.n_vertices
+    alive = result.knows(np.arange(n, dtype=np.uint32))
+    if snapshot.alive is not None:
+        alive &= snapshot.alive[:n]
+    return np.flatnonzero(~alive)
+
+
+def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
+    """Positions of the k best values, best first; of equal ones the earlier position comes first."""
+    candidates = np.flatnonzero(~read.null)
+    values = read.values[candidates]
+    if k < values.size:
+        place = values.size - k if descending else k - 1
+        bound = np.partition(values, place)[place]
+        better = values > bound if descending else values < bound
+        ties = np.flatnonzero(values == bound)[: k - np.count_nonzero(better)]
+        kept = np.sort(np.concatenate([np.flatnonzero(better), ties]))
+        candidates, values = candidates[kept], values[kept]
+    if descending:
+        order = values.size - 1 - np.argsort(values[::-1], kind="stable")[::-1]
+    else:
+        order = np.argsort(values, kind="stable")
+    return candidates[order].astype(np.uint32)
+
+
+@method("path")
+async def path(serving: Serving, params: Params) -> Reply:
+    """The path from the program's source to the target along the parents of one epoch."""
+    id = params.text("program")
+    target, deadline = params.vertex("target", serving), params.deadline(serving)
+    params.end()
+    while True:
+        snapshot, vertices, value = await serving.in_thread(_follow, serving, id, target)
+        answer: dict[str, Any] = {"vertices": wire_ids(serving.external(vertices)), "value": value}
+        answer |= _staleness(snapshot.programs[id])
+        if serving.graph["weighted"] and "stale" not in answer:
+            weights = await _weights(serving, snapshot, vertices, deadline)
+            if weights is None:
+                if time.monotonic() > deadline:
+                    raise TimedOut("the graph changed faster than the path's weights could be read")
+                continue  # the storage has moved on: so did the results, or will in a moment
+            answer["weights"] = pack_column(weights)
+        return Reply(serving.stamp(snapshot), answer)
+
+
+async def _weights(
+    serving: Serving, snapshot: Snapshot, vertices: Vertices, deadline: float
+) -> npt.NDArray[np.float32] | None:
+    """Weights of a path's edges; None when the storage is no longer at the snapshot's epoch."""
+    if vertices.size < 2:
+        return np.zeros(0, np.float32)
+    result = await serving.engine.call(
+        "edge_weights",
+        {"epoch": snapshot.epoch, "src": vertices[:-1].tobytes(), "dst": vertices[1:].tobytes()},
+        deadline,
+    )
+    return None if result["weights"] is None else np.frombuffer(result["weights"], np.float32)
+
+
+def _follow(serving: Serving, id: str, target: IdColumn) -> tuple[Snapshot, Vertices, Any]:
+    """(epoch, the vertices from source to target, the target's value); no vertices where there is no path."""
+    limit = serving.limits.vertices_max
+
+    def start(snapshot: Snapshot) -> tuple[Snapshot, list[int], bool, Any, ProgramResults]:
+        result = _program(snapshot, id)
+        kind = serving.program_class(result.kind)
+        if not kind.has_parents:
+            raise NotSupported(f"programs of kind {result.kind} keep no parents")
+        dense = _known_vertex(serving, snapshot, target)
+        if not result.knows(np.array([dense], np.uint32))[0]:
+            return snapshot, [], True, None, result
+        answer = kind.read(result.published, np.array([dense], np.uint32))
+        if answer.null[0]:
+            return snapshot, [], True, None, result
+        steps, ended = _climb(kind, result.published, dense)
+        gone = None if result.gone is None else result.gone.copy()
+        copy = result.published if ended else _copied(result)
+        return snapshot, steps, ended, answer.values[0].item(), replace(result, published=copy, gone=gone)
+
+    snapshot, steps, ended, value, result = serving.read(start)
+    if not ended:
+        kind = serving.program_class(result.kind)
+        parents = kind.parents(result.published, np.arange(result.published.n_vertices, dtype=np.uint32))
+        while (parent := int(parents[steps[-1]])) != NO_VERTEX:
+            steps.append(parent)
+            if len(steps) > limit:
+                raise LimitExceeded(f"the path has more than {limit} vertices", {"vertices_max": limit})
+    vertices = np.array(steps[::-1], np.uint32)
+    if not result.knows(vertices).all():
+        raise UnknownVertex("this path led through a vertex that was deleted since", _staleness(result))
+    return snapshot, vertices, value
+
+
+def _climb(kind: type[Program], published: Published, vertex: int) -> tuple[list[int], bool]:
+    """The first ancestors of a vertex, itself included, and whether the last one is a root."""
+    steps = [vertex]
+    for _ in range(PATH_STEPS_INLINE):
+        parent = int(kind.parents(published, np.array(steps[-1:], np.uint32))[0])
+        if parent == NO_VERTEX:
+            return steps, True
+        steps.append(parent)
+    return steps, False
+
+
+@method("component")
+async def component(serving: Serving, params: Params) -> Reply:
+    """The component of a vertex: its label, its size, and its members up to a limit."""
+    given = params.take("program")
+    vertex = params.vertex("vertex", serving)
+    limit = params.whole("limit", 0, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
+    params.end()
+    if given is not None and not isinstance(given, str):
+        raise RequestError("program must be a string")
+
+    def read(snapshot: Snapshot) -> Reply:
+        result = _components(snapshot, given)
+        dense = _known_vertex(serving, snapshot, vertex)
+        n = result.published.n_vertices
+        if not result.knows(np.array([dense], np.uint32))[0]:
+            raise UnknownVertex(f"vertex {_one(vertex)!r} is newer than these results", _staleness(result))
+        columns = result.published.columns
+        handle = columns["handle"][dense]
+        label = columns["representative"][handle : int(handle) + 1].astype(np.uint32)
+        size = int(columns["size"][handle])
+        members = _members(columns["handle"][:n], int(handle), min(limit, size))
+        members = members[result.knows(members)]
+        answer = {
+            "label": _one(serving.external(label)) if result.knows(label)[0] else None,
+            "size": size,
+            "members": wire_ids(serving.external(members)),
+            **_staleness(result),
+        }
+        return Reply(serving.stamp(snapshot), answer)
+
+    return await serving.in_thread(serving.read, read)
+
+
+def _components(snapshot: Snapshot, given: str | None) -> ProgramResults:
+    if given is not None:
+        result = _program(snapshot, given)
+        if result.kind != "components":
+            raise NotSupported(f"{given!r} is of kind {result.kind}, not components")
+        return result
+    for result in snapshot.programs.values():
+        if result.kind == "components":
+            return result
+    raise UnknownProgram("no program of kind components runs here", {"programs": sorted(snapshot.programs)})
+
+
+def _members(handles: npt.NDArray[Any], handle: int, limit: int) -> Vertices:
+    """The first ``limit`` vertices with this handle, in dense order."""
+    found = np.empty(0, np.int64)
+    for start in range(0, handles.size, SCAN_CHUNK):
+        if found.size >= limit:
+            break
+        here = np.flatnonzero(handles[start : start + SCAN_CHUNK] == handle) + start
+        found = np.concatenate([found, here])
+    return found[:limit].astype(np.uint32)
+
+
+# -- topology -----------------------------------------------------------------------------------------------
+
+
+@method("neighbors")
+async def neighbors(serving: Serving, params: Params) -> Reply:
+    """The neighbours of a vertex, a page at a time."""
+    vertex = params.vertex("vertex", serving)
+    direction = params.choice("direction", ("out", "in"))
+    limit = params.whole("limit", 1, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
+    cursor = params.whole("cursor", -1, ALL_VERTICES, -1)
+    deadline = params.deadline(serving)
+    params.end()
+    asked = {
+        "vertex": int((await serving.lookup_anywhere(vertex))[0]),
+        "direction": direction,
+        "limit": limit,
+        "cursor": None if cursor < 0 else cursor,
+    }
+    result = await serving.engine.call("neighbors", asked, deadline)
+    if not result["known"]:
+        raise _unknown(vertex)
+    dense = np.frombuffer(result["neighbors"], np.uint32)
+
+    def reply() -> Reply:
+        answer = {"ids": wire_ids(serving.external(dense)), "cursor": result["cursor"]}
+        if result["weights"] is not None:
+            answer["weights"] = pack_column(np.frombuffer(result["weights"], np.float32))
+        return Reply(result["stamp"], answer)
+
+    return reply() if dense.size <= VERTICES_INLINE_MAX else await serving.in_thread(reply)
+
+
+@method("degree")
+async def degree(serving: Serving, params: Params) -> Reply:
+    """The out- and in-degrees of vertices, from the storage."""
+    ids = params.vertices("vertices", serving)
+    deadline = params.deadline(serving)
+    params.end()
+    dense = await serving.lookup_anywhere(ids)
+    result = await serving.engine.call("degree", {"vertices": dense.tobytes()}, deadline)
+    unknown = ~np.frombuffer(result["known"], np.bool_)
+    answer = {
+        name: None if result[name] is None else pack_column(np.frombuffer(result[name], np.int64))
+        for name in ("out", "in")
+    }
+    return Reply(result["stamp"], {**answer, "null": pack_bitmap(unknown), "unknown": wire_ids(ids[unknown])})
+
+
+@method("has_edge")
+async def has_edge(serving: Serving, params: Params) -> Reply:
+    """Whether edges exist: src[i] -> dst[i] for each i."""
+    src, dst = params.vertices("src", serving), params.vertices("dst", serving)
+    deadline = params.deadline(serving)
+    params.end()
+    if len(src) != len(dst):
+        raise RequestError(f"src and dst must have one length, not {len(src)} and {len(dst)}")
+    ends = {"src": await serving.lookup_anywhere(src), "dst": await serving.lookup_anywhere(dst)}
+    result = await serving.engine.call("has_edge", {name: end.tobytes() for name, end in ends.items()}, deadline)
+    return Reply(result["stamp"], {"exists": {"dtype": "|b1", "data": result["exists"]}})
+
+
+# -- the daemon ---------------------------------------------------------------------------------------------
+
+
+@method("programs")
+def programs(serving: Serving, params: Params) -> Reply:
+    """Each program's kind, parameters and state."""
+    params.end()
+    snapshot = serving.snapshot()
+    shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
+    return Reply(serving.stamp(snapshot), {"programs": shown})
+
+
+@method("stats")
+def stats(serving: Serving, params: Params) -> Reply:
+    """Vertices, edges, memory, lag and program states."""
+    params.end()
+    snapshot = serving.snapshot()
+    return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
+
+
+@method("wait")
+async def wait(serving: Serving, params: Params) -> Reply:
+    """Return once an epoch covers these offsets."""
+    wanted, deadline = params.offsets("min_offsets"), params.deadline(serving)
+    params.end()
+    await serving.covered(wanted, deadline)
+    return Reply(serving.stamp(serving.snapshot()), {})

@@ -1,0 +1,553 @@
+"""Published results in shared memory: two copies of every program's columns, under a sequence lock.
+
+The writer always writes the copy that readers do not use, then makes it the active one, so a reader has a
+whole epoch's time to finish. What it writes are the entries that changed in the last two epochs (that
+copy missed one), so publishing costs what changed. Each copy has a sequence number, odd while it is written: a
+reader that finds it changed afterwards throws away what it read and tries again (the seqlock of Linux,
+with two copies so that readers hardly ever meet the writer).
+
+Layout of the memory: eight int64 words (``_MAGIC`` .. ``_META_BYTES``), then per copy the meta data
+(MessagePack: epoch, offsets, scalars, states, stats) and the columns, each from a 64-byte boundary. When
+vertices outgrow the columns, or the programs change, new memory of a new **generation** takes over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from ...compute.program import Column, Published
+from ...gpma.edges import NO_VERTEX, Vertices
+from ..client.wire import plain
+from ..errors import Unavailable
+from . import shared_memory
+from .shared_memory import SharedArray
+
+T = TypeVar("T")
+
+ALIGNMENT_BYTES = 64
+CAPACITY_MIN = 1024
+META_BYTES_MIN = 1 << 16
+SCATTER_SHARE_MAX = 1 / 8
+"""Past this share of changed entries one straight copy of the column is cheaper than scattered writes."""
+
+READ_TRIES = 50
+READ_PAUSE_S = 0.0002
+
+_MAGIC, _ACTIVE, _SEQUENCE, _META_LENGTH, _META_BYTES, _WORDS = 0, 1, 2, 4, 6, 8
+_MAGIC_VALUE = 0x67745F726573_01
+
+_GRAPH = ""
+"""Under this name, which no program can have, the flags of vertices lie among the programs' columns: ``_ALIVE``,
+and ``_GONE`` with the id of each program that stands still."""
+_ALIVE, _GONE = "alive", "gone/"
+
+_pass = threading.Lock()
+
+
+def _fence() -> None:
+    """Keep memory accesses before this line before those after it, on processors that reorder them.
+
+    A release, then an acquire of the same lock orders both sides (C11, 7.17.3); x86-64 needs none of it.
+    """
+    with _pass:
+        pass
+    with _pass:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramPublication:
+    """One program's results. ``columns``: name -> array of at least ``n_vertices`` entries.
+
+    ``changed``: for each column that changed since the last publication the dense indices (below
+    ``n_vertices``), or None for all of it; a column not named is unchanged. ``state`` is shown by the
+    request ``programs``. Of a program whose ``state["state"]`` is not ``fresh`` nothing is taken: what it
+    published last stays, for the vertices of that time. Dense ids that were none of theirs, or are no more, are
+    ``gone`` (bool, at least ``n_vertices`` entries; None: none), ``gone_changed`` since the last publication.
+    """
+
+    kind: str
+    columns: Mapping[str, Column]
+    changed: Mapping[str, Vertices | None]
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    gone: Column | None = None
+    gone_changed: Vertices | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """The columns are those of the epoch that is published."""
+        return bool(self.state.get("state", "fresh") == "fresh")
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One epoch of results. ``offsets`` and ``stats`` are as queries show them (MessagePack-able).
+
+    ``alive``: bool, at least ``n_vertices`` entries, which dense ids are vertices (None: all); ``alive_changed``:
+    those of them that differ from the last publication, or None for all of them.
+    """
+
+    epoch: tuple[int, int]
+    n_vertices: int
+    offsets: Mapping[str, Any]
+    programs: Mapping[str, ProgramPublication]
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    alive: Column | None = None
+    alive_changed: Vertices | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlace:
+    """A column in the memory: its program, name and dtype, and the byte offset of either copy."""
+
+    program: str
+    column: str
+    dtype: str
+    byte_offsets: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies in one generation of the memory."""
+
+    generation: int
+    capacity: int
+    meta_bytes: int
+    meta_offsets: tuple[int, int]
+    columns: tuple[ColumnPlace, ...]
+    size_bytes: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """As a MessagePack-able map."""
+        return {
+            "generation": self.generation,
+            "capacity": self.capacity,
+            "meta_bytes": self.meta_bytes,
+            "meta_offsets": list(self.meta_offsets),
+            "columns": [[c.program, c.column, c.dtype, list(c.byte_offsets)] for c in self.columns],
+            "size_bytes": self.size_bytes,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Layout:
+        """The inverse of ``to_wire``."""
+        return cls(
+            generation=wire["generation"],
+            capacity=wire["capacity"],
+            meta_bytes=wire["meta_bytes"],
+            meta_offsets=(wire["meta_offsets"][0], wire["meta_offsets"][1]),
+            columns=tuple(
+                ColumnPlace(program, column, dtype, (places[0], places[1]))
+                for program, column, dtype, places in wire["columns"]
+            ),
+            size_bytes=wire["size_bytes"],
+        )
+
+
+def _plan(generation: int, capacity: int, meta_bytes: int, dtypes: Mapping[tuple[str, str], str]) -> Layout:
+    """Lay out two copies of the columns of these dtypes for ``capacity`` vertices."""
+    end = _WORDS * 8
+
+    def take(size: int) -> int:
+        nonlocal end
+        start = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        end = start + size
+        return start
+
+    meta_offsets = (take(meta_bytes), take(meta_bytes))
+    columns = []
+    for (program, column), dtype in dtypes.items():
+        size = capacity * np.dtype(dtype).itemsize
+        columns.append(ColumnPlace(program, column, dtype, (take(size), take(size))))
+    return Layout(generation, capacity, meta_bytes, meta_offsets, tuple(columns), end)
+
+
+class _Memory:
+    """One generation of the memory, seen from either side."""
+
+    def __init__(self, layout: Layout, data: npt.NDArray[np.uint8]) -> None:
+        self.layout = layout
+        self.data = data
+        self.words = data[: _WORDS * 8].view(np.int64)
+        self.meta = [data[start : start + layout.meta_bytes] for start in layout.meta_offsets]
+        self.columns: list[dict[str, dict[str, Column]]] = [{}, {}]
+        for place in layout.columns:
+            dtype = np.dtype(place.dtype)
+            for copy, start in enumerate(place.byte_offsets):
+                column = data[start : start + layout.capacity * dtype.itemsize].view(dtype)
+                self.columns[copy].setdefault(place.program, {})[place.column] = column
+
+
+_ColumnKey = tuple[str, str]
+_Indices = npt.NDArray[np.intp]
+_NOTHING: _Indices = np.empty(0, np.intp)
+
+
+class ResultsWriter:
+    """Publishes epochs; one thread calls it."""
+
+    def __init__(self) -> None:
+        self._memory: _Memory | None = None
+        # What the epoch that is active now changed, and the inactive copy therefore misses (None: all of it).
+        self._previous: dict[_ColumnKey, _Indices | None] = {}
+        # Per copy: how many vertices each program had; None: the copy was never written, or only in part.
+        self._n_vertices: list[dict[str, int] | None] = [None, None]
+        self._scalars: dict[str, Mapping[str, float]] = {}
+        # A publication that failed half-way told what changed, and nobody remembers: take everything anew.
+        self._take_all = False
+
+    @property
+    def generation(self) -> int:
+        """Rises when new memory takes over; 0 before the first publication."""
+        return 0 if self._memory is None else self._memory.layout.generation
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything lies in the present memory; ``publish`` comes first."""
+        assert self._memory is not None, "nothing was published yet"
+        return self._memory.layout
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the present memory; it stays open as long as the memory is in use."""
+        assert self._memory is not None, "nothing was published yet"
+        return SharedArray.of(self._memory.data).fd
+
+    def memory_bytes(self) -> int:
+        """Bytes of the present memory, room to grow included."""
+        return 0 if self._memory is None else self._memory.layout.size_bytes
+
+    def published(self, program: str) -> Published:
+        """A program's results as readers find them now: columns in place, good until the next ``publish``."""
+        if self._memory is None:
+            return Published({}, {}, 0)
+        copy = int(self._memory.words[_ACTIVE])
+        length = int(self._memory.words[_META_LENGTH + copy])
+        meta = msgpack.unpackb(self._memory.meta[copy][:length].tobytes(), strict_map_key=False)
+        found = meta["programs"].get(program, {"scalars": {}, "n_vertices": 0})
+        return Published(self._memory.columns[copy].get(program, {}), found["scalars"], found["n_vertices"])
+
+    def publish(self, publication: Publication, index_generation: int = 0) -> None:
+        """Write one epoch and make it the active one.
+
+        1. take new memory when this epoch does not fit; 2. mark the inactive copy odd; 3. bring its columns
+        up to date: what the epoch before changed comes from the active copy, what this one changed from the
+        program; 4. write its meta data; 5. mark it even; 6. make it active. A failure leaves the epoch
+        before published. ``index_generation``: readers need at least this generation of the vertex index.
+
+        Raises:
+            MemoryError, OSError: no memory to grow.
+            ValueError: a column is shorter than ``n_vertices``.
+            IndexError: a program says that it changed a vertex that does not exist.
+        """
+        publication = _with_vertices(publication)
+        _check(publication)
+        n_active = self._active_counts()
+        counts = {
+            id: publication.n_vertices if program.is_fresh else n_active.get(id, 0)
+            for id, program in publication.programs.items()
+        }
+        scalars = {
+            id: program.scalars if program.is_fresh else self._scalars.get(id, {})
+            for id, program in publication.programs.items()
+        }
+        meta = _pack_meta(publication, index_generation, counts, scalars)
+        changed = _changed(publication, take_all=self._take_all)
+        self._take_all = True
+        before, memory = self._memory, self._fitting_memory(publication, len(meta))
+        active = {} if before is None else before.columns[int(before.words[_ACTIVE])]
+        words, copy = memory.words, 1 - int(memory.words[_ACTIVE])
+        if memory is not before:
+            self._n_vertices = [None, None]
+        words[_SEQUENCE + copy] |= 1
+        _fence()
+        n_copy, self._n_vertices[copy] = self._n_vertices[copy], None
+        for id, program in publication.programs.items():
+            spans = _Spans(None if n_copy is None else n_copy.get(id, 0), n_active.get(id, 0), counts[id])
+            for name, target in memory.columns[copy].get(id, {}).items():
+                base = active.get(id, {}).get(name)
+                if base is not None and base.dtype != target.dtype:
+                    base = None
+                source = program.columns[name] if program.is_fresh else None
+                key = (id, name)
+                _update(target, base, source, spans, self._previous.get(key, _NOTHING), changed.get(key, _NOTHING))
+        memory.meta[copy][: len(meta)] = np.frombuffer(meta, np.uint8)
+        words[_META_LENGTH + copy] = len(meta)
+        _fence()
+        words[_SEQUENCE + copy] += 1
+        words[_ACTIVE] = copy
+        self._memory, self._previous, self._n_vertices[copy] = memory, changed, counts
+        self._scalars, self._take_all = scalars, False
+
+    def _active_counts(self) -> dict[str, int]:
+        if self._memory is None:
+            return {}
+        return self._n_vertices[int(self._memory.words[_ACTIVE])] or {}
+
+    def _fitting_memory(self, publication: Publication, meta_length: int) -> _Memory:
+        """The present memory, or new memory when columns, vertices or meta data do not fit into it."""
+        dtypes = {
+            (program_id, name): column.dtype.str
+            for program_id, program in publication.programs.items()
+            for name, column in program.columns.items()
+        }
+        capacity, meta_bytes = CAPACITY_MIN, META_BYTES_MIN
+        if self._memory is not None:
+            layout = self._memory.layout
+            capacity, meta_bytes = layout.capacity, layout.meta_bytes
+            present = {(place.program, place.column): place.dtype for place in layout.columns}
+            fits = publication.n_vertices <= capacity and meta_length <= meta_bytes
+            if fits and present == dtypes:
+                return self._memory
+        if publication.n_vertices > capacity:
+            capacity = 2 * publication.n_vertices
+        if meta_length > meta_bytes:
+            meta_bytes = 2 * meta_length
+        layout = _plan(self.generation + 1, capacity, meta_bytes, dtypes)
+        memory = _Memory(layout, shared_memory.allocate("results", layout.size_bytes, np.uint8))
+        memory.words[_MAGIC] = _MAGIC_VALUE
+        return memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Vertices of a program: in the copy to be written (None: nothing there counts), active, and now."""
+
+    n_copy: int | None
+    n_active: int
+    n: int
+
+
+def _update(
+    target: Column,
+    active: Column | None,
+    source: Column | None,
+    spans: _Spans,
+    missed: _Indices | None,
+    changed: _Indices | None,
+) -> None:
+    """Bring one column of the inactive copy up to date.
+
+    ``active``: the column as published (None: it is new); ``source``: the program's own (None: it failed,
+    and nothing of it counts). New vertices are always copied, whether the program lists them or not.
+    """
+    n_active, n = spans.n_active, spans.n
+    if source is not None and (active is None or changed is None):
+        target[:n] = source[:n]
+        return
+    if active is None:
+        return
+    if missed is None or spans.n_copy is None:
+        target[:n_active] = active[:n_active]
+    else:
+        target[spans.n_copy : n_active] = active[spans.n_copy : n_active]
+        target[missed] = active[missed]
+    if source is not None:
+        target[n_active:n] = source[n_active:n]
+        target[changed] = source[changed]
+
+
+def _with_vertices(publication: Publication) -> Publication:
+    """The flags of vertices as one more program: they are kept up to date in the same way."""
+    columns: dict[str, Column] = {}
+    changed: dict[str, Vertices | None] = {}
+    if publication.alive is not None:
+        columns[_ALIVE], changed[_ALIVE] = publication.alive, publication.alive_changed
+    for id, program in publication.programs.items():
+        if program.gone is not None:
+            columns[_GONE + id], changed[_GONE + id] = program.gone, program.gone_changed
+    if not columns:
+        return publication
+    flags = ProgramPublication(_GRAPH, columns, changed)
+    return replace(publication, programs={**publication.programs, _GRAPH: flags})
+
+
+def _check(publication: Publication) -> None:
+    for id, program in publication.programs.items():
+        for name, column in program.columns.items():
+            if program.is_fresh and column.size < publication.n_vertices:
+                raise ValueError(
+                    f"column {id}/{name}: {column.size} entries for {publication.n_vertices} vertices"
+                )
+
+
+def _changed(publication: Publication, *, take_all: bool) -> dict[_ColumnKey, _Indices | None]:
+    """What this epoch changed; a copy, since a program may reuse its arrays in the next epoch."""
+    limit = int(publication.n_vertices * SCATTER_SHARE_MAX)
+    changed: dict[_ColumnKey, _Indices | None] = {}
+    for id, program in publication.programs.items():
+        if not program.is_fresh:
+            continue
+        if take_all:
+            changed.update(dict.fromkeys((id, name) for name in program.columns))
+            continue
+        for name, indices in program.changed.items():
+            if indices is None or indices.size > limit:
+                changed[id, name] = None
+            else:
+                changed[id, name] = indices.astype(np.intp)
+    return changed
+
+
+def _pack_meta(
+    publication: Publication,
+    index_generation: int,
+    counts: Mapping[str, int],
+    scalars: Mapping[str, Mapping[str, float]],
+) -> bytes:
+    packed: bytes = msgpack.packb(
+        {
+            "epoch": publication.epoch,
+            "n_vertices": publication.n_vertices,
+            "index_generation": index_generation,
+            "offsets": publication.offsets,
+            "stats": publication.stats,
+            "programs": {
+                id: {
+                    "kind": program.kind,
+                    "n_vertices": counts[id],
+                    "scalars": scalars[id],
+                    "state": program.state,
+                }
+                for id, program in publication.programs.items()
+            },
+        },
+        default=plain,
+    )
+    return packed
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResults:
+    """One program's results in a snapshot. ``gone``: as ``ProgramPublication`` has it."""
+
+    kind: str
+    published: Published
+    state: Mapping[str, Any]
+    gone: Column | None = None
+
+    def knows(self, dense: Vertices) -> npt.NDArray[np.bool_]:
+        """Which of these dense ids belong to the vertices that the results are about; ``NO_VERTEX`` does not."""
+        known: npt.NDArray[np.bool_] = dense < self.published.n_vertices
+        if self.gone is not None:
+            known[known] = ~self.gone[dense[known]]
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One published epoch. Its columns lie in shared memory and are good only within ``ResultsReader.read``.
+
+    ``alive``: which dense ids below ``n_vertices`` are vertices (bool); None: all.
+    """
+
+    epoch: tuple[int, int]
+    n_vertices: int
+    offsets: Mapping[str, Any]
+    index_generation: int
+    programs: Mapping[str, ProgramResults]
+    stats: Mapping[str, Any]
+    alive: Column | None = None
+
+    def known(self, dense: Vertices) -> Vertices:
+        """These dense ids (below ``n_vertices``, or ``NO_VERTEX``), with ``NO_VERTEX`` for deleted vertices."""
+        if self.alive is None:
+            return dense
+        found = np.flatnonzero(dense != NO_VERTEX)
+        known = dense.copy()
+        known[found[~self.alive[dense[found]]]] = NO_VERTEX
+        return known
+
+
+class ResultsReader:
+    """Reads published epochs, in any process that was sent the memory. Threads may share it."""
+
+    def __init__(self, layout: Layout, fd: int) -> None:
+        """Take over ``fd``, the descriptor of the memory that ``layout`` describes.
+
+        Raises:
+            ValueError: the memory is not what the layout says.
+        """
+        data = shared_memory.attach(SharedArray(fd, 0, layout.size_bytes, "|u1"))
+        self._memory = _Memory(layout, data)
+        if self._memory.words[_MAGIC] != _MAGIC_VALUE:
+            raise ValueError("this memory holds no results")
+        self._known: tuple[int, int, Snapshot] | None = None
+
+    @property
+    def generation(self) -> int:
+        return self._memory.layout.generation
+
+    def read(self, use: Callable[[Snapshot], T]) -> T:
+        """What ``use`` makes of one whole epoch; it may be called again when the epoch was overwritten.
+
+        ``use`` must return copies: views of the columns change under the caller's hands. What it raises
+        counts only if the epoch was whole.
+
+        Raises:
+            Unavailable: epochs follow each other faster than ``use`` reads them.
+        """
+        words = self._memory.words
+        for attempt in range(READ_TRIES):
+            if attempt > READ_TRIES // 2:
+                time.sleep(READ_PAUSE_S)
+            copy = int(words[_ACTIVE])
+            sequence = int(words[_SEQUENCE + copy])
+            if sequence & 1:
+                continue
+            _fence()
+            failure: Exception | None = None
+            try:
+                snapshot = self._snapshot(copy, sequence)
+                outcome = use(snapshot)
+            except Exception as error:
+                failure = error
+            _fence()
+            if int(words[_SEQUENCE + copy]) != sequence:
+                continue
+            if failure is not None:
+                raise failure
+            self._known = (copy, sequence, snapshot)
+            return outcome
+        raise Unavailable("epochs follow each other too fast for this request; try again, or ask for less")
+
+    def snapshot(self) -> Snapshot:
+        """The meta data of the newest epoch; of its columns nothing may be read."""
+        return self.read(lambda snapshot: snapshot)
+
+    def _snapshot(self, copy: int, sequence: int) -> Snapshot:
+        known = self._known
+        if known is not None and known[:2] == (copy, sequence):
+            return known[2]
+        length = int(self._memory.words[_META_LENGTH + copy])
+        meta = msgpack.unpackb(self._memory.meta[copy][:length].tobytes(), strict_map_key=False)
+        n_vertices = meta["n_vertices"]
+        columns = self._memory.columns[copy]
+        flags = columns.get(_GRAPH, {}) if _GRAPH in meta["programs"] else {}
+        return Snapshot(
+            epoch=(meta["epoch"][0], meta["epoch"][1]),
+            n_vertices=n_vertices,
+            offsets=meta["offsets"],
+            index_generation=meta["index_generation"],
+            stats=meta["stats"],
+            alive=flags[_ALIVE][:n_vertices] if _ALIVE in flags else None,
+            programs={
+                id: ProgramResults(
+                    program["kind"],
+                    Published(columns.get(id, {}), program["scalars"], program["n_vertices"]),
+                    program["state"],
+                    flags.get(_GONE + id),
+                )
+                for id, program in meta["programs"].items()
+                if id != _GRAPH
+            },
+        )

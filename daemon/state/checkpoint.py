@@ -1,0 +1,286 @@
+"""Checkpoints: the graph, the vertex index, every program's state and the source offsets of one epoch.
+
+A checkpoint is a folder ``checkpoint-<incarnation>-<epoch>`` with one ``.npy`` file an array and a
+``manifest.json`` that names each file with its size and CRC32C. The newest one whose checksums hold wins;
+the log is replayed from its offsets. The folder that holds them belongs to one process at a time (a lock
+file), and counts its starts (``incarnation``), so that one epoch name never means two states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CheckpointError
+from ..failpoints import point
+
+log = logging.getLogger(__name__)
+
+FORMAT = 3
+"""Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
+strings lay in ``index/data`` side by side, from ``index/offsets`` on."""
+READABLE = (1, 2, 3)
+_CHUNK = 1 << 20
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+_PREFIX = "checkpoint-"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One epoch, ready to be written or just read.
+
+    ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
+    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program id to what it was made from, so that a
+    state is only given to the same program again; ``identity`` is what must be the same at restart (source and
+    graph settings); ``offsets`` are in wire form.
+    """
+
+    epoch: tuple[int, int]
+    offsets: dict[str, Any]
+    identity: dict[str, Any]
+    programs: dict[str, dict[str, Any]]
+    facts: dict[str, Any]
+    arrays: Arrays
+
+    def part(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
+        """The arrays under ``prefix/``, with the prefix taken off."""
+        start = f"{prefix}/"
+        return {name[len(start) :]: array for name, array in self.arrays.items() if name.startswith(start)}
+
+
+class CheckpointStore:
+    """The folder of checkpoints, locked for this process."""
+
+    def __init__(self, path: Path, *, keep: int = 2) -> None:
+        """
+        Raises:
+            CheckpointError: the folder cannot be used, or another process holds it.
+        """
+        self.path = path
+        self.keep = keep
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint.path = {str(path)!r} cannot be used: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise CheckpointError(
+                f"checkpoint.path = {str(path)!r} is in use by another graphtide process"
+            ) from error
+        for leftover in path.glob("writing-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def next_incarnation(self) -> int:
+        """Count this start, durably, and return its number (1 for the first)."""
+        counter = self.path / "incarnation"
+        written = int(counter.read_text()) if counter.exists() else 0
+        newest = max((epoch[0] for epoch, _ in self._folders()), default=0)
+        incarnation = max(written, newest) + 1
+        fresh = self.path / "incarnation.new"
+        with open(fresh, "w") as file:
+            file.write(f"{incarnation}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, counter)
+        _sync_folder(self.path)
+        return incarnation
+
+    def write(self, snapshot: Snapshot, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
+        """Write a snapshot durably; return its bytes.
+
+        ``in_pieces``: further arrays of it, each as its pieces (at least one) of one dimension and one dtype; they
+        are read back as one array each.
+
+        1. Write every array, synced, with its checksum, into a folder of another name.
+        2. Write the manifest, synced; sync that folder.
+        3. Rename it to its real name; sync the parent: from here on the checkpoint exists.
+        4. Delete all but the newest ``keep``.
+
+        Raises:
+            OSError: it could not be written (a full disk); what was written of it is taken away again.
+        """
+        incarnation, number = snapshot.epoch
+        draft = self.path / f"writing-{incarnation}-{number}"
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            size = self._draft(draft, snapshot, in_pieces or {})
+            point("checkpoint.before_rename")
+            os.rename(draft, self.path / f"{_PREFIX}{incarnation}-{number}")
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        _sync_folder(self.path)
+        point("checkpoint.after_rename")
+        self._prune()
+        point("checkpoint.pruned")
+        return size
+
+    def _draft(self, draft: Path, snapshot: Snapshot, in_pieces: Mapping[str, Sequence[Array]]) -> int:
+        draft.mkdir()
+        files = {}
+        arrays: dict[str, Sequence[Array]] = {name: [array] for name, array in snapshot.arrays.items()}
+        for i, (name, pieces) in enumerate({**arrays, **in_pieces}.items()):
+            files[name] = _write_array(draft / f"{i:04}.npy", pieces)
+            point("checkpoint.array_written")
+        manifest = {
+            "format": FORMAT,
+            "epoch": list(snapshot.epoch),
+            "offsets": snapshot.offsets,
+            "identity": snapshot.identity,
+            "programs": snapshot.programs,
+            "facts": snapshot.facts,
+            "files": files,
+        }
+        body = json.dumps(manifest, indent=1).encode()
+        with open(draft / "manifest.json", "wb") as file:
+            file.write(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_folder(draft)
+        return sum(int(file["bytes"]) for file in files.values()) + len(body)
+
+    def _prune(self) -> None:
+        for _, folder in self._folders()[self.keep :]:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:  # the new checkpoint stands all the same
+                log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
+
+    def newest_good(self) -> Snapshot | None:
+        """The newest checkpoint whose checksums all hold, or None when there is none at all.
+
+        Raises:
+            CheckpointError: there are checkpoints, but every one is damaged.
+        """
+        damaged = []
+        for _, folder in self._folders():
+            try:
+                return _read(folder)
+            except (OSError, ValueError, KeyError) as error:
+                log.error("checkpoint %s is damaged (%s); trying the one before it", folder.name, error)
+                damaged.append(f"{folder.name}: {error}")
+        if damaged:
+            raise CheckpointError(
+                f"every checkpoint in {str(self.path)!r} is damaged: {'; '.join(damaged)}. To rebuild from the "
+                f"start of the source, move that folder away"
+            )
+        return None
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+    def _folders(self) -> list[tuple[tuple[int, int], Path]]:
+        """Finished checkpoints, newest first."""
+        found = []
+        for folder in self.path.glob(f"{_PREFIX}*-*"):
+            incarnation, _, number = folder.name.removeprefix(_PREFIX).partition("-")
+            if incarnation.isdigit() and number.isdigit():
+                found.append(((int(incarnation), int(number)), folder))
+        return sorted(found, reverse=True)
+
+
+def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Path) -> None:
+    """Refuse to go on from a checkpoint that means something else.
+
+    Raises:
+        CheckpointError: some fact differs; the message lists each.
+    """
+    differences = list(_differences(saved, present, ""))
+    if differences:
+        raise CheckpointError(
+            f"the checkpoint in {str(path)!r} was made under other settings, so its offsets and results would be "
+            f"wrong here: {'; '.join(differences)}. Set them back, or give this daemon another checkpoint.path"
+        )
+
+
+def _differences(saved: Mapping[str, Any], present: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key in sorted({*saved, *present}):
+        old, new = saved.get(key), present.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            yield f"{prefix}{key} was {old!r} and is now {new!r}"
+
+
+def _write_array(path: Path, pieces: Sequence[Array]) -> dict[str, Any]:
+    """Write one array: a single piece of any shape, or several of one dimension.
+
+    Entries that mean nothing may change meanwhile: what is written is what the checksum is of.
+    """
+    first = pieces[0]
+    shape = first.shape if len(pieces) == 1 else (sum(piece.size for piece in pieces),)
+    header = {"descr": np.lib.format.dtype_to_descr(first.dtype), "fortran_order": False, "shape": shape}
+    beginning = io.BytesIO()
+    np.lib.format.write_array_header_1_0(beginning, header)
+    checksum = crc32c.crc32c(beginning.getvalue())
+    with open(path, "wb") as file:
+        file.write(beginning.getvalue())
+        for piece in pieces:
+            assert piece.dtype == first.dtype
+            content = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+            for begin in range(0, content.size, _CHUNK):
+                chunk = content[begin : begin + _CHUNK].tobytes()
+                checksum = crc32c.crc32c(chunk, checksum)
+                file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"file": path.name, "bytes": path.stat().st_size, "crc32c": checksum}
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 22):
+            value = crc32c.crc32c(chunk, value)
+    return value
+
+
+def _read(folder: Path) -> Snapshot:
+    head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
+    if json.loads(head)["crc32c"] != crc32c.crc32c(body):
+        raise ValueError("the manifest's checksum does not hold")
+    manifest = json.loads(body)
+    if manifest["format"] not in READABLE:
+        known = ", ".join(map(str, READABLE))
+        raise ValueError(f"format {manifest['format']} is not one that this version reads ({known})")
+    arrays = {}
+    for name, entry in manifest["files"].items():
+        path = folder / entry["file"]
+        if path.stat().st_size != entry["bytes"] or _checksum(path) != entry["crc32c"]:
+            raise ValueError(f"the checksum of {entry['file']} ({name}) does not hold")
+        arrays[name] = np.load(path, allow_pickle=False)
+    incarnation, number = manifest["epoch"]
+    return Snapshot(
+        epoch=(incarnation, number),
+        offsets=manifest["offsets"],
+        identity=manifest["identity"],
+        programs=manifest["programs"],
+        facts=manifest["facts"],
+        arrays=arrays,
+    )
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,270 @@
+"""Making checkpoints while epochs go on; ``checkpoint.py`` says how one lies on disk."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compute.program import Program
+from ...gpma.edges import EdgeList
+from ...gpma.host.snapshot import EdgeCopy
+from ...gpma.index.vertex_index import VertexIndex
+from ...ops.metrics import Metrics
+from ...partition.graph import Graph
+from ..engine.topology import Position
+from ..errors import CheckpointError
+from ..failpoints import point
+from ..records.stream import DeadLetters, Partition, offsets_to_wire
+from .checkpoint import CheckpointStore, Snapshot
+
+log = logging.getLogger(__name__)
+
+ROOM = 1.125
+"""Buffers are made so much larger than what they are for, since the graph may grow while edges are copied."""
+
+Array = npt.NDArray[Any]
+
+
+class Buffers:
+    """Copies of named arrays, in memory that is kept from one checkpoint to the next.
+
+    Fresh memory costs a page fault every 4 KiB, several times the copy itself: ``reserve`` pays them early, on
+    a thread that nobody waits for.
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[str, npt.NDArray[np.uint8]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(buffer.nbytes for buffer in self._memory.values())
+
+    def reserve(self, sizes: Mapping[str, int]) -> None:
+        """Have memory for arrays of so many bytes, and a little more; give back what others used."""
+        with self._lock:
+            self._memory = {name: buffer for name, buffer in self._memory.items() if name in sizes}
+            for name, size in sizes.items():
+                self._room(name, size)
+
+    def copy(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Copy them all; the copies are good until the next call."""
+        copies = {}
+        with self._lock:
+            for name, array in arrays.items():
+                memory = self._room(name, array.nbytes)
+                copies[name] = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+                np.copyto(copies[name], array)
+        return copies
+
+    def _room(self, name: str, size: int) -> npt.NDArray[np.uint8]:
+        buffer = self._memory.get(name)
+        if buffer is None or buffer.nbytes < size:
+            buffer = self._memory[name] = np.full(int(size * ROOM), 0, np.uint8)
+        return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What the engine adds when the edges are copied: all of the epoch but them; there must be ``n_arcs``."""
+
+    snapshot: Snapshot
+    offsets: dict[Partition, int]
+    n_arcs: int
+
+
+@dataclass(slots=True)
+class _Making:
+    """A checkpoint in the making; ``taken``: its epoch is over, and the engine has no more to do with it."""
+
+    edges: EdgeCopy
+    begun: tuple[int, int]
+    began_at: float
+    handover: SimpleQueue[_Taken | Exception] = field(default_factory=SimpleQueue)
+    taken: bool = False
+    stopped_seconds: float = 0.0
+
+
+class Checkpointer:
+    """Makes one checkpoint at a time. The methods are for the engine's thread, between two epochs.
+
+    1. When the interval is over, ``step`` begins: a thread copies the edges piece by piece, while epochs go on.
+    2. After the first epoch that ends with all edges copied, ``step`` takes what else belongs to that epoch:
+       program states, offsets, facts. This copy is all that the engine waits for.
+    3. The thread lays the changes since the beginning over the edges, flushes the dead letters (a checkpoint
+       never passes a bad record that is not safe elsewhere), and writes.
+
+    One that fails is tried again after the interval; the one before it stays.
+    """
+
+    def __init__(
+        self,
+        *,
+        graph: Graph,
+        index: VertexIndex,
+        programs: Callable[[], Sequence[Program]],
+        program_specs: Mapping[str, dict[str, Any]],
+        position: Position,
+        identity: Mapping[str, Any],
+        dead_letters: DeadLetters,
+        store: CheckpointStore,
+        metrics: Metrics,
+        interval_s: float,
+        on_checkpoint: Callable[[dict[Partition, int]], None],
+    ) -> None:
+        """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets."""
+        self.graph = graph
+        self.index = index
+        self.programs = programs
+        self.program_specs = program_specs
+        self.position = position
+        self.identity = identity
+        self.dead_letters = dead_letters
+        self.store = store
+        self.metrics = metrics
+        self.interval_s = interval_s
+        self.on_checkpoint = on_checkpoint
+        self._buffers = Buffers()
+        self._making: _Making | None = None
+        self._thread: threading.Thread | None = None
+        self._began_at = time.monotonic()
+        self._written_epoch = position.epoch
+
+    def memory_bytes(self) -> int:
+        """Bytes that are kept from checkpoint to checkpoint."""
+        return self._buffers.nbytes
+
+    @property
+    def writing(self) -> bool:
+        """What belongs to an epoch before is being written: of vertices alive then nothing may change."""
+        return self._making is not None and self._making.taken
+
+    def step(self) -> None:
+        """Begin a checkpoint if one is due; go on with the one in the making."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._end()
+        if self._making is not None:
+            self._take_if_copied(self._making)
+        elif self._due():
+            self._begin()
+
+    def close(self) -> None:
+        """Write a last checkpoint if anything happened since the newest one, and wait for it."""
+        self._complete()
+        if self.position.epoch != self._written_epoch:
+            self._begin()
+            self._complete()
+
+    # -- the engine's thread ------------------------------------------------------------------------------
+
+    def _due(self) -> bool:
+        elapsed = time.monotonic() - self._began_at
+        return elapsed >= self.interval_s and self.position.epoch != self._written_epoch
+
+    def _begin(self) -> None:
+        self._began_at = time.monotonic()
+        sizes = {name: array.nbytes for name, array in self._program_arrays().items()}
+        making = _Making(self.graph.begin_copy(), self.position.epoch, self._began_at)
+        making.stopped_seconds = time.monotonic() - self._began_at
+        self._making = making
+        self._thread = threading.Thread(target=self._make, args=(making, sizes), name="checkpoint", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system grants no thread now
+            self._report_failure(making.begun, error)
+            self._end()
+        point("checkpoint.begun")
+
+    def _take_if_copied(self, making: _Making, *, at_once: bool = False) -> None:
+        """``at_once``: copy what is left of the edges here and now, as is done when too much changes meanwhile."""
+        if making.taken:
+            return
+        started = time.monotonic()
+        try:
+            if at_once or making.edges.overfull:
+                making.edges.finish()
+            if not making.edges.through:
+                return
+            making.handover.put(self._take())
+        except MemoryError as error:  # the stream goes on without it
+            making.handover.put(error)
+        making.taken = True
+        self.graph.end_copy()
+        point("checkpoint.copied")
+        making.stopped_seconds += time.monotonic() - started
+        self.metrics.stage("checkpoint", making.stopped_seconds)
+        self.metrics.checkpoint_copied(time.monotonic() - making.began_at)
+
+    def _complete(self) -> None:
+        if self._making is not None and self._thread is not None:
+            self._take_if_copied(self._making, at_once=True)
+            self._thread.join()
+            self._end()
+
+    def _end(self) -> None:
+        """The thread is through, or failed before the edges were copied."""
+        self.graph.end_copy()
+        self._making = self._thread = None
+
+    def _program_arrays(self) -> dict[str, Array]:
+        return {
+            f"program/{program.id}/{name}": array
+            for program in self.programs()
+            for name, array in program.state().items()
+        }
+
+    def _take(self) -> _Taken:
+        arrays = self._buffers.copy(self._program_arrays())
+        for name, array in self.index.state(self.graph.n_vertices).items():
+            arrays[f"index/{name}"] = array
+        arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
+        snapshot = Snapshot(
+            epoch=self.position.epoch,
+            offsets=offsets_to_wire(self.position.offsets),
+            identity=dict(self.identity),
+            programs={program.id: self.program_specs[program.id] for program in self.programs()},
+            facts={"n_vertices": self.graph.n_vertices, "updates": self.position.updates},
+            arrays=arrays,
+        )
+        return _Taken(snapshot, dict(self.position.offsets), self.graph.n_arcs)
+
+    # -- the thread of a checkpoint -----------------------------------------------------------------------
+
+    def _make(self, making: _Making, sizes: Mapping[str, int]) -> None:
+        epoch = making.begun
+        try:
+            self._buffers.reserve(sizes)
+            making.edges.finish()
+            taken = making.handover.get()
+            if isinstance(taken, Exception):
+                raise taken
+            epoch = taken.snapshot.epoch
+            self._write(taken, making.edges.edges())
+        except Exception as error:
+            self._report_failure(epoch, error)
+
+    def _report_failure(self, epoch: tuple[int, int], error: Exception) -> None:
+        log.error("the checkpoint of epoch %s failed; the one before it stays", epoch, exc_info=error)
+        self.metrics.checkpoint_failed(type(error).__name__)
+
+    def _write(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
+        started = time.monotonic()
+        copied = sum(map(len, edges))
+        if copied != taken.n_arcs:
+            raise CheckpointError(f"{copied} edges were copied of {taken.n_arcs}: this must never happen")
+        columns: dict[str, list[Array]] = {"graph/keys": [piece.keys for piece in edges]}
+        if self.graph.weighted:
+            columns["graph/weights"] = [piece.weights for piece in edges if piece.weights is not None]
+        self.dead_letters.flush()
+        size = self.store.write(taken.snapshot, columns)
+        self._written_epoch = taken.snapshot.epoch
+        self.on_checkpoint(taken.offsets)
+        self.metrics.checkpoint(seconds=time.monotonic() - started, size_bytes=size)

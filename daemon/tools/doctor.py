@@ -1,0 +1,318 @@
+"""``graphtide doctor``: can the daemon run here, and will it run well? Every finding comes with a hint.
+
+A check is a function from the configuration to findings. A check that itself fails is a finding, not a crash.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib
+import json
+import os
+import platform
+import resource
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from ..client.wire import UnixAddress, parse_address
+from ..config.settings import Config, read_secret
+from ..errors import GraphtideError
+
+Status = Literal["ok", "warn", "fail"]
+
+MEMORY_WARN_BYTES = 2 << 30
+DESCRIPTORS_MIN = 256
+KAFKA_TIMEOUT_MS = 5_000
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    status: Status
+    found: str
+    hint: str = ""
+
+
+Check = Callable[[Config], Iterator[Finding]]
+
+
+def examine(config: Config) -> list[Finding]:
+    """Run every check."""
+    findings: list[Finding] = []
+    for check in CHECKS:
+        try:
+            findings += check(config)
+        except Exception as error:
+            name = check.__name__.strip("_").replace("_", " ")
+            findings.append(Finding(name, "fail", f"{type(error).__name__}: {error}", "the check itself failed"))
+    return findings
+
+
+def report(config: Config, *, as_json: bool = False) -> int:
+    """Print the findings; 1 when one of them stops the daemon, else 0."""
+    findings = examine(config)
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        from rich.text import Text
+
+        from .terminal import output, table
+
+        shown = table(("check", "", "found", "hint"), [])
+        for finding in findings:
+            status = Text(finding.status, style=STYLES[finding.status])
+            shown.add_row(finding.check, status, Text(finding.found), Text(finding.hint))
+        output().print(shown)
+    return int(any(finding.status == "fail" for finding in findings))
+
+
+# -- the machine ------------------------------------------------------------------------------------------
+
+
+def _python(config: Config) -> Iterator[Finding]:
+    good = sys.version_info >= (3, 11)
+    hint = "" if good else "graphtide needs Python 3.11 or newer"
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    yield Finding("python", "ok" if good else "fail", found, hint)
+    linux = sys.platform == "linux"
+    hint = "" if linux else "results are shared through memfd, which only Linux has"
+    yield Finding("system", "ok" if linux else "fail", platform.platform(), hint)
+
+
+def _cores(config: Config) -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    found = f"{cores} of {os.cpu_count()} may be used, {config.compute.thread_count()} threads configured"
+    if config.compute.thread_count() > cores:
+        yield Finding("cores", "warn", found, f"compute.threads above {cores} makes threads wait for each other")
+    elif cores < 2:
+        yield Finding("cores", "warn", found, "with one core reading and computing take turns")
+    else:
+        yield Finding("cores", "ok", found)
+
+
+def _memory(config: Config) -> Iterator[Finding]:
+    from .terminal import size
+
+    memory = psutil.virtual_memory()
+    enough = memory.available >= MEMORY_WARN_BYTES
+    hint = "" if enough else "an edge takes some tens of bytes; free memory or keep the graph small"
+    found = f"{size(memory.available)} of {size(memory.total)} free"
+    yield Finding("memory", "ok" if enough else "warn", found, hint)
+
+
+def _shared_memory(config: Config) -> Iterator[Finding]:
+    try:
+        os.close(os.memfd_create("graphtide-doctor"))
+    except (AttributeError, OSError) as error:
+        yield Finding("memfd", "fail", str(error), "results are shared through memfd: needs Linux 3.17 or newer")
+    else:
+        yield Finding("memfd", "ok", "anonymous shared memory works")
+
+
+def _limits(config: Config) -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = config.server.limits.connections_max + DESCRIPTORS_MIN
+    found = f"soft {_limit(soft)}, hard {_limit(hard)}"
+    enough = soft == resource.RLIM_INFINITY or soft >= needed
+    hint = "" if enough else f"server.limits.connections_max asks for about {needed}: raise it with ulimit -n"
+    yield Finding("open files", "ok" if enough else "warn", found, hint)
+    # Only copies to a GPU are locked, so that no value of this limit is too low for the host.
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    yield Finding("locked memory", "ok", f"soft {_limit(soft)}, hard {_limit(hard)} bytes")
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else f"{value:,}"
+
+
+# -- what is installed ------------------------------------------------------------------------------------
+
+
+def _packages(config: Config) -> Iterator[Finding]:
+    for name, module, hint in (
+        ("numba", "numba", "pip install numba"),
+        ("crc32c", "crc32c", "pip install crc32c: without it records are read 500 times slower"),
+        ("lz4", "lz4.frame", "pip install lz4: compressed topics cannot be read"),
+        ("zstandard", "zstandard", "pip install zstandard: compressed topics and .zst files cannot be read"),
+        ("kafka-python", "kafka", "pip install 'kafka-python>=3.0.12'"),
+    ):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            yield Finding(name, "fail", str(error), hint)
+        else:
+            yield Finding(name, "ok", _version(name))
+    if find_spec("uvloop") is None:
+        yield Finding("uvloop", "warn", "missing", "pip install uvloop: half the tail latency of queries")
+    else:
+        yield Finding("uvloop", "ok", _version("uvloop"))
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "present"
+
+
+def _numba(config: Config) -> Iterator[Finding]:
+    from ...gpma import runtime
+
+    try:
+        layer = runtime.threading_layer()
+    except RuntimeError as error:
+        yield Finding("threading layer", "fail", str(error), "install libgomp1 (Debian) or the Python package tbb")
+    else:
+        yield Finding("threading layer", "ok", layer)
+    folder = runtime.cache_directory()
+    if _may_write(folder):
+        yield Finding("kernel cache", "ok", str(folder))
+    else:
+        hint = "set NUMBA_CACHE_DIR to a writable folder, else every start compiles for a minute"
+        yield Finding("kernel cache", "warn", f"{folder} cannot be written", hint)
+
+
+def _gpu(config: Config) -> Iterator[Finding]:
+    if config.device.enabled == "on":
+        yield Finding("gpu", "fail", "device.enabled is on", "this version has no GPU side: set auto or off")
+        return
+    if ctypes.util.find_library("cuda") is None:
+        yield Finding("gpu", "ok", "no CUDA driver; the host computes")
+    elif find_spec("cupy") is None:
+        yield Finding("gpu", "ok", "a CUDA driver without CuPy; the host computes")
+    else:
+        yield Finding("gpu", "ok", f"{_devices()}; not used by this version")
+
+
+def _devices() -> str:
+    cupy = importlib.import_module("cupy")
+    try:
+        number = cupy.cuda.runtime.getDeviceCount()
+        names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(number)]
+    except Exception as error:  # CuPy raises its own types, which cannot be named without it
+        return f"CuPy finds no device: {error}"
+    return ", ".join(names) or "no device"
+
+
+# -- what the configuration names --------------------------------------------------------------------------
+
+
+def _directories(config: Config) -> Iterator[Finding]:
+    folders = {"checkpoint.path": config.checkpoint.path, "dead_letters.path": config.dead_letters.path}
+    if config.source.kind == "spool":
+        folders["source.path"] = config.source.path
+    for key, folder in folders.items():
+        if _may_write(folder):
+            there = "" if folder.is_dir() else " (will be made)"
+            yield Finding(key, "ok", f"{folder}{there}")
+        else:
+            who = f"user {os.geteuid()}"
+            yield Finding(key, "fail", f"{folder} cannot be written", f"give {who} a folder that it may write")
+
+
+def _may_write(folder: Path) -> bool:
+    """True where files can be made in the folder, or the folder itself in the nearest one that exists."""
+    folder = folder.absolute()
+    if folder.exists() and not folder.is_dir():
+        return False
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _secrets(config: Config) -> Iterator[Finding]:
+    if config.server.token_file is not None:
+        yield _secret_file("server.token_file", config.server.token_file)
+    for option, value in config.source.client.items():
+        if option.endswith("_file"):
+            yield _secret_file(f"source.client.{option}", Path(str(value)))
+
+
+def _secret_file(key: str, path: Path) -> Finding:
+    try:
+        read_secret(key, path)
+    except GraphtideError as error:
+        return Finding(key, "fail", error.message, "make the file, readable by the daemon's user only")
+    if path.stat().st_mode & 0o077:
+        return Finding(key, "warn", f"{path} can be read by others", f"chmod 600 {path}")
+    return Finding(key, "ok", str(path))
+
+
+def _addresses(config: Config) -> Iterator[Finding]:
+    for text in config.server.listen:
+        address = parse_address(text)
+        if isinstance(address, UnixAddress):
+            good = _may_write(Path(address.path).parent)
+            hint = "" if good else "the folder of the socket must be writable"
+            yield Finding("listen", "ok" if good else "fail", text, hint)
+        else:
+            yield _tcp("listen", text, address.host, address.port)
+    if (metrics := config.metrics.address()) is not None:
+        yield _tcp("metrics.listen", config.metrics.listen, metrics.host, metrics.port)
+
+
+def _tcp(check: str, text: str, host: str, port: int) -> Finding:
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(target)
+    except OSError as error:
+        return Finding(check, "warn", f"{text}: {error.strerror}", "is a daemon running already?")
+    return Finding(check, "ok", text)
+
+
+def _kafka(config: Config) -> Iterator[Finding]:
+    if config.source.kind != "kafka":
+        return
+    from kafka import KafkaConsumer
+
+    from ..ingest.kafka import connect
+
+    servers = ", ".join(config.source.bootstrap_servers)
+    options = {
+        "bootstrap_servers": list(config.source.bootstrap_servers),
+        "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
+        "request_timeout_ms": KAFKA_TIMEOUT_MS,
+    }
+    try:
+        consumer = connect(KafkaConsumer, config.source.client_options(), **options)
+    except Exception as error:  # the client's options can fail in as many ways as there are options
+        hint = "check source.bootstrap_servers, source.client and the network"
+        yield Finding("kafka", "fail", f"{servers}: {error}", hint)
+        return
+    try:
+        yield Finding("kafka", "ok", servers)
+        known = consumer.topics()
+        for topic in config.source.topics:
+            if topic in known:
+                partitions = consumer.partitions_for_topic(topic) or ()
+                yield Finding(f"topic {topic}", "ok", f"{len(partitions)} partitions")
+            else:
+                hint = "create it, or let this user describe it"
+                yield Finding(f"topic {topic}", "fail", "not there", hint)
+    finally:
+        consumer.close()
+
+
+CHECKS: tuple[Check, ...] = (
+    *(_python, _cores, _memory, _shared_memory, _limits),
+    *(_packages, _numba, _gpu),
+    *(_directories, _secrets, _addresses, _kafka),
+)

@@ -1,0 +1,193 @@
+"""``graphtide query``: any method of the protocol, as tables for people or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from ..client.client import Client
+from ..client.wire import unpack_bitmap, unpack_column
+from .terminal import output, table
+
+LISTS = ("vertices", "src", "dst")
+"""Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
+
+
+def parse_parameters(arguments: Sequence[str]) -> dict[str, Any]:
+    """``--name value`` pairs as parameters; a name without a value is true, a repeated one makes a list.
+
+    Raises:
+        ValueError: an argument is neither a name nor the value of one.
+    """
+    params: dict[str, Any] = {}
+    waiting = list(arguments)
+    while waiting:
+        name, equals, text = waiting.pop(0).partition("=")
+        if not name.startswith("--") or name == "--":
+            raise ValueError(f"{name!r} stands alone; parameters are given as --name value")
+        key = name.removeprefix("--").replace("-", "_")
+        if not equals and (not waiting or waiting[0].startswith("--")):
+            value: Any = True
+        else:
+            value = parse_value(text if equals else waiting.pop(0), listed=key in LISTS)
+        if key not in params:
+            params[key] = value
+        else:
+            earlier = params[key] if isinstance(params[key], list) else [params[key]]
+            params[key] = [*earlier, *(value if isinstance(value, list) else [value])]
+    return params
+
+
+def parse_value(text: str, *, listed: bool = False) -> Any:
+    """JSON where the text is JSON, else the text itself; ``listed`` splits at commas and always makes a list."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        value = text
+    if not listed or isinstance(value, list):
+        return value
+    parts = text.split(",") if isinstance(value, str) else [text]
+    return [parse_value(part.strip()) for part in parts]
+
+
+def run_query(
+    address: str,
+    method: str,
+    params: Mapping[str, Any],
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    as_json: bool = False,
+) -> int:
+    """Ask, and print the answer.
+
+    Raises:
+        GraphtideError: the answer is an error, or there is none.
+        ValueError: this is no address.
+    """
+    waits_ms = params.get("timeout_ms")
+    with Client(address, token=token, ssl_context=tls) as client:
+        answer = client.call(method, params, timeout_ms=waits_ms if isinstance(waits_ms, int) else 0)
+    result = readable(answer)
+    if as_json:
+        # An infinite value shows as Infinity, which most parsers read: null means something else.
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    else:
+        show(method, params, result, output())
+    return 0
+
+
+def readable(value: Any) -> Any:
+    """An answer with its columns as lists, and None where their bitmap says so."""
+    if isinstance(value, list | tuple):
+        return [readable(item) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.keys() == {"dtype", "data"}:
+        return unpack_column(value).tolist()
+    shown = {key: readable(item) for key, item in value.items()}
+    if "null" in shown:
+        bitmap = shown.pop("null")
+        shown = {key: _masked(item, bitmap) if key in NULLABLE else item for key, item in shown.items()}
+    return shown
+
+
+NULLABLE = frozenset({"values", "out", "in"})
+"""The columns of an answer that its null bitmap belongs to."""
+
+
+def _masked(column: list[Any], bitmap: bytes | None) -> list[Any]:
+    null = unpack_bitmap(bitmap, len(column))
+    return [None if empty else item for item, empty in zip(column, null.tolist(), strict=True)]
+
+
+# -- for people -------------------------------------------------------------------------------------------
+
+
+def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], console: Console) -> None:
+    """Print an answer: its columns as one table, the rest as names and values, and what it was read from."""
+    answer = {key: value for key, value in result.items() if key not in ("epoch", "offsets", "unknown")}
+    unknown = result.get("unknown") or []
+    if method == "programs":
+        entries = answer.pop("programs")
+        columns = {"program": list(entries), **_transposed(list(entries.values()))}
+    elif method == "get":
+        columns, answer = _values(params, answer, set(unknown))
+    else:
+        columns, answer = _parallel(params, answer)
+    if columns:
+        console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
+    if rows := list(_rows(answer)):
+        console.print(table(("", ""), rows))
+    if unknown:
+        console.print(f"unknown: {', '.join(map(str, unknown))}", style="yellow", markup=False)
+    console.print(_stamp(result), style="dim", markup=False)
+
+
+Split = tuple[dict[str, list[Any]], dict[str, Any]]
+"""The columns of an answer by the heading that they get, and what else it says."""
+
+
+def _values(params: Mapping[str, Any], answer: Mapping[str, Any], unknown: set[Any]) -> Split:
+    """``get``: the vertices that were asked for and are known, and each program's values."""
+    asked = params["vertices"]
+    results: Mapping[str, Any] = answer.get("results", {str(params["program"]): answer})
+    columns, rest = {"vertex": asked}, {}
+    for id, result in results.items():
+        columns[id] = result["values"]
+        if "parents" in result:
+            columns[f"{id} parent"] = result["parents"]["values"]
+        if "stale" in result:
+            rest[f"{id} is stale"] = result["stale"]
+    known = [vertex not in unknown for vertex in asked]
+    return {name: _kept(column, known) for name, column in columns.items()}, rest
+
+
+def _parallel(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Split:
+    """Any other answer: the lists that were asked with and those that came back, where they are as long."""
+    came = {name: column for name, column in answer.items() if isinstance(column, list)}
+    length = max(map(len, came.values()), default=0)
+    asked = {name: params[name] for name in LISTS if len(params.get(name, ())) == length > 0}
+    # The weights of a path belong to its edges: its first vertex has none.
+    came = {name: [None, *column] if len(column) == length - 1 else column for name, column in came.items()}
+    columns = {**asked, **came} if all(len(column) == length for column in came.values()) else {}
+    return columns, {name: value for name, value in answer.items() if name not in columns}
+
+
+def _kept(column: Sequence[Any], keep: Sequence[bool]) -> list[Any]:
+    return [item for item, wanted in zip(column, keep, strict=True) if wanted]
+
+
+def _transposed(entries: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Maps with similar keys as columns; keys that no map has a value for are left out."""
+    names = list(dict.fromkeys(name for entry in entries for name in entry))
+    columns = {name: [_short(entry.get(name)) for entry in entries] for name in names}
+    return {name: column for name, column in columns.items() if any(item is not None for item in column)}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items() if key != "name") or None
+    return value
+
+
+def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested maps as dotted names and values."""
+    for key, value in answer.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _rows(value, f"{name}.")
+        elif isinstance(value, list):
+            yield name, ", ".join(map(str, value))
+        else:
+            yield name, value
+
+
+def _stamp(result: Mapping[str, Any]) -> str:
+    incarnation, number = result.get("epoch", ("?", "?"))
+    return f"epoch {incarnation}.{number}, offsets {json.dumps(result.get('offsets', {}))}"

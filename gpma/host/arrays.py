@@ -1,0 +1,79 @@
+"""The arrays that the kernels of the packed memory array share, in named groups.
+
+Plain containers: ``array.py`` owns and allocates them, the kernels read and write them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..edges import Keys, Ops, Vertices, Weights
+
+# A scalar inside a kernel: Numba's int64 or uint64, NumPy's or Python's for a type checker.
+Int = Any
+
+# What became of an update; the order of the parts of a ChangeReport.
+INSERTED, OVERWRITTEN, DELETED, ABSENT = 0, 1, 2, 3
+
+
+class Slots(NamedTuple):
+    """The packed array itself.
+
+    ``keys`` uint64[slots] and ``weights`` float32[slots] (float32[0] when unweighted): live entries to the
+    left of each leaf, what lies in gaps means nothing. ``counts`` int32[leaves]: live entries. ``heads``
+    uint64[leaves]: a lower bound of the keys of each leaf and greater than all keys before it; 0 for the
+    first leaf. A key belongs into the last leaf whose head is not above it. ``tops`` uint64[leaves / 8, rounded
+    up]: every eighth head once more, for searches: eight times smaller, they stay in a cache.
+
+    Leaves ``stretch_begin`` to ``stretch_end`` are empty, and their heads mean nothing: while a grown array
+    moves its edges from the old part left of the stretch to the right of it (``migration.py``). Otherwise both
+    are the number of leaves.
+    """
+
+    keys: Keys
+    weights: Weights
+    counts: npt.NDArray[np.int32]
+    heads: Keys
+    tops: Keys
+    stretch_begin: int
+    stretch_end: int
+
+
+class RowIndex(NamedTuple):
+    """``leaf`` uint32[>= n]: the leaf of each row's first key (anything for an empty row); ``degrees`` uint32."""
+
+    leaf: Vertices
+    degrees: Vertices
+
+
+class Updates(NamedTuple):
+    """A batch in order, each key once, and where each update falls; work arrays for n updates.
+
+    ``keys`` uint64, ``inserts`` uint8 (1 insert, 0 delete), ``weights`` float32; ``leaf`` uint32 and
+    ``place`` uint8: the leaf, and how many of its keys are smaller; ``status`` uint8: INSERTED ...;
+    ``old_weights`` float32: the weights before, of edges that were there.
+    """
+
+    keys: Keys
+    inserts: Ops
+    weights: Weights
+    leaf: Vertices
+    place: Ops
+    status: Ops
+    old_weights: Weights
+
+
+class Pending(NamedTuple):
+    """Leaves that a batch left out of bounds, and new edges that wait for their redistribution.
+
+    ``leaf`` uint32, ascending; ``end`` uint32: the new edges of pending leaf p are ``keys[end[p - 1]:end[p]]``
+    (uint64) with their ``weights`` (float32), and begin where those of the leaf before it end.
+    """
+
+    leaf: Vertices
+    end: Vertices
+    keys: Keys
+    weights: Weights

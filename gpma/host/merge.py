@@ -1,0 +1,427 @@
+"""Writing a batch into the array: leaf by leaf, window by window, and the row index after them.
+
+Everything happens in place and without further memory. A leaf or window is written in two sweeps: forwards,
+closing the gaps that deletions leave; backwards, spreading to the final slots and merging the new keys in. An
+old key never moves left of its rank in the second sweep, so that nothing unread is overwritten.
+
+A leaf without room for its new keys only gives up what is deleted; the new keys are put aside (``Pending``)
+until its window is redistributed. So the updates of different leaves are independent of each other, and two
+threads may work on parts of a batch that share no leaf. Redistributions follow when both are done; they are
+independent of each other too.
+
+Inner functions take plain arrays and are inlined: taking an array out of a tuple, or passing it on, counts
+references with an atomic instruction, which costs more than a merge.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from ..edges import EMPTY_KEY, Keys, Ops, Vertices, Weights
+from ..intrinsics import copy, prefetch, shift
+from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
+from .arrays import DELETED, INSERTED, OVERWRITTEN, Int, Pending, RowIndex, Slots, Updates
+from .search import AHEAD, LINE, set_head
+from .windows import Windows
+
+_HALF = np.uint64(32)
+# How many updates ahead a row's degree and index are asked for.
+ROWS_AHEAD = 16
+# Behind every leaf.
+NO_LEAF = np.int64(1 << 40)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Vertices) -> Int:
+    """Bring degrees up to date, and the row index as far as insertions change it, before anything moves.
+
+    Rows that may lose their first key are listed in ``shortened`` (uint32) from lo on; returns where the list
+    ends.
+    """
+    keys, leaves, states = updates.keys, updates.leaf, updates.status
+    row_leaf, degrees = rows.leaf, rows.degrees
+    listed = np.int64(lo)
+    i = np.int64(lo)
+    while i < hi:
+        row = keys[np.uintp(i)] >> _HALF
+        u = np.uintp(row)
+        if i + ROWS_AHEAD < hi:
+            ahead = np.int64(keys[np.uintp(i + ROWS_AHEAD)] >> _HALF)
+            prefetch(degrees, ahead)
+            prefetch(row_leaf, ahead)
+        first = np.int64(row_leaf[u])
+        earliest = first if degrees[u] > 0 else NO_LEAF
+        loses_first = False
+        delta = np.int64(0)
+        while i < hi and keys[np.uintp(i)] >> _HALF == row:
+            # Without branches: what comes next is anybody's guess.
+            state = states[np.uintp(i)]
+            leaf = np.int64(leaves[np.uintp(i)])
+            inserted, deleted = state == INSERTED, state == DELETED
+            delta += np.int64(inserted) - np.int64(deleted)
+            earliest = min(earliest, leaf if inserted else NO_LEAF)
+            loses_first |= deleted & (leaf == first)
+            i += 1
+        degrees[u] = np.uint32(np.int64(degrees[u]) + delta)
+        row_leaf[u] = np.uint32(earliest if earliest < NO_LEAF else first)
+        shortened[np.uintp(listed)] = np.uint32(u)
+        listed += np.int64(loses_first)
+    return listed
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def advance_rows(slots: Slots, rows: RowIndex, shortened: Vertices, begin: Int, end: Int) -> None:
+    """Let the index of the listed rows point at their first keys again, after everything moved."""
+    keys, counts = slots.keys, slots.counts
+    row_leaf, degrees = rows.leaf, rows.degrees
+    for x in range(begin, end):
+        u = np.uintp(shortened[x])
+        if degrees[u] == 0:
+            continue
+        first_key = np.uint64(u) << _HALF
+        leaf = np.int64(row_leaf[u])
+        while True:
+            count = np.int64(counts[np.uintp(leaf)])
+            if count > 0 and keys[np.uintp((leaf << LEAF_SHIFT) + count - 1)] >= first_key:
+                break
+            leaf += 1
+        row_leaf[u] = np.uint32(leaf)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _close_gaps(
+    keys: Keys,
+    weights: Weights,
+    base: Int,
+    count: Int,
+    place: Ops,
+    status: Ops,
+    new_weights: Weights,
+    old_weights: Weights,
+    lo: Int,
+    hi: Int,
+    to: Int,
+) -> Int:
+    """First sweep over one leaf: keys that stay go to slot ``to`` and on (not right of where they are).
+
+    Applies overwrites, keeps the old weights, and lets ``place`` of the new keys count only keys that stay.
+    Returns the slot after the last key.
+    """
+    read = base
+    gone = np.int64(0)
+    for i in range(lo, hi):
+        state = status[np.uintp(i)]
+        slot = base + np.int64(place[np.uintp(i)])
+        if state == INSERTED:
+            place[np.uintp(i)] = np.uint8(slot - base - gone)
+        elif state == OVERWRITTEN:
+            if weights.size:
+                old_weights[np.uintp(i)] = weights[np.uintp(slot)]
+                weights[np.uintp(slot)] = new_weights[np.uintp(i)]
+        elif state == DELETED:
+            if weights.size:
+                old_weights[np.uintp(i)] = weights[np.uintp(slot)]
+            if to != read:
+                shift(keys, weights, to, read, slot - read)
+            to += slot - read
+            read = slot + 1
+            gone += 1
+    end = base + count
+    if to != read:
+        shift(keys, weights, to, read, end - read)
+    return to + end - read
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def merge_leaves(
+    slots: Slots,
+    updates: Updates,
+    lo: Int,
+    hi: Int,
+    pending: Pending,
+    all_wait: bool,
+) -> tuple[Int, Int]:
+    """Apply updates lo..hi to their leaves; what finds no room, or everything new if ``all_wait``, is put aside.
+
+    The pending leaves are listed from position lo on, and so are their new keys and weights; returns where
+    both lists end.
+    """
+    keys, weights, counts = slots.keys, slots.weights, slots.counts
+    new_keys, new_weights, old_weights = updates.keys, updates.weights, updates.old_weights
+    leaves, place, status = updates.leaf, updates.place, updates.status
+    pending_leaf, pending_end = pending.leaf, pending.end
+    waiting_keys, waiting_weights = pending.keys, pending.weights
+    n_pending, waiting = np.int64(lo), np.int64(lo)
+    i: Int = np.int64(lo)
+    while i < hi:
+        begin = i
+        leaf = np.uintp(leaves[np.uintp(i)])
+        delta = np.int64(0)
+        while i < hi and np.uintp(leaves[np.uintp(i)]) == leaf:
+            state = status[np.uintp(i)]
+            delta += np.int64(state == INSERTED) - np.int64(state == DELETED)
+            i += 1
+        if i + AHEAD <= hi:
+            ahead = np.int64(leaves[np.uintp(i + AHEAD - 1)]) << LEAF_SHIFT
+            for line in range(0, LEAF_SLOTS, LINE):
+                prefetch(keys, ahead + line)
+            if weights.size:
+                for line in range(0, LEAF_SLOTS, 2 * LINE):
+                    prefetch(weights, ahead + line)
+        base = np.int64(leaf) << LEAF_SHIFT
+        count = np.int64(counts[leaf])
+        end = _close_gaps(keys, weights, base, count, place, status, new_weights, old_weights, begin, i, base)
+        if all_wait or count + delta > LEAF_SLOTS:
+            for x in range(begin, i):
+                if status[np.uintp(x)] == INSERTED:
+                    waiting_keys[np.uintp(waiting)] = new_keys[np.uintp(x)]
+                    if weights.size:
+                        waiting_weights[np.uintp(waiting)] = new_weights[np.uintp(x)]
+                    waiting += 1
+            counts[leaf] = np.int32(end - base)
+            pending_leaf[np.uintp(n_pending)] = np.uint32(leaf)
+            pending_end[np.uintp(n_pending)] = np.uint32(waiting)
+            n_pending += 1
+            continue
+        counts[leaf] = np.int32(count + delta)
+        if delta < 0 and count + delta < LEAF_LEAST:
+            pending_leaf[np.uintp(n_pending)] = np.uint32(leaf)
+            pending_end[np.uintp(n_pending)] = np.uint32(waiting)
+            n_pending += 1
+        # Second sweep, from the right: each new key takes its place after the keys behind it moved on.
+        left = base + count + delta - end
+        x = i
+        while left > 0:
+            x -= 1
+            if status[np.uintp(x)] == INSERTED:
+                slot = base + np.int64(place[np.uintp(x)])
+                shift(keys, weights, slot + left, slot, end - slot)
+                left -= 1
+                keys[np.uintp(slot + left)] = new_keys[np.uintp(x)]
+                if weights.size:
+                    weights[np.uintp(slot + left)] = new_weights[np.uintp(x)]
+                end = slot
+    return n_pending, waiting
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def merge_part(
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    lo: Int,
+    hi: Int,
+    noted: Int,
+    pending: Pending,
+    all_wait: bool,
+    shortened: Vertices,
+) -> tuple[Int, Int, Int]:
+    """``note_rows`` for updates noted..hi and ``merge_leaves`` for lo..hi; returns where their lists end."""
+    listed = note_rows(updates, noted, hi, rows, shortened)
+    n_pending, waiting = merge_leaves(slots, updates, lo, hi, pending, all_wait)
+    return n_pending, waiting, listed
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def join_pending(
+    pending: Pending,
+    begin: Int,
+    end: Int,
+    waiting: Int,
+    right: Int,
+    right_end: Int,
+    right_waiting: Int,
+) -> Int:
+    """Move the lists of both parts (from ``begin`` and from ``right`` on) to the front; returns how many leaves.
+
+    Their new keys then begin at 0.
+    """
+    origin = np.int64(begin)
+    for x in range(begin, end):
+        pending.leaf[x - origin] = pending.leaf[x]
+        pending.end[x - origin] = np.uint32(np.int64(pending.end[x]) - origin)
+    n, n_waiting = np.int64(end) - origin, np.int64(waiting) - origin
+    copy(pending.keys, 0, pending.keys, origin, n_waiting)
+    if pending.weights.size:
+        copy(pending.weights, 0, pending.weights, origin, n_waiting)
+    for x in range(right, right_end):
+        pending.leaf[n] = pending.leaf[x]
+        pending.end[n] = np.uint32(np.int64(pending.end[x]) - right + n_waiting)
+        n += 1
+    copy(pending.keys, n_waiting, pending.keys, right, right_waiting - right)
+    if pending.weights.size:
+        copy(pending.weights, n_waiting, pending.weights, right, right_waiting - right)
+    return n
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _index_leaf(keys: Keys, base: Int, count: Int, leaf: Int, row_leaf: Vertices, not_row: Int) -> None:
+    """Rows with keys in this leaf begin here, unless an earlier leaf, written later, says otherwise."""
+    previous = np.uint64(not_row)
+    for slot in range(base, base + count):
+        u = keys[np.uintp(slot)] >> _HALF
+        if u != previous:
+            if u != not_row:
+                row_leaf[np.uintp(u)] = np.uint32(leaf)
+            previous = u
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _pack(slots: Slots, begin: Int, end: Int) -> Int:
+    """First sweep over leaves begin..end; returns how many keys there are."""
+    keys, weights, counts = slots.keys, slots.weights, slots.counts
+    to = np.int64(begin << LEAF_SHIFT)
+    for leaf in range(begin, end):
+        base, count = np.int64(leaf << LEAF_SHIFT), np.int64(counts[np.uintp(leaf)])
+        if to != base:
+            shift(keys, weights, to, base, count)
+        to += count
+    return to - (begin << LEAF_SHIFT)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _spread(
+    slots: Slots,
+    start: Int,
+    begin: Int,
+    end: Int,
+    stay: Int,
+    pending: Pending,
+    lo: Int,
+    hi: Int,
+    row_leaf: Vertices,
+    not_row: Int,
+) -> None:
+    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there;
+    they and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
+    new_keys, new_weights = pending.keys, pending.weights
+    edges = stay + hi - lo
+    share, extra = edges // (end - begin), edges % (end - begin)
+    i = np.int64(hi)
+    for leaf in range(end - 1, begin - 1, -1):
+        count = share + (1 if leaf - begin < extra else 0)
+        base = leaf << LEAF_SHIFT
+        if i == lo or (stay >= count and keys[np.uintp(start + stay - count)] > new_keys[np.uintp(i - 1)]):
+            stay -= count
+            if base != start + stay:
+                shift(keys, weights, base, start + stay, count)
+        else:
+            for slot in range(base + count - 1, base - 1, -1):
+                old = np.uintp(start + stay - 1)
+                if i == lo or (stay > 0 and keys[old] > new_keys[np.uintp(i - 1)]):
+                    keys[np.uintp(slot)] = keys[old]
+                    if weights.size:
+                        weights[np.uintp(slot)] = weights[old]
+                    stay -= 1
+                else:
+                    i -= 1
+                    keys[np.uintp(slot)] = new_keys[np.uintp(i)]
+                    if weights.size:
+                        weights[np.uintp(slot)] = new_weights[np.uintp(i)]
+        counts[np.uintp(leaf)] = np.int32(count)
+        if leaf > begin:
+            set_head(heads, tops, leaf, keys[np.uintp(base)] if count > 0 else EMPTY_KEY)
+        _index_leaf(keys, base, count, leaf, row_leaf, not_row)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _redistribute(
+    slots: Slots,
+    row_leaf: Vertices,
+    begin: Int,
+    end: Int,
+    new_begin: Int,
+    new_end: Int,
+    pending: Pending,
+    lo: Int,
+    hi: Int,
+) -> None:
+    """Spread the keys of leaves begin..end, and the waiting ones lo..hi, evenly over leaves new_begin..new_end.
+
+    One end is the same; at the other one leaves are empty before, or afterwards.
+    """
+    set_head(slots.heads, slots.tops, new_begin, slots.heads[np.uintp(begin)])
+    begin = min(begin, new_begin)
+    stay = _pack(slots, begin, end)
+    # The row of the smallest key may begin before the window; then its index must stay as it is. (The row may
+    # be indexed by another thread at this moment, but only in leaves before the window.)
+    smallest: Int = np.uint64(EMPTY_KEY)
+    if stay > 0:
+        smallest = slots.keys[np.uintp(begin << LEAF_SHIFT)]
+    if hi > lo:
+        smallest = min(smallest, pending.keys[lo])
+    row = smallest >> _HALF
+    if smallest == EMPTY_KEY or np.int64(row_leaf[np.uintp(row)]) >= begin:
+        row = np.uint64(EMPTY_KEY)
+    _spread(slots, begin << LEAF_SHIFT, new_begin, new_end, stay, pending, lo, hi, row_leaf, row)
+    for leaf in range(begin, min(new_begin, end)):
+        slots.counts[np.uintp(leaf)] = np.int32(0)
+    for leaf in range(max(new_end, begin), end):
+        slots.counts[np.uintp(leaf)] = np.int32(0)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def redistribute(
+    slots: Slots, row_leaf: Vertices, pending: Pending, windows: Windows, first: Int, last: Int
+) -> None:
+    """Redistribute windows first..last, with the new edges that wait for them."""
+    for window in range(first, last):
+        p_begin, p_end = windows.pending_begin[window], windows.pending_end[window]
+        lo = np.int64(pending.end[p_begin - 1]) if p_begin > 0 else np.int64(0)
+        hi = np.int64(pending.end[p_end - 1]) if p_end > 0 else np.int64(0)
+        begin, end = windows.begin[window], windows.end[window]
+        new_begin, new_end = windows.new_begin[window], windows.new_end[window]
+        _redistribute(slots, row_leaf, begin, end, new_begin, new_end, pending, lo, hi)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def resize(
+    slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, begin: Int, end: Int, new_end: Int
+) -> None:
+    """Spread what is in leaves begin..end, and all that waits, over leaves begin..new_end; the rest are empty."""
+    first = np.int64(begin)
+    _redistribute(slots, row_leaf, first, np.int64(end), first, np.int64(new_end), pending, np.int64(0), n_waiting)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def split_report(
+    updates: Updates,
+    lo: Int,
+    hi: Int,
+    inserted: Keys,
+    inserted_weights: Weights,
+    overwritten: Keys,
+    overwriting_weights: Weights,
+    overwritten_weights: Weights,
+    deleted: Keys,
+    deleted_weights: Weights,
+    absent: Keys,
+) -> None:
+    """Sort updates lo..hi by what became of them; the weight columns are float32[0] when unweighted."""
+    keys, states = updates.keys, updates.status
+    new_weights, old_weights = updates.weights, updates.old_weights
+    n_inserted, n_overwritten, n_deleted, n_absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for i in range(lo, hi):
+        state = states[np.uintp(i)]
+        key = keys[np.uintp(i)]
+        if state == INSERTED:
+            inserted[n_inserted] = key
+            if new_weights.size:
+                inserted_weights[n_inserted] = new_weights[i]
+            n_inserted += 1
+        elif state == OVERWRITTEN:
+            overwritten[n_overwritten] = key
+            if new_weights.size:
+                overwriting_weights[n_overwritten] = new_weights[i]
+                overwritten_weights[n_overwritten] = old_weights[i]
+            n_overwritten += 1
+        elif state == DELETED:
+            deleted[n_deleted] = key
+            if new_weights.size:
+                deleted_weights[n_deleted] = old_weights[i]
+            n_deleted += 1
+        else:
+            absent[n_absent] = key
+            n_absent += 1

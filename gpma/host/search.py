@@ -1,0 +1,207 @@
+"""Finding keys: the leaf through the dense array of heads, then the place within the leaf. Reads only."""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+
+from ..edges import Keys, Offsets, Ops, Vertices, Weights
+from ..intrinsics import copy, prefetch
+from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
+from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Slots, Updates
+from .sorting import Packing, SortScratch, order_part
+
+# Searches that run side by side, so that their cache misses overlap.
+LANES = 32
+# How many updates ahead a leaf is asked for.
+AHEAD = 24
+# Keys of one cache line.
+LINE = 8
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def set_head(heads: Keys, tops: Keys, leaf: Int, head: Int) -> None:
+    """Write the head of a leaf, and the top that is the same."""
+    heads[np.uintp(leaf)] = head
+    if leaf & (TOP_LEAVES - 1) == 0:
+        tops[np.uintp(leaf >> TOP_SHIFT)] = head
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def find_leaf(slots: Slots, key: Int) -> Int:
+    """The leaf into which a key belongs: the last one outside the stretch whose head is not above it."""
+    heads = slots.heads
+    leaf = np.int64(0)
+    span = np.int64(slots.stretch_begin)
+    if slots.stretch_end < heads.size and heads[slots.stretch_end] <= key:
+        leaf = np.int64(slots.stretch_end)
+        span = np.int64(heads.size) - leaf
+    while span > 1:
+        half = span >> 1
+        leaf += half if heads[np.uintp(leaf + half)] <= key else 0
+        span -= half
+    return leaf
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
+    """How many of keys[begin:end] (ascending, at most a leaf) are smaller than the key."""
+    place = np.int64(begin)
+    span = np.int64(end) - place
+    while span > 8:
+        half = span >> 1
+        place += half if keys[np.uintp(place + half - 1)] < key else 0
+        span -= half
+    smaller = np.int64(0)
+    for i in range(span):
+        smaller += keys[np.uintp(place + i)] < key
+    return place + smaller - begin
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices) -> None:
+    """leaf[i] = the leaf of keys[i], for ascending keys lo..hi that belong into leaves first..end.
+
+    LANES keys at a time share one binary search over the tops from the one before them on; what to search is found
+    by doubling, so that clustered batches search little. The heads that share a top are counted.
+    """
+    lanes = np.empty(LANES, np.int64)
+    wanted = np.empty(LANES, np.uint64)
+    previous = np.int64(first) >> TOP_SHIFT
+    tops_end = (np.int64(end) + TOP_LEAVES - 1) >> TOP_SHIFT
+    for begin in range(lo, hi, LANES):
+        width: Int = np.int64(min(LANES, hi - begin))
+        # Lanes without a key of their own repeat the last one, so that all loops are of one length.
+        for lane in range(LANES):
+            wanted[lane] = keys[np.uintp(begin + min(lane, width - 1))]
+            lanes[lane] = previous
+        last = wanted[LANES - 1]
+        step = np.int64(LANES)
+        while previous + step < tops_end and tops[np.uintp(previous + step)] <= last:
+            step <<= 1
+        span = min(previous + step, tops_end) - previous
+        while span > 1:
+            half = span >> 1
+            for lane in range(LANES):
+                at = lanes[lane]
+                hit = tops[np.uintp(at + half)] <= wanted[lane]
+                lanes[lane] = at + (half if hit else 0)
+            span -= half
+        for lane in range(LANES):
+            prefetch(heads, lanes[lane] << TOP_SHIFT)
+        for lane in range(width):
+            at, key = lanes[lane] << TOP_SHIFT, wanted[lane]
+            later = np.int64(0)
+            if at >= first and at + TOP_LEAVES <= end:
+                for other in range(1, TOP_LEAVES):
+                    later += np.int64(heads[np.uintp(at + other)] <= key)
+            else:
+                stop = min(at + TOP_LEAVES, np.int64(end))
+                at = max(at, np.int64(first))
+                for other in range(at + 1, stop):
+                    later += np.int64(heads[np.uintp(other)] <= key)
+            leaf[np.uintp(begin + lane)] = np.uint32(at + later)
+        previous = lanes[LANES - 1]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
+    """Fill ``leaf`` of updates lo..hi."""
+    heads, tops, keys, leaf = slots.heads, slots.tops, updates.keys, updates.leaf
+    split = np.int64(hi)
+    if slots.stretch_end < heads.size:
+        split = lo + np.searchsorted(keys[lo:hi], heads[slots.stretch_end])
+    _locate(heads, tops, 0, slots.stretch_begin, keys, lo, split, leaf)
+    _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, Int, Int]:
+    """Fill ``place`` and ``status`` of updates lo..hi; nothing of the array is written.
+
+    Returns how many are (inserted, overwritten, deleted, absent).
+    """
+    keys, counts = slots.keys, slots.counts
+    update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
+    places, states = updates.place, updates.status
+    totals = np.zeros(4, np.int64)
+    i = np.int64(lo)
+    while i < hi:
+        at = np.int64(leaf[np.uintp(i)])
+        base = at << LEAF_SHIFT
+        count = np.int64(counts[np.uintp(at)])
+        place = np.int64(0)
+        while i < hi and np.int64(leaf[np.uintp(i)]) == at:
+            if i + AHEAD < hi:
+                ahead = np.int64(leaf[np.uintp(i + AHEAD)])
+                prefetch(counts, ahead)
+                for line in range(0, 1 << LEAF_SHIFT, LINE):
+                    prefetch(keys, (ahead << LEAF_SHIFT) + line)
+            key = update_keys[np.uintp(i)]
+            place += find_place(keys, base + place, base + count, key)
+            there = place < count and keys[np.uintp(base + place)] == key
+            if inserts[np.uintp(i)] != 0:
+                status = OVERWRITTEN if there else INSERTED
+            else:
+                status = DELETED if there else ABSENT
+            places[np.uintp(i)] = np.uint8(place)
+            states[np.uintp(i)] = np.uint8(status)
+            totals[np.uintp(status)] += 1
+            i += 1
+    return totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def look_up(
+    slots: Slots,
+    keys: Keys,
+    ops: Ops,
+    weights: Weights,
+    ordered: bool,
+    packing: Packing,
+    scratch: SortScratch,
+    updates: Updates,
+    begin: Int,
+    end: Int,
+) -> tuple[Int, Int, Int, Int, Int, Int]:
+    """Order updates begin..end of a divided batch, and find where they fall.
+
+    Those that are left end at ``end``, or in a right part (begin > 0) begin at ``begin``.
+    Returns (first, end, inserted, overwritten, deleted, absent).
+    """
+    first = order_part(
+        keys,
+        ops,
+        weights,
+        ordered,
+        packing,
+        scratch,
+        begin,
+        end,
+        updates.keys,
+        updates.inserts,
+        updates.weights,
+    )
+    if begin > 0 and first > begin:
+        size = end - first
+        copy(updates.keys, begin, updates.keys, first, size)
+        copy(updates.inserts, begin, updates.inserts, first, size)
+        if updates.weights.size:
+            copy(updates.weights, begin, updates.weights, first, size)
+        first, end = begin, begin + size
+    locate(slots, updates, first, end)
+    inserted, overwritten, deleted, absent = probe(slots, updates, first, end)
+    return first, end, inserted, overwritten, deleted, absent
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def find_slots(slots: Slots, wanted: Keys, found: Offsets) -> None:
+    """found[i] = the slot of wanted[i], or -1; keys in any order."""
+    keys, counts = slots.keys, slots.counts
+    for i in range(wanted.size):
+        key = wanted[i]
+        leaf = find_leaf(slots, key)
+        base = leaf << LEAF_SHIFT
+        end = base + np.int64(counts[leaf])
+        slot = base + find_place(keys, base, end, key)
+        found[i] = slot if slot < end and keys[slot] == key else np.int64(-1)

@@ -1,0 +1,147 @@
+"""What a batch needs beside the array: work arrays, the plan between prepare and commit, columns of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..edges import ChangeReport, EdgeList
+from ..layout import Layout
+from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Pending, Updates
+from .columns import Columns
+from .sorting import SortScratch
+from .windows import Windows
+
+ReportColumns = tuple[npt.NDArray[Any], ...]
+
+# What each column of a report is about, in the order of ``merge.split_report``.
+_PARTS = (INSERTED, INSERTED, OVERWRITTEN, OVERWRITTEN, OVERWRITTEN, DELETED, DELETED, ABSENT)
+_WEIGHTS = (False, True, False, True, True, False, True, False)
+_COLUMNS = tuple(zip(_PARTS, _WEIGHTS, strict=True))
+_NO_KEYS, _NO_WEIGHTS = np.empty(0, np.uint64), np.empty(0, np.float32)
+
+
+class Part(NamedTuple):
+    """Distinct updates ``begin`` to ``end`` of a batch in order; ``totals``: how many are INSERTED, ..., ABSENT.
+
+    Two parts of one batch lie side by side and share no leaf.
+    """
+
+    begin: int
+    end: int
+    totals: tuple[int, ...]
+
+
+def totals_of(parts: Sequence[Part]) -> tuple[int, ...]:
+    """How many updates of all parts are INSERTED, ..., ABSENT."""
+    return tuple(sum(part.totals[state] for part in parts) for state in range(4))
+
+
+class Plan(NamedTuple):
+    """A batch that was looked up, which will leave ``n_edges`` edges in an array of this ``layout``.
+
+    ``at_once``: everything is spread over the layout at once; else a larger layout is filled by and by.
+    ``columns``: the report, to be filled; ``other``: the columns to which the array moves, if it must.
+    """
+
+    parts: list[Part]
+    n_edges: int
+    layout: Layout
+    at_once: bool
+    columns: ReportColumns
+    other: Columns | None
+
+
+class Work(NamedTuple):
+    """Work arrays for batches of up to so many updates. Pending keys lie in the scratch of the sort."""
+
+    sort: SortScratch
+    updates: Updates
+    pending: Pending
+    windows: Windows
+
+    @property
+    def room(self) -> int:
+        return self.updates.keys.size
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for group in self for array in group) - self.pending.keys.nbytes
+
+
+def new_work(n: int, *, weighted: bool) -> Work:
+    """For n updates, about a hundred bytes for each.
+
+    Raises:
+        MemoryError: there is not enough.
+    """
+    n_weights = n if weighted else 0
+    sort = SortScratch(
+        np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.uint32), np.empty(n, np.uint32)
+    )
+    return Work(
+        sort,
+        Updates(
+            keys=np.empty(n, np.uint64),
+            inserts=np.empty(n, np.uint8),
+            weights=np.empty(n_weights, np.float32),
+            leaf=np.empty(n, np.uint32),
+            place=np.empty(n, np.uint8),
+            status=np.empty(n, np.uint8),
+            old_weights=np.empty(n_weights, np.float32),
+        ),
+        Pending(np.empty(n, np.uint32), np.empty(n, np.uint32), sort.words, np.empty(n_weights, np.float32)),
+        Windows(*(np.empty(n, np.int64) for _ in Windows._fields)),
+    )
+
+
+def column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """The array as kernels take it: C-contiguous, aligned and writable, so that each compiles only once."""
+    if array.dtype == dtype and array.flags.carray:
+        return array
+    return np.require(array, dtype, ["C", "A", "W"])
+
+
+def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:
+    """The columns that ``merge.split_report`` fills, in its order.
+
+    Raises:
+        MemoryError: there is not enough.
+    """
+    columns: list[npt.NDArray[Any]] = []
+    for part, weights in _COLUMNS:
+        size = totals[part] if weighted or not weights else 0
+        if size:
+            columns.append(np.empty(size, np.float32 if weights else np.uint64))
+        else:
+            columns.append(_NO_WEIGHTS if weights else _NO_KEYS)
+    return tuple(columns)
+
+
+def columns_after(columns: ReportColumns, totals: tuple[int, ...]) -> ReportColumns:
+    """The columns from where the second part of a batch writes; ``totals`` are those of the first."""
+    return tuple(column[totals[part] :] for part, column in zip(_PARTS, columns, strict=True))
+
+
+def report(columns: ReportColumns, slots_moved: int, *, weighted: bool) -> ChangeReport:
+    (
+        inserted,
+        inserted_weights,
+        overwritten,
+        new_weights,
+        old_weights,
+        deleted,
+        deleted_weights,
+        absent,
+    ) = columns
+    return ChangeReport(
+        inserted=EdgeList(inserted, inserted_weights if weighted else None),
+        overwritten=EdgeList(overwritten, new_weights if weighted else None),
+        overwritten_old=old_weights if weighted else None,
+        deleted=EdgeList(deleted, deleted_weights if weighted else None),
+        absent=absent,
+        slots_moved=slots_moved,
+    )

@@ -1,0 +1,515 @@
+"""The arrays of the vertex index: a hash table (``hash_table.py``), and the ids themselves in dense order, which
+are also the reverse map.
+
+``IntTable`` and ``StringTable`` are one generation of these arrays, as readers hold them. ``GrowingTable`` is
+the writer's: it replaces arrays by others, each time as a new generation, and without a pause. The table moves
+slot by slot (``hash_table.py``); of what holds the ids, once it is five eighths full, a copy with more room is
+filled beside it as ids come in, and takes over when it has caught up. The copy of an arena leaves behind what
+no vertex has as its id any more. An array that was replaced is never written again, but for an old table while
+it is being moved.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..edges import Vertices, frozen
+from .hash_table import (
+    COVERED,
+    EVERYTHING,
+    GENERATION,
+    HEADER_WORDS,
+    MOVED,
+    NO_SLOTS,
+    START,
+    capacity,
+    first_empty,
+    move,
+    size_after,
+    slots_for,
+)
+from .hashing import Bytes, Words
+from .id_kernels import (
+    ARENA_LIVE,
+    ARENA_USED,
+    COUNTS,
+    FILLED,
+    FREE,
+    IDS,
+    LENGTH,
+    LENGTH_BITS,
+    VERTICES,
+    Counts,
+    copy_strings,
+    insert_ints,
+    insert_strings,
+    lookup_ints,
+    lookup_strings,
+    remove_ints,
+    remove_strings,
+)
+from .ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn
+
+Allocate = Callable[[str, int, Any], npt.NDArray[Any]]
+"""(name, size, dtype) -> a new array of that size, all zero."""
+
+ARENA_BYTES_MIN = 1 << 14
+
+# A copy begins when this share of an array is in use, and goes on by so many items for each that comes: it is
+# done before the rest is used up.
+_COPY_NUMERATOR, _COPY_DENOMINATOR = 5, 8
+_COPIED_PER_ITEM = 4
+_COPIED_MIN = 1024
+
+
+class _Copy(Protocol):
+    """A copy of what holds the ids, in the making."""
+
+    done: int
+    """Below which vertex it is complete."""
+
+    def advance(self, n_vertices: int, ids: int, ids_bytes: int) -> None:
+        """Copy at least so many more ids, and of strings so many bytes; or all that are left."""
+        ...
+
+    def again(self, dense: Vertices) -> None:
+        """These vertices have other ids now."""
+        ...
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays that take over."""
+        ...
+
+    def count(self, counts: Counts) -> None:
+        """Count what is in them, as they take over."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IntTable:
+    """int64 ids: ``header`` uint64[HEADER_WORDS], ``table`` uint64[slots], ``old`` the table that is being moved,
+    or ``NO_SLOTS``; ``external`` int64[room] in dense order."""
+
+    kind: ClassVar[str] = "int"
+    header: Words
+    table: Words
+    old: Words
+    external: IntColumn
+
+    @classmethod
+    def create(cls, allocate: Allocate, n_vertices: int, generation: int) -> IntTable:
+        """An empty table with room for at least ``n_vertices``."""
+        header, table = _empty(allocate, n_vertices, generation)
+        external = allocate("external", _room(max(n_vertices, capacity(table.size))), np.dtype(np.int64))
+        return cls(header, table, NO_SLOTS, external)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of ids."""
+        return {"external": self.external}
+
+    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
+        column = _int_column(ids)
+        out = np.empty(column.size, np.uint32)
+        header, table, old, external = map(frozen, (self.header, self.table, self.old, self.external))
+        lookup_ints(header, table, old, external, n_vertices, column, out)
+        return out
+
+    def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
+        """The visit at which room ran out; ``out.size`` when all are in."""
+        header, table, old, limit = self.header, self.table, _writable(self.old), capacity(self.table.size)
+        column = _int_column(ids)
+        return int(insert_ints(header, table, old, self.external, free, counts, limit, column, half, begin, out))
+
+    def remove(self, dense: Vertices, counts: Counts) -> None:
+        """Take the ids of these vertices out of the table."""
+        remove_ints(self.header, self.table, _writable(self.old), self.external, counts, frozen(dense))
+
+    def forget(self, dense: Vertices, counts: Counts) -> None:
+        """These vertices have no id any more."""
+
+    def ids(self, dense: Vertices) -> IdColumn:
+        return self.external[dense]
+
+    def state(self, n_vertices: int, counts: Counts) -> dict[str, npt.NDArray[Any]]:
+        """What the first vertices' ids are read from, not copied."""
+        return {"ids": self.external[:n_vertices]}
+
+    def is_filling(self, counts: Counts) -> bool:
+        """It is time to begin a copy."""
+        return _is_filling(int(counts[VERTICES]), self.external.size)
+
+    def is_full(self, counts: Counts) -> bool:
+        """There may be no room for one more id."""
+        return int(counts[VERTICES]) >= self.external.size
+
+    def begin_copy(self, allocate: Allocate, counts: Counts) -> _Copy:
+        """A copy with more room, nothing in it yet."""
+        return _IntCopy(self, allocate("external", _room(self.external.size), np.dtype(np.int64)))
+
+
+@dataclass(slots=True)
+class _IntCopy:
+    table: IntTable
+    external: IntColumn
+    done: int = 0
+
+    def advance(self, n_vertices: int, ids: int, ids_bytes: int) -> None:
+        stop = min(self.done + ids, n_vertices)
+        self.external[self.done : stop] = self.table.external[self.done : stop]
+        self.done = stop
+
+    def again(self, dense: Vertices) -> None:
+        self.external[dense] = self.table.external[dense]
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        return {"external": self.external}
+
+    def count(self, counts: Counts) -> None: ...
+
+    @property
+    def nbytes(self) -> int:
+        return self.external.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class StringTable:
+    """String ids: ``places`` uint64[room] says where in ``arena`` uint8[] each vertex's lies and how long it is
+    (``id_kernels.LENGTH_BITS``); the other arrays are those of ``IntTable``."""
+
+    kind: ClassVar[str] = "string"
+    header: Words
+    table: Words
+    old: Words
+    places: Words
+    arena: Bytes
+
+    @classmethod
+    def create(cls, allocate: Allocate, n_vertices: int, generation: int, arena_bytes: int = 0) -> StringTable:
+        """An empty table with room for at least ``n_vertices`` of ``arena_bytes`` together."""
+        header, table = _empty(allocate, n_vertices, generation)
+        places = allocate("places", _room(max(n_vertices, capacity(table.size))), np.dtype(np.uint64))
+        arena = allocate("arena", max(_room(arena_bytes), ARENA_BYTES_MIN), np.dtype(np.uint8))
+        return cls(header, table, NO_SLOTS, places, arena)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of ids."""
+        return {"places": self.places, "arena": self.arena}
+
+    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
+        data, bounds = _string_column(ids)
+        out = np.empty(bounds.size - 1, np.uint32)
+        header, table, old = map(frozen, (self.header, self.table, self.old))
+        places, arena = frozen(self.places), frozen(self.arena)
+        lookup_strings(header, table, old, places, arena, n_vertices, data, bounds, out)
+        return out
+
+    def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
+        """The visit at which room ran out; ``out.size`` when all are in."""
+        data, bounds = _string_column(ids)
+        header, table, old, limit = self.header, self.table, _writable(self.old), capacity(self.table.size)
+        places, arena = self.places, self.arena
+        return int(
+            insert_strings(header, table, old, places, arena, free, counts, limit, data, bounds, half, begin, out)
+        )
+
+    def remove(self, dense: Vertices, counts: Counts) -> None:
+        """Take the ids of these vertices out of the table."""
+        header, table, old = self.header, self.table, _writable(self.old)
+        remove_strings(header, table, old, self.places, self.arena, counts, frozen(dense))
+
+    def forget(self, dense: Vertices, counts: Counts) -> None:
+        """These vertices have no id any more."""
+        counts[ARENA_LIVE] -= int((self.places[dense] & LENGTH).sum())
+        self.places[dense] = 0
+
+    def ids(self, dense: Vertices) -> IdColumn:
+        places = self.places[dense]
+        lengths = (places & LENGTH).astype(np.int64)
+        return StringColumn.gathered(self.arena, (places >> LENGTH_BITS).astype(np.int64), lengths)
+
+    def state(self, n_vertices: int, counts: Counts) -> dict[str, npt.NDArray[Any]]:
+        """What the first vertices' ids are read from, not copied."""
+        return {"places": self.places[:n_vertices], "arena": self.arena[: int(counts[ARENA_USED])]}
+
+    def is_filling(self, counts: Counts) -> bool:
+        """It is time to begin a copy."""
+        return _is_filling(int(counts[VERTICES]), self.places.size) or _is_filling(
+            int(counts[ARENA_USED]), self.arena.size
+        )
+
+    def is_full(self, counts: Counts) -> bool:
+        """There may be no room for one more id."""
+        if int(counts[VERTICES]) >= self.places.size:
+            return True
+        return int(counts[ARENA_USED]) + MAX_STRING_ID_BYTES > self.arena.size
+
+    def begin_copy(self, allocate: Allocate, counts: Counts) -> _Copy:
+        """A copy with more room, nothing in it yet. What may come until it takes over fits, too."""
+        live, rest = int(counts[ARENA_LIVE]), self.arena.size - int(counts[ARENA_USED])
+        ids = max(self.places.size, _room_beyond(int(counts[VERTICES])))
+        ids_bytes = max(live + rest + MAX_STRING_ID_BYTES, _room_beyond(live), ARENA_BYTES_MIN)
+        places = allocate("places", ids, np.dtype(np.uint64))
+        return _StringCopy(self, places, allocate("arena", ids_bytes, np.dtype(np.uint8)))
+
+
+@dataclass(slots=True)
+class _StringCopy:
+    table: StringTable
+    places: Words
+    arena: Bytes
+    done: int = 0
+    used: int = 0
+
+    def advance(self, n_vertices: int, ids: int, ids_bytes: int) -> None:
+        goal = self.used + ids_bytes
+        while self.done < n_vertices and (ids > 0 or self.used < goal):
+            stop = min(self.done + max(ids, _COPIED_MIN), n_vertices)
+            self._copy(np.arange(self.done, stop, dtype=np.uint32))
+            self.done, ids = stop, 0
+
+    def again(self, dense: Vertices) -> None:
+        self._copy(dense)
+
+    def columns(self) -> dict[str, npt.NDArray[Any]]:
+        return {"places": self.places, "arena": self.arena}
+
+    def count(self, counts: Counts) -> None:
+        counts[ARENA_USED] = self.used
+
+    @property
+    def nbytes(self) -> int:
+        return self.places.nbytes + self.arena.nbytes
+
+    def _copy(self, dense: Vertices) -> None:
+        places, arena = frozen(self.table.places), frozen(self.table.arena)
+        self.used = int(copy_strings(places, arena, self.places, self.arena, self.used, dense))
+
+
+def strings_at(places: Words, arena: Bytes) -> StringColumn:
+    """The strings at these places of an arena, as one column.
+
+    Raises:
+        ValueError: a place is not within the arena.
+    """
+    lengths = (places & LENGTH).astype(np.int64)
+    if places.size and int(((places >> LENGTH_BITS) + (places & LENGTH)).max()) > arena.size:
+        raise ValueError("the places of the vertex index's state do not fit its arena")
+    offsets = np.zeros(places.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    data = np.empty(int(offsets[-1]), np.uint8)
+    copied = np.empty(places.size, np.uint64)
+    copy_strings(frozen(places), frozen(arena), copied, data, 0, np.arange(places.size, dtype=np.uint32))
+    return StringColumn(data, offsets)
+
+
+IdTable = IntTable | StringTable
+
+
+def arrays_of(table: IdTable) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a table by name, for ``table_of``; ``old`` is left out where nothing is being moved."""
+    arrays = {"header": table.header, "table": table.table, **table.columns()}
+    return arrays if table.old is NO_SLOTS else {**arrays, "old": table.old}
+
+
+def table_of(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> IdTable:
+    """The table over arrays that ``arrays_of`` gave, as another process sees them."""
+    header, table, old = arrays["header"], arrays["table"], arrays.get("old", NO_SLOTS)
+    if kind == "int":
+        return IntTable(header, table, old, arrays["external"])
+    return StringTable(header, table, old, arrays["places"], arrays["arena"])
+
+
+class GrowingTable:
+    """The writer's table. ``table`` is its present generation, which other threads may take at any time."""
+
+    def __init__(self, table: IdTable, allocate: Allocate) -> None:
+        """``table`` is empty."""
+        self.table = table
+        self.counts: Counts = np.zeros(COUNTS, np.int64)
+        self._free = np.empty(0, np.uint32)
+        self._allocate = allocate
+        self._copy: _Copy | None = None
+        self._replaced: list[object] = []
+
+    @property
+    def n_vertices(self) -> int:
+        """Dense ids are below it."""
+        return int(self.counts[VERTICES])
+
+    @property
+    def free(self) -> Vertices:
+        """Vertices without an id, in the order in which they are given out from the last one on."""
+        return self._free[: int(self.counts[FREE])]
+
+    def load(self, ids: IdColumn, dense: Vertices, n_vertices: int) -> None:
+        """Give these ids (each once) these vertices, ascending, of so many; there is room for them all.
+
+        Raises:
+            ValueError: an id comes twice.
+        """
+        self.counts[VERTICES] = n_vertices
+        self.give_back(dense[::-1])
+        out = np.empty(dense.size, np.uint32)
+        self.table.insert(ids, 0, 0, self._free, self.counts, out)
+        if int(self.counts[IDS]) != dense.size:
+            raise ValueError(f"the state of the vertex index names {dense.size - int(self.counts[IDS])} ids twice")
+        self._free = np.empty(0, np.uint32)
+
+    def insert(self, ids: IdColumn, half: int, out: Vertices) -> Vertices:
+        """Give every id its dense vertex (``half``: see ``VertexIndex.insert_edges``); those that were free."""
+        visit, counts = 0, self.counts
+        n_free = int(counts[FREE])
+        while True:
+            # Counted at each step: should there be no memory to grow, the table and the counts still agree.
+            before = int(counts[FREE])
+            visit = self.table.insert(ids, half, visit, self._free, counts, out)
+            if self._copy is not None and counts[FREE] < before:
+                given = self._free[int(counts[FREE]) : before]
+                self._copy.again(given[given < self._copy.done])
+            if visit == out.size:
+                break
+            self._make_room()
+        self._grow_on(ids)
+        if self._replaced:  # now that no frame holds them any more
+            let_go(self._replaced)
+            self._replaced = []
+        return self._free[int(counts[FREE]) : n_free].copy()
+
+    def remove(self, dense: Vertices) -> None:
+        """Take the ids of these vertices out of the table."""
+        before = int(self.counts[IDS])
+        self.table.remove(dense, self.counts)
+        if int(self.counts[IDS]) != before - dense.size:
+            raise ValueError(f"of {dense.size} vertices {before - int(self.counts[IDS])} had an id")
+
+    def give_back(self, dense: Vertices) -> None:
+        """These vertices, which have no id in the table, may be given to others."""
+        self.table.forget(dense, self.counts)
+        if self._copy is not None:
+            self._copy.again(dense[dense < self._copy.done])
+        n = int(self.counts[FREE])
+        if n + dense.size > self._free.size:
+            larger = np.empty(max(2 * self._free.size, n + dense.size), np.uint32)
+            larger[:n] = self._free[:n]
+            self._free = larger
+        self._free[n : n + dense.size] = dense
+        self.counts[FREE] = n + dense.size
+
+    def memory_bytes(self) -> int:
+        """Bytes of the arrays, of the copy being made too. Any thread may call this."""
+        held = sum(array.nbytes for array in arrays_of(self.table).values()) + self._free.nbytes
+        copy = self._copy  # taken once: the writer may be through with it at any time
+        return held if copy is None else held + copy.nbytes
+
+    def _make_room(self) -> None:
+        """Let at least one more id in: begin to move to another table, or finish a copy at once."""
+        table = self.table
+        if self.counts[FILLED] >= capacity(table.table.size):
+            self._move()
+        if table.is_full(self.counts):
+            self._copy_on(self.n_vertices, table.arena.size if isinstance(table, StringTable) else 0)
+
+    def _move(self) -> None:
+        # The move before is done: it takes an eighth of the ids that the table has had room for since.
+        old = self.table.table
+        n_ids = int(self.counts[IDS])
+        size = size_after(old.size, n_ids)
+        self._renew({"table": self._allocate("table", size, np.dtype(np.uint64)), "old": old}, first_empty(old))
+        self.counts[FILLED] = n_ids
+        if 2 * n_ids > capacity(size):
+            # The largest table of all: what comes while it moves may have no room in the old one.
+            move(self.table.header, self.table.table, old, old.size)
+
+    def _grow_on(self, ids: IdColumn) -> None:
+        """After a batch: copy a little further what is filling up, and let go of a table that has been moved."""
+        table = self.table
+        if table.old is not NO_SLOTS and int(table.header[MOVED]) == table.old.size:
+            self._renew({"old": NO_SLOTS})
+        if self._copy is not None or table.is_filling(self.counts):
+            ids_bytes = int(ids.offsets[-1] - ids.offsets[0]) if isinstance(ids, StringColumn) else 0
+            self._copy_on(max(len(ids) * _COPIED_PER_ITEM, _COPIED_MIN), ids_bytes * _COPIED_PER_ITEM)
+
+    def _copy_on(self, ids: int, ids_bytes: int) -> None:
+        """Copy so much more of the ids into arrays with more room, which take over when they have all."""
+        if self._copy is None:
+            self._copy = self.table.begin_copy(self._allocate, self.counts)
+        copy = self._copy
+        copy.advance(self.n_vertices, ids, ids_bytes)
+        if copy.done == self.n_vertices:
+            self._renew(copy.columns())
+            copy.count(self.counts)
+            self._copy = None
+
+    def _renew(self, arrays: Mapping[str, npt.NDArray[Any]], start: int | None = None) -> None:
+        """Go on with these arrays as another generation; whoever holds the one before sees nothing newer in it."""
+        table = self.table
+        header = self._allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+        header[:] = table.header
+        header[GENERATION] += np.uint64(1)
+        if start is not None:
+            header[START], header[MOVED] = start, 0
+        table.header[COVERED] = self.n_vertices
+        changed: dict[str, Any] = {"header": header, **arrays}
+        self.table = replace(table, **changed)
+        self._replaced.append(table)
+
+
+def let_go(objects: list[object]) -> None:
+    """Empty this list on a thread of its own: where it holds the last reference, to unmap takes milliseconds."""
+    try:
+        threading.Thread(target=objects.clear, name="let-go").start()
+    except RuntimeError:  # no more threads, or the process ends
+        objects.clear()
+
+
+def _empty(allocate: Allocate, n_vertices: int, generation: int) -> tuple[Words, Words]:
+    """The header and the table for at least so many ids."""
+    header = allocate("header", HEADER_WORDS, np.dtype(np.uint64))
+    header[:2] = np.frombuffer(os.urandom(16), np.uint64)
+    header[GENERATION], header[COVERED] = generation, EVERYTHING
+    return header, allocate("table", slots_for(n_vertices), np.dtype(np.uint64))
+
+
+def _room(items: int) -> int:
+    """The size of an array that is to hold so many items without having to grow soon."""
+    return items * 3 // 2
+
+
+def _room_beyond(items: int) -> int:
+    """The same for an array that is copied when so many items are in it: another half of what that one had."""
+    return _room(items * _COPY_DENOMINATOR // _COPY_NUMERATOR)
+
+
+def _is_filling(used: int, size: int) -> bool:
+    return used * _COPY_DENOMINATOR >= size * _COPY_NUMERATOR
+
+
+def _writable(old: Words) -> Words:
+    """The old table, in the one form for which inserting is compiled."""
+    return _NO_SLOTS_WRITABLE if old is NO_SLOTS else old
+
+
+_NO_SLOTS_WRITABLE = np.zeros(2, np.uint64)
+"""Never written: where nothing is moved, every id is in the table."""
+
+
+def _int_column(ids: IdColumn) -> IntColumn:
+    if isinstance(ids, StringColumn):
+        raise TypeError("this graph's ids are integers, not strings")
+    return frozen(np.asarray(ids, np.int64))
+
+
+def _string_column(ids: IdColumn) -> tuple[Bytes, IntColumn]:
+    if not isinstance(ids, StringColumn):
+        raise TypeError("this graph's ids are strings, not integers")
+    return frozen(ids.data), frozen(ids.offsets)

@@ -1,0 +1,290 @@
+"""Which dense vertex an external id is, and which external id a vertex has.
+
+Dense ids are given in order of first appearance, so the same updates number the vertices alike however they were
+cut into batches, as long as none is given a second time. ``VertexIndex`` has one writer; ``VertexIndexReader``
+looks ids up from other threads or, through shared memory, from other processes, while the writer goes on
+(``id_kernels`` says why that is safe).
+
+A vertex goes to another id in three steps. ``remove`` makes its id unknown, though ``external`` still tells it.
+Then the caller waits until nobody refers to the vertex who looked it up before. ``free`` lets the next new id
+have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..edges import MAX_VERTICES, NO_VERTEX, Vertices
+from .hash_table import GENERATION, MOVED_PER_ID, SLOTS_MAX, SLOTS_MIN, capacity
+from .id_table import Allocate, GrowingTable, IdTable, IntTable, StringTable, arrays_of, strings_at, table_of
+from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
+
+Kind = Literal["int", "string"]
+
+
+def in_memory(name: str, size: int, dtype: Any) -> npt.NDArray[Any]:
+    """An array in this process's own memory: the default of ``VertexIndex.create``."""
+    return np.zeros(size, dtype)
+
+
+class VertexIndexReader:
+    """Look-ups in the arrays of a ``VertexIndex``, which may belong to another process.
+
+    Ids that the writer added after it moved on to other arrays are unknown here, never wrong; those that it
+    removed may still be known.
+    """
+
+    def __init__(self, kind: Kind, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """``arrays``: those of ``VertexIndex.arrays()``, mapped by whatever means."""
+        self._table = table_of(kind, arrays)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the arrays."""
+        return int(self._table.header[GENERATION])
+
+    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
+        """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
+
+        Raises:
+            TypeError: the ids are not of the graph's kind.
+        """
+        return self._table.lookup(ids, n_vertices)
+
+    def external(self, dense: Vertices) -> IdColumn:
+        """The external id of each vertex. All must be vertices of an epoch that these arrays cover."""
+        return self._table.ids(dense)
+
+
+class VertexIndex:
+    """The writer's side. Make one with ``create``; one thread inserts."""
+
+    def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
+        self._growing = GrowingTable(table, allocate)
+        self._allocate = allocate
+        self._given: list[Vertices] = []
+        self._vertices_max = min(vertices_max, capacity(SLOTS_MAX))
+
+    @classmethod
+    def create(cls, kind: Kind, allocate: Allocate = in_memory, vertices_max: int = MAX_VERTICES) -> VertexIndex:
+        """An empty index.
+
+        ``allocate(name, size, dtype)`` makes every array, all zero, so that they can lie in shared memory; what
+        was allocated before stays readable for those who hold it. There is room for 15/16 of 2^32 vertices.
+        """
+        if not 0 < vertices_max <= MAX_VERTICES:
+            raise ValueError(f"vertices_max must be 1 to {MAX_VERTICES}, not {vertices_max}")
+        table: IdTable
+        if kind == "int":
+            table = IntTable.create(allocate, 0, generation=1)
+        else:
+            table = StringTable.create(allocate, 0, generation=1)
+        return cls(table, allocate, vertices_max)
+
+    @property
+    def _table(self) -> IdTable:
+        return self._growing.table
+
+    @property
+    def kind(self) -> str:
+        """``"int"`` or ``"string"``."""
+        return self._table.kind
+
+    @property
+    def n_vertices(self) -> int:
+        """Dense ids are below it; some may be free."""
+        return self._growing.n_vertices
+
+    @property
+    def free_vertices(self) -> Vertices:
+        """The dense ids that wait for an id, in place."""
+        return self._growing.free
+
+    @property
+    def room(self) -> int:
+        """How many new ids are still allowed."""
+        return self._vertices_max - self.n_vertices + self.free_vertices.size
+
+    @property
+    def generation(self) -> int:
+        """Rises whenever the arrays are replaced by larger ones."""
+        return int(self._table.header[GENERATION])
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays of one generation, for a reader; ``header[2]`` is the generation."""
+        return arrays_of(self._table)
+
+    def memory_bytes(self) -> int:
+        """Bytes of the present arrays, room to grow included."""
+        return self._growing.memory_bytes()
+
+    def insert(self, ids: IdColumn) -> Vertices:
+        """The dense vertex of each id (uint32[n]); new ones get free vertices, then are numbered in order.
+
+        Raises:
+            OverflowError: there would be more vertices than allowed; nothing was changed.
+            TypeError: the ids are not of the graph's kind.
+            ValueError: a string is longer than 256 bytes.
+        """
+        return self._insert(ids, half=0)
+
+    def insert_edges(self, src: IdColumn, dst: IdColumn) -> tuple[Vertices, Vertices]:
+        """The dense ends of edges; new ones are numbered in the order src[0], dst[0], src[1], dst[1], ...
+
+        Raises:
+            OverflowError, TypeError, ValueError: as ``insert``.
+        """
+        n = len(src)
+        if len(dst) != n:
+            raise ValueError(f"src and dst must have one length, not {n} and {len(dst)}")
+        dense = self._insert(concatenate_ids([src, dst]), half=n)
+        return dense[:n], dense[n:]
+
+    def remove(self, dense: Vertices) -> None:
+        """Make the ids of these vertices (each once) unknown; ``external`` still tells them.
+
+        Raises:
+            ValueError: one of them has none any more.
+        """
+        self._growing.remove(dense)
+
+    def free(self, dense: Vertices) -> None:
+        """New ids may have these vertices, whose own were removed: nothing may be read from them until then."""
+        self._growing.give_back(dense)
+
+    def take_reused(self) -> Vertices:
+        """The vertices that were free and got an id since the last call."""
+        given, self._given = self._given, []
+        return np.concatenate(given) if given else np.empty(0, np.uint32)
+
+    def lookup(self, ids: IdColumn, n_vertices: int | None = None) -> Vertices:
+        """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
+
+        Raises:
+            TypeError: the ids are not of the graph's kind.
+        """
+        return self._table.lookup(ids, self.n_vertices if n_vertices is None else n_vertices)
+
+    def external(self, dense: Vertices) -> IdColumn:
+        """The external id of each vertex.
+
+        Raises:
+            IndexError: one is not a vertex.
+        """
+        if dense.size and int(dense.max()) >= self.n_vertices:
+            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
+        return self._table.ids(dense)
+
+    def smallest(self, dense: Vertices) -> int:
+        """Of these vertices (at least one) the one with the smallest external id."""
+        ids = self.external(dense)
+        return int(dense[ids.argmin()])
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        """These vertices in ascending order of their external ids: integers by value, strings by bytes."""
+        ids = self.external(dense)
+        return dense[ids.argsort()]
+
+    def state(self, n_vertices: int | None = None) -> dict[str, npt.NDArray[Any]]:
+        """The external ids of the first vertices, in dense order: what ``restore`` takes (not copied).
+
+        Those of vertices that are neither removed nor freed from now on never change, so the arrays may be read
+        while the index grows; what is read of the others means nothing. Any thread may call this.
+        """
+        n = self.n_vertices if n_vertices is None else n_vertices
+        if n > self.n_vertices:
+            raise IndexError(f"there are {self.n_vertices} vertices, not {n}")
+        while True:
+            table = self._table
+            state = table.state(n, self._growing.counts)
+            if table is self._table:  # else the counts, which follow the arrays, may be those of others
+                return state
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None = None) -> None:
+        """Hold exactly these ids, numbered as they were; the vertices ``without`` (each once) are free instead.
+
+        Raises:
+            ValueError: the state is of the other kind, or damaged.
+            OverflowError: it has more vertices than allowed.
+        """
+        ids, dense, n = self._saved(state, without)
+        if n > self._vertices_max:
+            raise OverflowError(f"the state has {n} vertices; at most {self._vertices_max} are allowed")
+        growing = GrowingTable(self._empty_table(n, ids), self._allocate)
+        growing.load(ids, dense, n)
+        if without is not None:
+            growing.give_back(np.sort(without)[::-1])
+        self._growing, self._given = growing, []
+
+    def _saved(
+        self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None
+    ) -> tuple[IdColumn, Vertices, int]:
+        """Of a state, an earlier version's perhaps: the ids, their vertices, and how many vertices there are."""
+        forms = [{"ids"}] if self.kind == "int" else [{"places", "arena"}, {"data", "offsets"}]
+        if set(state) not in forms:
+            expected = " or ".join(str(sorted(form)) for form in forms)
+            raise ValueError(f"the state of an index of {self.kind} ids holds {expected}, not {sorted(state)}")
+        if self.kind == "int":
+            numbers = np.asarray(state["ids"], np.int64)
+            dense = _all_but(without, numbers.size)
+            return (numbers if without is None else numbers[dense]), dense, numbers.size
+        if "places" in state:
+            places = np.asarray(state["places"], np.uint64)
+            dense = _all_but(without, places.size)
+            return strings_at(places[dense], np.asarray(state["arena"], np.uint8)), dense, places.size
+        column = StringColumn(np.asarray(state["data"], np.uint8), np.asarray(state["offsets"], np.int64))
+        offsets = column.offsets
+        if offsets.size == 0 or offsets[0] != 0 or offsets[-1] != column.data.size or (np.diff(offsets) < 0).any():
+            raise ValueError("the offsets of the vertex index's state do not fit its data")
+        dense = _all_but(without, len(column))
+        return (column if without is None else column[dense]), dense, len(column)
+
+    def _empty_table(self, n_vertices: int, ids: IdColumn) -> IdTable:
+        generation = self.generation + 1
+        if isinstance(ids, StringColumn):
+            return StringTable.create(self._allocate, n_vertices, generation, arena_bytes=ids.data.size)
+        return IntTable.create(self._allocate, n_vertices, generation)
+
+    def _insert(self, ids: IdColumn, half: int) -> Vertices:
+        if isinstance(ids, StringColumn) and len(ids) and ids.lengths.max() > MAX_STRING_ID_BYTES:
+            raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
+        self._check_room(ids)
+        out = np.empty(len(ids), np.uint32)
+        given = self._growing.insert(ids, half, out)
+        if given.size:
+            self._given.append(given)
+        return out
+
+    def _check_room(self, ids: IdColumn) -> None:
+        """Refuse a batch that would pass the limit; counting exactly only where it could."""
+        if len(ids) <= self.room:
+            return
+        new = ids[self._table.lookup(ids, self.n_vertices) == NO_VERTEX]
+        n_new = len(set(new.to_list())) if isinstance(new, StringColumn) else np.unique(new).size
+        if n_new > self.room:
+            taken = self._vertices_max - self.room
+            raise OverflowError(f"{n_new} new vertices beside {taken} would pass the {self._vertices_max} allowed")
+
+
+def _all_but(without: Vertices | None, n_vertices: int) -> Vertices:
+    kept = np.ones(n_vertices, bool)
+    if without is not None:
+        kept[without] = False
+    return np.flatnonzero(kept).astype(np.uint32)
+
+
+def warm_up(kind: Kind) -> None:
+    """Compile every kernel, or load it from the cache."""
+    index = VertexIndex.create(kind)
+    for base in range(0, capacity(SLOTS_MIN) + SLOTS_MIN // MOVED_PER_ID + 1, 100):  # until it has grown
+        numbers = np.arange(base, base + 100)
+        ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
+        index.insert_edges(ids, ids)
+    index.lookup(ids)
+    index.remove(np.arange(100, dtype=np.uint32))
+    index.free(np.arange(100, dtype=np.uint32))
+    index.insert(ids)
