@@ -27,11 +27,11 @@ import numpy.typing as npt
 from report import machine, save, show
 
 from graphtide.daemon.tools.generate import Churn
-from graphtide.gpma.edges import EdgeBatch, SubCSR, Vertices, pack
+from graphtide.gpma.edges import LOW, EdgeBatch, SubCSR, Vertices, pack
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.gather import AHEAD, gather
 from graphtide.gpma.index.vertex_index import VertexIndex
-from graphtide.gpma.rows import LOW, RowView, ask_for_row, first_slot
+from graphtide.gpma.rows import RowView, ask_for_row, first_slot
 from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 

@@ -11,9 +11,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from graphtide.gpma.edges import EdgeList, Vertices, Weights, destinations
+from graphtide.gpma.edges import LOW, EdgeList, Vertices, Weights, destinations
 from graphtide.gpma.layout import LEAF_SHIFT, LEAF_SLOTS
-from graphtide.gpma.rows import LOW, RowView
+from graphtide.gpma.rows import RowView
 
 Offsets = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float32]

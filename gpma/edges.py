@@ -24,6 +24,11 @@ EMPTY_KEY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 NO_VERTEX = np.uint32(0xFFFF_FFFF)
 MAX_VERTICES = 2**32 - 2
 
+# The halves of a key, or of any word made of two: ``word >> HALF``, ``word & LOW``, ``word & HIGH``.
+HALF = np.uint64(32)
+LOW = np.uint64(0xFFFF_FFFF)
+HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
+
 
 class Op(IntEnum):
     """What an update does; the values are those of the wire format."""
@@ -37,12 +42,12 @@ class Op(IntEnum):
 def pack(src: npt.ArrayLike, dst: npt.ArrayLike) -> Keys:
     """Keys of the edges src[i] -> dst[i] (uint32 columns of one length)."""
     high = np.asarray(src, dtype=np.uint64)
-    return (high << np.uint64(32)) | np.asarray(dst, dtype=np.uint64)
+    return (high << HALF) | np.asarray(dst, dtype=np.uint64)
 
 
 def sources(keys: Keys) -> Vertices:
     """The src of each key."""
-    return (keys >> np.uint64(32)).astype(np.uint32)
+    return (keys >> HALF).astype(np.uint32)
 
 
 def destinations(keys: Keys) -> Vertices:
@@ -52,7 +57,7 @@ def destinations(keys: Keys) -> Vertices:
 
 def transpose(keys: Keys) -> Keys:
     """The same edges, seen from their heads: src and dst change places."""
-    return (keys << np.uint64(32)) | (keys >> np.uint64(32))
+    return (keys << HALF) | (keys >> HALF)
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

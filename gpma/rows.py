@@ -25,10 +25,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .edges import Keys, Vertices, Weights
+from .edges import HALF, LOW, Keys, Vertices, Weights
 from .intrinsics import prefetch
-
-LOW = np.uint64(0xFFFF_FFFF)
 
 # Keys of one cache line, and how many lines of a leaf ``ask_for_row`` asks for: most rows end there.
 _LINE = 8
@@ -55,7 +53,7 @@ class RowView(NamedTuple):
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def first_slot(rows: RowView, u: int) -> tuple[np.int64, np.int64]:
     """(leaf, slot) of the first key of row u; the row must not be empty."""
-    first_key = np.uint64(u) << np.uint64(32)
+    first_key = np.uint64(u) << HALF
     leaf = np.int64(rows.row_leaf[u])
     while True:
         slot = leaf << rows.leaf_shift
@@ -90,7 +88,7 @@ def copy_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: We
     copied = 0
     if remaining == 0:
         return copied
-    first_key = (np.uint64(u) << np.uint64(32)) | np.uint64(first)
+    first_key = (np.uint64(u) << HALF) | np.uint64(first)
     leaf, slot = first_slot(rows, u)
     while remaining > 0 and copied < neighbors.size:
         end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)

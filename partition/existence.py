@@ -14,7 +14,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
+from ..gpma.edges import HALF, LOW, EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
 from ..gpma.rows import RowView
 
 Positions = npt.NDArray[np.int64]
@@ -198,7 +198,7 @@ def _names_dead(keys: Keys, ops: Ops, alive: Flags) -> bool:
     """Whether an insert names a vertex that is dead."""
     known = np.uint64(alive.size)
     for i in range(keys.size):
-        src, dst = keys[i] >> np.uint64(32), keys[i] & np.uint64(0xFFFF_FFFF)
+        src, dst = keys[i] >> HALF, keys[i] & LOW
         if ops[i] == _INSERT and src < known and dst < known and not (alive[src] and alive[dst]):
             return True
     return False
@@ -210,7 +210,7 @@ def _count_into(keys: Keys, counts: npt.NDArray[np.int32], leaf_shift: int, mark
     for leaf in range(counts.size):
         begin = leaf << leaf_shift
         for slot in range(begin, begin + counts[leaf]):
-            n += marked[np.uintp(keys[slot] & np.uint64(0xFFFF_FFFF))]
+            n += marked[np.uintp(keys[slot] & LOW)]
     return n
 
 
@@ -220,6 +220,6 @@ def _list_into(keys: Keys, counts: npt.NDArray[np.int32], leaf_shift: int, marke
     for leaf in range(counts.size):
         begin = leaf << leaf_shift
         for slot in range(begin, begin + counts[leaf]):
-            if marked[np.uintp(keys[slot] & np.uint64(0xFFFF_FFFF))]:
+            if marked[np.uintp(keys[slot] & LOW)]:
                 found[n] = keys[slot]
                 n += 1

@@ -27,9 +27,8 @@ from graphtide.compute.forest import external_order
 from graphtide.compute.forest.components import Components
 from graphtide.compute.forest.cut import TURN_EDGES
 from graphtide.compute.forest.external_order import SortedVertices
-from graphtide.compute.forest.forest import NONE
 from graphtide.compute.program import Published, Refresh
-from graphtide.gpma.edges import Vertices
+from graphtide.gpma.edges import NO_VERTEX, Vertices
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
@@ -469,7 +468,7 @@ def test_the_audit_finds_a_cycle_that_supports_itself() -> None:
     """Every link is an edge and every edge joins equal handles; only levels show the cycle."""
     run = broken_run()
     parent = run.program.state()["parent"]
-    root = int(np.flatnonzero(parent[:6] == NONE)[0])
+    root = int(np.flatnonzero(parent[:6] == NO_VERTEX)[0])
     parent[:6] = [1, 2, 3, 4, 5, 0]
     assert root < 6 and rules(run) == {"forest", "one-root"}
 

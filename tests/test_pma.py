@@ -23,7 +23,7 @@ from numba.core.dispatcher import Dispatcher
 from packed_array_machine import VERTICES, ArrayMachine, Leaves
 from packed_array_machine import as_dict as columns_as_dict
 
-from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
+from graphtide.gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
 from graphtide.gpma.host import array as module
 from graphtide.gpma.host import (
     columns,
@@ -39,7 +39,7 @@ from graphtide.gpma.host import (
 )
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
-from graphtide.gpma.rows import LOW, RowView, first_slot
+from graphtide.gpma.rows import RowView, first_slot
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Keys, Vertices, destinations, sources, transpose
+from ...gpma.edges import HALF, Keys, Vertices, destinations, sources, transpose
 from ...gpma.host.array import PackedMemoryArray
 from ...gpma.layout import LEAF_LOWER
 from ...gpma.rows import RowView
@@ -104,7 +104,7 @@ def _check_rows(
     first = np.ones(keys.size, bool)
     first[1:] = src[1:] != src[:-1]
     if keys.size and last is not None:
-        first[0] = src[0] != last >> np.uint64(32)
+        first[0] = src[0] != last >> HALF
     begins = np.flatnonzero(first)
     row = src[begins]
     length = np.diff(np.append(begins, keys.size))
@@ -138,7 +138,7 @@ def _last_slot_before(counts, leaf_shift, leaf):  # type: ignore[no-untyped-def]
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _leaf_after(keys, counts, leaf_shift, row_leaf, degrees, n, key):  # type: ignore[no-untyped-def]
-    row = np.int64(key >> np.uint64(32))
+    row = np.int64(key >> HALF)
     while row < n and degrees[row] == 0:
         row += 1
     leaf = np.int64(row_leaf[row]) if row < n else np.int64(counts.size)
@@ -160,8 +160,8 @@ def _keys_of_row(keys, counts, leaf_shift, leaf, row):  # type: ignore[no-untype
     while leaf < counts.size:
         begin = np.int64(leaf) << leaf_shift
         count = min(max(np.int64(counts[leaf]), 0), np.int64(1) << leaf_shift)
-        if count > 0 and keys[begin + count - 1] >> np.uint64(32) != np.uint64(row):
-            while keys[begin] >> np.uint64(32) == np.uint64(row):
+        if count > 0 and keys[begin + count - 1] >> HALF != np.uint64(row):
+            while keys[begin] >> HALF == np.uint64(row):
                 found += 1
                 begin += 1
             return found

@@ -8,14 +8,12 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Vertices
+from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.rows import first_slot
 from ..atomics import fetch_add
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
 LIMIT = 2.0**53
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 
 # What finding a row costs, in edges, and how many pulled edges a pushed one is worth: pulls ask for no level.
 _ROW_EDGES = 8
@@ -68,7 +66,7 @@ def take_levels(level, word, n):  # type: ignore[no-untyped-def]
     """Take the levels from the search's words: the number of levels."""
     levels = np.int64(0)
     for v in range(n):
-        level[v] = word[v] >> _HALF
+        level[v] = word[v] >> HALF
         levels = max(levels, np.int64(level[v]) + 1 if level[v] != UNREACHED else np.int64(0))
     return levels
 
@@ -142,7 +140,7 @@ def _push_counts(level, count, out, order, begin, end):  # type: ignore[no-untyp
             while remaining > 0:
                 stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
                 for i in range(slot, stop):
-                    v = np.int64(keys[i] & _LOW)
+                    v = np.int64(keys[i] & LOW)
                     if np.int64(level[v]) == below:
                         count[v] += at_tail
                 remaining -= stop - slot
@@ -170,7 +168,7 @@ def _pull_counts(count, above, in_, order, end, cursor, piece):  # type: ignore[
                 while remaining > 0:
                     stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
                     for i in range(slot, stop):
-                        total += above[keys[i] & _LOW]
+                        total += above[keys[i] & LOW]
                     remaining -= stop - slot
                     leaf += np.int64(1)
                     slot = leaf << shift
@@ -197,7 +195,7 @@ def audit(level, count, word, is_source, in_, begin, end_vertex, wrong):  # type
     edges = np.int64(0)
     for v in range(begin, end_vertex):
         flags = 0
-        parent = word[v] & _LOW
+        parent = word[v] & LOW
         least = np.int64(UNREACHED)
         parent_level = np.int64(UNREACHED)
         total = 0.0
@@ -209,7 +207,7 @@ def audit(level, count, word, is_source, in_, begin, end_vertex, wrong):  # type
             while remaining > 0:
                 end = min((leaf << in_.leaf_shift) + np.int64(in_.counts[leaf]), slot + remaining)
                 for i in range(slot, end):
-                    u = in_.keys[i] & _LOW
+                    u = in_.keys[i] & LOW
                     at = np.int64(level[u])
                     least = min(least, at)
                     if u == parent:
@@ -221,14 +219,14 @@ def audit(level, count, word, is_source, in_, begin, end_vertex, wrong):  # type
                 slot = leaf << in_.leaf_shift
         reached = least != np.int64(UNREACHED)
         if is_source[v - begin]:
-            flags |= WRONG_SOURCE if level[v] != 0 or parent != _LOW else 0
+            flags |= WRONG_SOURCE if level[v] != 0 or parent != LOW else 0
             flags |= WRONG_COUNT if count[v] != 1.0 else 0
         else:
             expected = least + 1 if reached else np.int64(UNREACHED)
             flags |= WRONG_HOPS if np.int64(level[v]) != expected else 0
             flags |= WRONG_PARENT if reached and parent_level != wanted else 0
-            flags |= WRONG_PARENT if not reached and parent != _LOW else 0
+            flags |= WRONG_PARENT if not reached and parent != LOW else 0
             flags |= WRONG_COUNT if count[v] != (min(total, LIMIT) if reached else 0.0) else 0
-        flags |= WRONG_WORD if np.uint64(level[v]) != word[v] >> _HALF else 0
+        flags |= WRONG_WORD if np.uint64(level[v]) != word[v] >> HALF else 0
         wrong[v - begin] = flags
     return edges

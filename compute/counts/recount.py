@@ -9,13 +9,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import first_slot
 from ..atomics import compare_swap, fetch_add, load
 from .kernels import LIMIT, PARALLEL_MIN, UNREACHED, pulling_is_cheaper
-
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 
 # Bits of a vertex's role; between runs only LEADS is set.
 QUEUED = np.uint8(1)  # it is a seed or in the queue
@@ -80,7 +78,7 @@ def seed_moved(counts, word, touched, out_degrees, in_degrees):  # type: ignore[
     edges = np.int64(0)
     for k in range(touched.size):
         v = np.int64(touched[k])
-        at = np.uint32(word[v] >> _HALF)
+        at = np.uint32(word[v] >> HALF)
         if at != level[v]:
             role[v] |= QUEUED | RECOUNT
             if at > level[v]:
@@ -97,22 +95,22 @@ def seed_heads(counts, word, deleted, inserted, n_seeds):  # type: ignore[no-unt
     level, count, delta, role, queue = counts.level, counts.paths, counts.delta, counts.role, counts.queue
     for i in range(deleted.size):
         if i + _AHEAD < deleted.size:
-            prefetch(level, np.int64(deleted[i + _AHEAD] >> _HALF))
-            prefetch(level, np.int64(deleted[i + _AHEAD] & _LOW))
-        u, v = np.int64(deleted[i] >> _HALF), np.int64(deleted[i] & _LOW)
+            prefetch(level, np.int64(deleted[i + _AHEAD] >> HALF))
+            prefetch(level, np.int64(deleted[i + _AHEAD] & LOW))
+        u, v = np.int64(deleted[i] >> HALF), np.int64(deleted[i] & LOW)
         if np.int64(level[u]) + 1 == np.int64(level[v]) and _grow(delta, role, v, -np.int64(count[u])):
             queue[n_seeds] = v
             n_seeds += 1
     for i in range(inserted.size):
         if i + _AHEAD < inserted.size:
-            prefetch(level, np.int64(inserted[i + _AHEAD] >> _HALF))
-            prefetch(level, np.int64(inserted[i + _AHEAD] & _LOW))
-        u, v = np.int64(inserted[i] >> _HALF), np.int64(inserted[i] & _LOW)
+            prefetch(level, np.int64(inserted[i + _AHEAD] >> HALF))
+            prefetch(level, np.int64(inserted[i + _AHEAD] & LOW))
+        u, v = np.int64(inserted[i] >> HALF), np.int64(inserted[i] & LOW)
         difference = np.int64(0)
         if np.int64(level[u]) + 1 == np.int64(level[v]):
             role[u] |= LEADS
             difference = np.int64(count[u])
-        if role[u] & FARTHER and (word[u] >> _HALF) + 1 == word[v] >> _HALF:
+        if role[u] & FARTHER and (word[u] >> HALF) + 1 == word[v] >> HALF:
             difference = _UNKNOWN
         if difference and _grow(delta, role, v, difference):
             queue[n_seeds] = v
@@ -160,9 +158,9 @@ def recount(counts, word, seeds, out, in_, n, threads):  # type: ignore[no-untyp
     at = np.int64(0)
     while seed < seeds.size or head < tail:
         # What was queued lies one level below those that queued it.
-        at = at + 1 if head < tail else np.int64(seeds[seed] >> _HALF)
-        while seed < seeds.size and np.int64(seeds[seed] >> _HALF) == at:
-            queue[tail] = seeds[seed] & _LOW
+        at = at + 1 if head < tail else np.int64(seeds[seed] >> HALF)
+        while seed < seeds.size and np.int64(seeds[seed] >> HALF) == at:
+            queue[tail] = seeds[seed] & LOW
             tail += 1
             seed += 1
         n_pushing, ahead, read, n_changed, more = _settle(counts, word, out, in_, at, head, tail, n_changed)
@@ -220,8 +218,8 @@ def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[
             while remaining > 0 and after < LIMIT:
                 stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
                 for i in range(slot, stop):
-                    u = np.int64(keys[i] & _LOW)
-                    if word[u] >> _HALF == above:
+                    u = np.int64(keys[i] & LOW)
+                    if word[u] >> HALF == above:
                         after += count[u]
                         role[u] |= LEADS
                 edges += stop - slot
@@ -295,7 +293,7 @@ def _push_pieces(counts, out, vertices, n_vertices, cursor, piece):  # type: ign
             while remaining > 0:
                 stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
                 for i in range(slot, stop):
-                    v = np.int64(keys[i] & _LOW)
+                    v = np.int64(keys[i] & LOW)
                     if np.int64(level[v]) == below:
                         leads = True
                         if _grow(delta, role, v, difference):
@@ -377,7 +375,7 @@ def _pull_pieces(counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
             while remaining > 0:
                 stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
                 for i in range(slot, stop):
-                    u = np.int64(keys[i] & _LOW)
+                    u = np.int64(keys[i] & LOW)
                     if role[u] & PUSHING:
                         queued |= _grow(delta, role, v, delta[u])
                 remaining -= stop - slot

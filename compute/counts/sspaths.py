@@ -38,7 +38,7 @@ from typing import ClassVar
 import numba as nb
 import numpy as np
 
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import HIGH, NO_VERTEX, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..paths.bfs import BFS
 from ..program import (
@@ -57,7 +57,6 @@ from . import kernels
 from . import recount as steps
 from .kernels import LIMIT, UNREACHED, Counts
 
-_HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _STATE_PREFIX = "hops_"
 # Recounting gives way to counting everything, before it has begun, at this share of all arcs (and this floor). Of
 # its cost the edges of moved vertices are known, which are read whole, and the changed arcs, each worth so many
@@ -152,7 +151,7 @@ class SSPaths(Program):
             n_seeds, left = steps.leave(counts, out, n_moved, n_seeds, threads)
         seeds = counts.queue[:n_seeds]
         by_level = word[seeds]
-        by_level &= _HIGH
+        by_level &= HIGH
         by_level |= seeds
         by_level.sort()
         n_changed, edges, counted, saturated = steps.recount(counts, word, by_level, out, in_, self._n, threads)

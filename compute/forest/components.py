@@ -19,7 +19,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Keys, Vertices, transpose
+from ...gpma.edges import NO_VERTEX, Keys, Vertices, transpose
 from ...gpma.rows import RowView
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, ExternalId, Program, Published, Refresh, Violation, grown, size_violations
@@ -241,7 +241,7 @@ class Components(Program):
             if state[name].dtype != np.uint32 or state[name].shape != (n,):
                 raise ValueError(f"saved {name}: {state[name].dtype}{state[name].shape}, expected uint32({n},)")
         handle, parent = state["handle"], state["parent"]
-        if n and (int(handle.max()) >= n or ((parent >= n) & (parent != kernels.NONE)).any()):
+        if n and (int(handle.max()) >= n or ((parent >= n) & (parent != NO_VERTEX)).any()):
             raise ValueError("saved handles or parents point outside the graph")
         named = state["representative"][handle]
         if (named >= n).any() or not np.array_equal(handle[named], handle):
@@ -284,7 +284,7 @@ class Components(Program):
         if split:
             ends = (int(example) >> 32, int(example) & 0xFFFF_FFFF)
             found.append(Violation("split-edge", f"{split} edges join different handles", ends))
-        root = parent == kernels.NONE
+        root = parent == NO_VERTEX
         above, level = np.where(parent < n, parent, 0), forest.level[:n]
         _report(found, "link", "the link to the parent is no edge", np.flatnonzero(~root & ~linked))
         if n:
@@ -328,7 +328,7 @@ class Components(Program):
         found: list[Violation] = []
         _report(found, "handle", "a handle that was never given out", beyond)
         if not found:
-            found.extend(self._audit_handles(n, used, parent == kernels.NONE))
+            found.extend(self._audit_handles(n, used, parent == NO_VERTEX))
         return found, 0
 
     def _in_order(self, first: Vertices, second: Vertices) -> npt.NDArray[np.bool_]:
@@ -362,7 +362,7 @@ class Components(Program):
         found: list[Violation] = []
         handle, representative = self._forest.handle[:n], self._forest.representative[:used]
         ordered = self._order.sort_by_external(np.arange(n, dtype=np.uint32))
-        expected = np.full(used, kernels.NONE, np.uint32)
+        expected = np.full(used, NO_VERTEX, np.uint32)
         names, first = np.unique(handle[ordered], return_index=True)
         expected[names] = ordered[first]
         wrong = expected[expected != representative]
@@ -375,7 +375,7 @@ class Components(Program):
         if n <= self._forest.parent.size:
             return
         # What free handles hold, and stamps that no run bears.
-        none = int(kernels.NONE)
+        none = int(NO_VERTEX)
         forest = self._forest._replace(**_grown(self._forest, n, {"size": 0, "representative": none}))
         stamps = {"vertex_stamp": 0, "handle_stamp": 0}
         self._changes = self._changes._replace(**_grown(self._changes, n, stamps))

@@ -18,12 +18,10 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from ...gpma.edges import Keys, Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.rows import first_slot
-from .forest import NONE, Ints, lower_above, note_handle, rename, reroot, take_handle
+from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 _ONE = np.uint64(1)
 
 # Edges that a group of pieces reads before the next group's turn.
@@ -116,7 +114,7 @@ def _new_piece(pieces, q, rest):  # type: ignore[no-untyped-def]
 @_jit
 def _set_mark(search, run, v, piece, visited):  # type: ignore[no-untyped-def]
     """Write down that v belongs to this piece, and whether its search has reached v, for this run."""
-    search.mark[v] = (np.uint64(run) << _HALF) | (np.uint64(piece) << _ONE) | np.uint64(visited)
+    search.mark[v] = (np.uint64(run) << HALF) | (np.uint64(piece) << _ONE) | np.uint64(visited)
 
 
 @_inline
@@ -138,7 +136,7 @@ def _begin_search(search, pieces, out, run, q, v):  # type: ignore[no-untyped-de
     pieces.last[q] = v
     pieces.at[q] = v
     pieces.phase[q] = 0
-    search.queue_next[v] = NONE
+    search.queue_next[v] = NO_VERTEX
     _set_mark(search, run, v, q, 1)
     _begin_row(pieces, q, out)
 
@@ -148,11 +146,11 @@ def list_links(forest, search, deleted, children, above, run):  # type: ignore[n
     """Write the lower and upper ends of the links that the deleted edges are, each once; how many there are."""
     n = np.int64(0)
     for i in range(deleted.size):
-        child = np.int64(deleted[i] & _LOW)
-        upper = np.int64(deleted[i] >> _HALF)
+        child = np.int64(deleted[i] & LOW)
+        upper = np.int64(deleted[i] >> HALF)
         if np.int64(forest.parent[child]) != upper:
             child, upper = upper, child
-        if np.int64(search.mark[child] >> _HALF) == run:
+        if np.int64(search.mark[child] >> HALF) == run:
             continue  # the mirror image is in the list, too
         _set_mark(search, run, child, 0, 0)
         children[n] = child
@@ -182,10 +180,10 @@ def _piece_of(forest, search, pieces, run, v):  # type: ignore[no-untyped-def]
     while True:
         steps += 1
         mark = search.mark[top]
-        if np.int64(mark >> _HALF) == run:
-            piece = np.int64((mark & _LOW) >> _ONE)
+        if np.int64(mark >> HALF) == run:
+            piece = np.int64((mark & LOW) >> _ONE)
             break
-        if forest.level[top] < floor or forest.parent[top] == NONE:
+        if forest.level[top] < floor or forest.parent[top] == NO_VERTEX:
             piece = rest
             _set_mark(search, run, top, piece, 0)
             break
@@ -230,15 +228,15 @@ def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-u
             leaf += 1
             slot = leaf << rows.leaf_shift
             continue
-        y = np.int64(rows.keys[slot] & _LOW)
+        y = np.int64(rows.keys[slot] & LOW)
         slot += 1
         left -= 1
         read += 1
         mark = search.mark[y]
         visited = False
-        if np.int64(mark >> _HALF) == run:
+        if np.int64(mark >> HALF) == run:
             visited = (mark & _ONE) == _ONE
-            other = _group_of(pieces, np.int64((mark & _LOW) >> _ONE))
+            other = _group_of(pieces, np.int64((mark & LOW) >> _ONE))
         elif np.int64(forest.parent[y]) == x or np.int64(forest.parent[x]) == y:
             other = g  # a link of the tree itself: no need to climb
         else:
@@ -248,7 +246,7 @@ def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-u
             merged = True
         elif not visited:
             _set_mark(search, run, y, q, 1)
-            search.queue_next[y] = NONE
+            search.queue_next[y] = NO_VERTEX
             search.queue_next[pieces.last[q]] = y
             pieces.last[q] = y
     pieces.leaf[q], pieces.slot[q], pieces.left[q] = leaf, slot, left
@@ -279,7 +277,7 @@ def _turn(forest, search, pieces, out, in_, both, run, g):  # type: ignore[no-un
             _begin_row(pieces, q, in_)
             continue
         following = search.queue_next[pieces.at[q]]
-        if following != NONE:
+        if following != NO_VERTEX:
             pieces.at[q] = np.int64(following)
             pieces.phase[q] = 0
             _begin_row(pieces, q, out)
@@ -315,7 +313,7 @@ def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-d
             search.members[begin + size] = v
             size += 1
             following = search.queue_next[v]
-            if following == NONE:
+            if following == NO_VERTEX:
                 break
             v = np.int64(following)
         q = pieces.all_next[q]
@@ -328,9 +326,9 @@ def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-d
     if size > 1:
         counts[N_MEMBERS] = begin + size
     representative = forest.representative[old]
-    if representative != NONE and np.int64(forest.handle[representative]) == h:
+    if representative != NO_VERTEX and np.int64(forest.handle[representative]) == h:
         pieces.departed[pieces.rest[g]] = np.int64(representative)
-        forest.representative[old] = NONE
+        forest.representative[old] = NO_VERTEX
 
 
 @_inline
@@ -341,7 +339,7 @@ def _search_near(forest, changes, search, pieces, out, in_, both, run, rest, q):
     piece here, and a climb ends at the level of the cut.
     """
     root = pieces.root[q]
-    forest.parent[root] = NONE
+    forest.parent[root] = NO_VERTEX
     _new_piece(pieces, rest, rest)
     _new_piece(pieces, q, rest)
     pieces.floor[rest] = forest.level[root]
@@ -449,7 +447,7 @@ def settle(forest, changes, search, pieces, children, above, out, in_, both, run
             survivor = _search_in_turn(forest, changes, search, pieces, out, in_, both, run, tree, work_max)
             if survivor < 0:
                 return False
-        if forest.representative[forest.handle[survivor]] == NONE:
+        if forest.representative[forest.handle[survivor]] == NO_VERTEX:
             k = counts[N_ORPHANS]
             pieces.orphans[k] = np.int64(forest.handle[survivor])
             pieces.survivors[k] = survivor

@@ -22,14 +22,11 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
 from ...gpma.rows import first_slot
 
 Ints = npt.NDArray[np.int64]
 
-NONE = np.uint32(0xFFFF_FFFF)
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 
 # Between a vertex and its children where nothing was lowered; depths fit 32 bits, and so this leaves 2**47 joins.
 LEVEL_STEP = 1 << 16
@@ -121,7 +118,7 @@ def take_handle(forest, changes):  # type: ignore[no-untyped-def]
         h = counts[N_USED]
         counts[N_USED] = h + 1
         forest.size[h] = 0
-        forest.representative[h] = NONE
+        forest.representative[h] = NO_VERTEX
     note_handle(forest, changes, h)
     return h
 
@@ -130,7 +127,7 @@ def take_handle(forest, changes):  # type: ignore[no-untyped-def]
 def _free_handle(forest, h):  # type: ignore[no-untyped-def]
     """Tree h is no more: its handle may be taken again."""
     forest.size[h] = 0
-    forest.representative[h] = NONE
+    forest.representative[h] = NO_VERTEX
     forest.free[forest.counts[N_FREE]] = h
     forest.counts[N_FREE] += 1
 
@@ -140,7 +137,7 @@ def add_vertices(forest, changes, begin, end):  # type: ignore[no-untyped-def]
     """New vertices begin .. end - 1, each a tree of its own."""
     for v in range(begin, end):
         h = take_handle(forest, changes)
-        forest.parent[v] = NONE
+        forest.parent[v] = NO_VERTEX
         forest.level[v] = 0
         forest.handle[v] = h
         forest.next[v] = v
@@ -158,10 +155,10 @@ def reroot(forest, v):  # type: ignore[no-untyped-def]
 
     Levels on that way are left as they are, and so wrong.
     """
-    below = NONE
+    below = NO_VERTEX
     steps = np.int64(0)
     at = np.uint32(v)
-    while at != NONE:
+    while at != NO_VERTEX:
         above = forest.parent[at]
         forest.parent[at] = below
         below = at
@@ -179,7 +176,7 @@ def lower_above(forest, v):  # type: ignore[no-untyped-def]
     steps = np.int64(0)
     level = np.int64(forest.level[v])
     at = forest.parent[v]
-    while at != NONE and forest.level[at] >= level:
+    while at != NO_VERTEX and forest.level[at] >= level:
         level -= _LEVEL_GAP
         forest.level[at] = level
         at = forest.parent[at]
@@ -208,14 +205,14 @@ def join(forest, changes, inserted, candidates):  # type: ignore[no-untyped-def]
     """Join the trees that inserted edges connect: (joins, candidates, steps).
 
     ``candidates`` (uint32[2 * inserted]) gets the representatives of the trees that took part, once each; the
-    smallest of those in a joined tree is its representative, which stays ``NONE`` until it is named.
+    smallest of those in a joined tree is its representative, which stays ``NO_VERTEX`` until it is named.
     """
     joins = np.int64(0)
     n_candidates = np.int64(0)
     steps = np.int64(0)
     for i in range(inserted.size):
-        u = np.int64(inserted[i] >> _HALF)
-        v = np.int64(inserted[i] & _LOW)
+        u = np.int64(inserted[i] >> HALF)
+        v = np.int64(inserted[i] & LOW)
         small = np.int64(forest.handle[u])
         large = np.int64(forest.handle[v])
         if small == large:
@@ -225,9 +222,9 @@ def join(forest, changes, inserted, candidates):  # type: ignore[no-untyped-def]
             small, large = large, small
         for h in (small, large):
             note_handle(forest, changes, h)
-            if forest.representative[h] != NONE:
+            if forest.representative[h] != NO_VERTEX:
                 candidates[n_candidates] = forest.representative[h]
-                forest.representative[h] = NONE
+                forest.representative[h] = NO_VERTEX
                 n_candidates += 1
         _, walked = reroot(forest, u)
         steps += walked + np.int64(forest.size[small])
@@ -253,10 +250,10 @@ def join(forest, changes, inserted, candidates):  # type: ignore[no-untyped-def]
 def name_representatives(forest, ordered):  # type: ignore[no-untyped-def]
     """``ordered`` ascends by external id: the first vertex of each handle in it represents that handle."""
     for i in range(ordered.size):
-        forest.representative[forest.handle[ordered[i]]] = NONE
+        forest.representative[forest.handle[ordered[i]]] = NO_VERTEX
     for i in range(ordered.size):
         h = forest.handle[ordered[i]]
-        if forest.representative[h] == NONE:
+        if forest.representative[h] == NO_VERTEX:
             forest.representative[h] = ordered[i]
 
 
@@ -272,12 +269,12 @@ def classify(handle, parent, inserted, deleted, links):  # type: ignore[no-untyp
     """
     joining = np.int64(0)
     for i in range(inserted.size):
-        if handle[inserted[i] >> _HALF] != handle[inserted[i] & _LOW]:
+        if handle[inserted[i] >> HALF] != handle[inserted[i] & LOW]:
             joining += 1
     n_links = np.int64(0)
     for i in range(deleted.size):
-        u = deleted[i] >> _HALF
-        v = deleted[i] & _LOW
+        u = deleted[i] >> HALF
+        v = deleted[i] & LOW
         if np.uint64(parent[v]) == u or np.uint64(parent[u]) == v:
             links[n_links] = i
             n_links += 1
@@ -319,12 +316,12 @@ def relevel(forest, n):  # type: ignore[no-untyped-def]
     for v in range(n):
         depth = np.int64(0)
         top = np.uint32(v)
-        while top != NONE and forest.level[top] == unknown:
+        while top != NO_VERTEX and forest.level[top] == unknown:
             forest.level[top] = climbing
             top = forest.parent[top]
             depth += 1
         level = -np.int64(LEVEL_STEP)
-        if top != NONE:
+        if top != NO_VERTEX:
             level = np.int64(forest.level[top])
             if level == climbing:
                 return False
@@ -346,9 +343,9 @@ def list_members(forest, start, members):  # type: ignore[no-untyped-def]
 
 @_jit
 def first_of_handle(forest, ordered, begin, h):  # type: ignore[no-untyped-def]
-    """The first vertex of handle h in ``ordered[begin:]``, or -1; ``NONE`` in there is passed over."""
+    """The first vertex of handle h in ``ordered[begin:]``, or -1; ``NO_VERTEX`` in there is passed over."""
     for i in range(begin, ordered.size):
-        if ordered[i] != NONE and forest.handle[ordered[i]] == h:
+        if ordered[i] != NO_VERTEX and forest.handle[ordered[i]] == h:
             return np.int64(ordered[i])
     return np.int64(-1)
 
@@ -369,7 +366,7 @@ def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
         while remaining > 0:
             end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
             for i in range(slot, end):
-                v = np.int64(rows.keys[i] & _LOW)
+                v = np.int64(rows.keys[i] & LOW)
                 if forest.handle[u] != forest.handle[v]:
                     split += 1
                     example = rows.keys[i]
@@ -398,7 +395,7 @@ def _audit_row(forest, rows, u, parent):  # type: ignore[no-untyped-def]
         while remaining > 0:
             end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
             for i in range(slot, end):
-                v = np.int64(rows.keys[i] & _LOW)
+                v = np.int64(rows.keys[i] & LOW)
                 split |= forest.handle[v] != forest.handle[u]
                 linked |= v == parent
             remaining -= end - slot
@@ -421,11 +418,11 @@ def audit_slice(forest, n, out, in_, both, begin, end, wrong):  # type: ignore[n
         parent = np.int64(forest.parent[u])
         split, linked = _audit_row(forest, out, u, parent)
         edges += np.int64(out.degrees[u])
-        if both and parent != np.int64(NONE) and not linked:
+        if both and parent != np.int64(NO_VERTEX) and not linked:
             _, linked = _audit_row(forest, in_, u, parent)
             edges += np.int64(in_.degrees[u])
         flags |= SPLIT_EDGE if split else 0
-        if parent != np.int64(NONE):
+        if parent != np.int64(NO_VERTEX):
             flags |= WRONG_LINK if not linked or np.int64(forest.handle[parent]) != h else 0
             flags |= WRONG_LEVEL if linked and forest.level[parent] >= forest.level[u] else 0
         after, before = np.int64(forest.next[u]), np.int64(forest.prev[u])

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from ...gpma.edges import LOW, NO_VERTEX
 from ...gpma.rows import first_slot
 from ..atomics import fetch_add
-from .forest import LEVEL_STEP, N_FREE, N_USED, NONE
+from .forest import LEVEL_STEP, N_FREE, N_USED
 
-_LOW = np.uint64(0xFFFF_FFFF)
 _ONE = np.uint64(1)
 
 # Pull where the frontier has more than one in so many of the edges that the vertices in no tree have: pulling
@@ -42,8 +42,8 @@ def _push_row(forest, rows, u, h, queue, tail):  # type: ignore[no-untyped-def]
         while remaining > 0:
             end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
             for i in range(slot, end):
-                v = np.int64(rows.keys[i] & _LOW)
-                if forest.handle[v] == NONE:
+                v = np.int64(rows.keys[i] & LOW)
+                if forest.handle[v] == NO_VERTEX:
                     forest.handle[v] = h
                     forest.parent[v] = u
                     queue[tail] = v
@@ -64,7 +64,7 @@ def _find_held(rows, v, held):  # type: ignore[no-untyped-def]
         while remaining > 0:
             end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
             for i in range(slot, end):
-                u = rows.keys[i] & _LOW
+                u = rows.keys[i] & LOW
                 read += 1
                 if (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
                     return np.int64(u), read
@@ -94,7 +94,7 @@ def _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor):  # 
             return edges
         end = begin
         for v in range(begin, min(begin + _SWEEP_PIECE, n)):
-            if forest.handle[v] != NONE:
+            if forest.handle[v] != NO_VERTEX:
                 continue
             u, read = _find_held(out, v, held)
             edges += read
@@ -144,7 +144,7 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, queue, begin, held, f
     (end, edges read, ``unheld`` without them).
     """
     forest.handle[root] = h
-    forest.parent[root] = NONE
+    forest.parent[root] = NO_VERTEX
     queue[begin] = root
     head = begin
     tail = begin + np.int64(1)
@@ -185,20 +185,20 @@ def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, thre
     uint64[(n + 63) // 64], are scratch.
     """
     for v in range(n):
-        forest.handle[v] = NONE
+        forest.handle[v] = NO_VERTEX
         forest.size[v] = 0
-        forest.representative[v] = NONE
+        forest.representative[v] = NO_VERTEX
     h = np.int64(0)
     edges = np.int64(0)
     begin = np.int64(0)
     unheld = 2 * n_arcs if both else n_arcs
     for k in range(-1, n):
         root = first_root if k < 0 else k
-        if root >= n or forest.handle[root] != NONE:
+        if root >= n or forest.handle[root] != NO_VERTEX:
             continue
         if _edges_of(out, in_, both, root) == 0:
             forest.handle[root] = h
-            forest.parent[root] = NONE
+            forest.parent[root] = NO_VERTEX
             forest.level[root] = 0
             forest.next[root] = root
             forest.prev[root] = root

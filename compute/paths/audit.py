@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ...gpma.edges import HALF, LOW
 from ...gpma.rows import first_slot
 from .mend import NOTHING, UNREACHED
 from .templates import template
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 _UNIT = np.float32(1)
 
 EVIDENCE = 5
@@ -44,7 +43,7 @@ def audit_range(word, in_, begin, end, n, is_source, source_word, broken, eviden
     edges = np.int64(0)
     for v in range(begin, end):
         own = word[v]
-        parent = own & _LOW
+        parent = own & LOW
         supported = False
         offered = NOTHING
         improvable = False
@@ -55,11 +54,11 @@ def audit_range(word, in_, begin, end, n, is_source, source_word, broken, eviden
             while remaining > 0:
                 stop = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
                 for i in range(slot, stop):
-                    u = keys[i] & _LOW
+                    u = keys[i] & LOW
                     bits = NOTHING
                     if word[u] != UNREACHED:
                         weight = weights[i] if WEIGHTED else _UNIT
-                        bits = offer(word[u] >> _HALF, weight)
+                        bits = offer(word[u] >> HALF, weight)
                     if u == parent:
                         supported = True
                         offered = bits
@@ -72,13 +71,13 @@ def audit_range(word, in_, begin, end, n, is_source, source_word, broken, eviden
         if is_source[v - begin]:
             rule = SOURCE if own != source_word else -1
         elif own != UNREACHED:
-            if own >> _HALF == NOTHING:
+            if own >> HALF == NOTHING:
                 rule = HALF_REACHED
             elif parent >= np.uint64(n):
                 rule = NO_PARENT
             elif not supported:
                 rule = PARENT_EDGE
-            elif offered != own >> _HALF:
+            elif offered != own >> HALF:
                 rule = VALUE
         for found in (rule, IMPROVABLE if improvable else -1):
             if found >= 0:

@@ -29,15 +29,12 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Keys, Vertices
+from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.rows import first_slot
 from ..atomics import fetch_add
 from .mend import LOST, PARENT, UNREACHED
 from .templates import template
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
-_HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _UNIT = np.float32(1)
 
 # How many vertices are worth a second thread, and how many a thread takes at a time.
@@ -121,13 +118,13 @@ def is_independent(word, at_tail, v, value, steps):  # type: ignore[no-untyped-d
     It would if its parents led to v. Values never get worse on the way there: those of a strictly better tail do
     not, and from an equal one parents are followed until they are strictly better, or a source; ``steps`` at most.
     """
-    while (at_tail >> _HALF) == value and steps > 0:
-        parent = at_tail & _LOW
-        if parent == _LOW or parent == LOST or parent == v:  # noqa: SIM109 - a tuple is slow here
+    while (at_tail >> HALF) == value and steps > 0:
+        parent = at_tail & LOW
+        if parent == LOW or parent == LOST or parent == v:  # noqa: SIM109 - a tuple is slow here
             break
         at_tail = word[parent]
         steps -= 1
-    return (at_tail & _LOW) != LOST and ((at_tail >> _HALF) != value or (at_tail & _LOW) == _LOW)
+    return (at_tail & LOW) != LOST and ((at_tail >> HALF) != value or (at_tail & LOW) == LOW)
 
 
 @template
@@ -135,7 +132,7 @@ def keep_those_better(word, tails, heads, weights, begin, end, best):  # type: i
     """Of the inner edges begin .. end - 1 only those that offered more than the word ``best``: their new end."""
     kept = begin
     for e in range(begin, end):
-        if improves(offer(word[tails[e]] >> _HALF, weights[e]), best):
+        if improves(offer(word[tails[e]] >> HALF, weights[e]), best):
             tails[kept] = tails[e]
             heads[kept] = heads[e]
             weights[kept] = weights[e]
@@ -160,7 +157,7 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
         for k in range(begin, piece_end):
             ask_for_rows(word, in_, queue, k, piece_end)
             v = np.uint64(queue[k])
-            value = word[v] >> _HALF
+            value = word[v] >> HALF
             adopted = LOST
             best = UNREACHED
             first_inner = n_inner
@@ -174,27 +171,27 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
                 ask_for_words(word, keys, slot, stop)
                 i = slot
                 while i < stop:
-                    u = keys[i] & _LOW
+                    u = keys[i] & LOW
                     at_tail = word[u]
                     weight = weights[i] if WEIGHTED else _UNIT
                     i += 1
                     if at_tail == UNREACHED:
                         continue
-                    bits = offer(at_tail >> _HALF, weight)
+                    bits = offer(at_tail >> HALF, weight)
                     if bits != value:
                         if not improves(bits, best) or precedes(bits, value):
                             continue
-                        if (at_tail & _LOW) != LOST:
-                            best = (bits << _HALF) | u
+                        if (at_tail & LOW) != LOST:
+                            best = (bits << HALF) | u
                             continue
                     if u == v:
                         continue
-                    if (at_tail & _LOW) != LOST:
+                    if (at_tail & LOW) != LOST:
                         if stands_alone(word, at_tail, v, value, np.int64(_STEPS)):
                             adopted = u
                             break
                         if improves(bits, best):
-                            best = (bits << _HALF) | u
+                            best = (bits << HALF) | u
                     elif n_inner < tails.size:
                         tails[n_inner] = u
                         heads[n_inner] = v
@@ -207,7 +204,7 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
                 leaf += np.int64(1)
                 slot = leaf << shift
             if adopted != LOST:
-                best = (value << _HALF) | adopted
+                best = (value << HALF) | adopted
             loss.adopted[k] = adopted
             loss.offers[k] = best
             n_inner = keep_better(word, tails, heads, inner_weights, first_inner, n_inner, best)
@@ -227,19 +224,15 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
     for k in range(head, tail):
         v = np.uint64(queue[k])
         own = word[v]
-        if (own & _LOW) == LOST:
+        if (own & LOW) == LOST:
             continue
         u = np.uint64(adopted[k])
         # Others were decided since the survey: the tail may be lost, or may have come to depend on v.
-        if (
-            u != LOST
-            and (word[u] & _LOW) != LOST
-            and stands_alone(word, word[u], v, own >> _HALF, np.int64(_STEPS))
-        ):
-            write(word, log, v, (own & _HIGH) | u)
+        if u != LOST and (word[u] & LOW) != LOST and stands_alone(word, word[u], v, own >> HALF, np.int64(_STEPS)):
+            write(word, log, v, (own & HIGH) | u)
             role[u] |= PARENT
         else:
-            write(word, log, v, (own & _HIGH) | LOST)
+            write(word, log, v, (own & HIGH) | LOST)
             queue[n_lost] = v
             offers[n_lost] = offers[k]
             n_lost += 1
@@ -274,8 +267,8 @@ def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
             while remaining > 0:
                 stop = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
                 for i in range(slot, stop):
-                    v = keys[i] & _LOW
-                    if (word[v] & _LOW) == u:
+                    v = keys[i] & LOW
+                    if (word[v] & LOW) == u:
                         gathered[n_gathered] = v
                         n_gathered += 1
                         if n_gathered == _GATHERED:
@@ -303,7 +296,7 @@ def take(word, role, in_, loss, n_lost):  # type: ignore[no-untyped-def]
     queue, offers = loss.queue, loss.offers
     for k in range(n_lost):
         best = offers[k]
-        if best != UNREACHED and (word[best & _LOW] & _LOW) == LOST:
+        if best != UNREACHED and (word[best & LOW] & LOW) == LOST:
             queue[n_lost] = queue[k]
             loss.cursor[NEXT_PIECE] = n_lost
             survey_pieces(word, role, in_, loss, n_lost + 1, np.int64(1), np.int64(0))
@@ -312,7 +305,7 @@ def take(word, role, in_, loss, n_lost):  # type: ignore[no-untyped-def]
         best = offers[k]
         word[queue[k]] = best
         if best != UNREACHED:
-            role[best & _LOW] |= PARENT
+            role[best & LOW] |= PARENT
 
 
 @template
@@ -330,9 +323,9 @@ def relax_between(word, role, loss):  # type: ignore[no-untyped-def]
                 if at_tail == UNREACHED:
                     continue
                 v = np.int64(heads[e])
-                bits = offer(at_tail >> _HALF, weights[e])
+                bits = offer(at_tail >> HALF, weights[e])
                 if improves(bits, word[v]):
-                    word[v] = (bits << _HALF) | np.uint64(tails[e])
+                    word[v] = (bits << HALF) | np.uint64(tails[e])
                     role[tails[e]] |= PARENT
                     changed = True
                     if turn == _PASSES:
@@ -351,7 +344,7 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads): 
         tally[t, 0] = 0
         tally[t, 1] = 0
     for k in range(lost.size):
-        queue[k] = lost[k] & _LOW
+        queue[k] = lost[k] & LOW
     head = np.int64(0)
     tail = np.int64(lost.size)
     n_lost = np.int64(0)
@@ -382,6 +375,6 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads): 
         if role[v] & ASKED:
             role[v] &= ~ASKED
             if word[v] != UNREACHED:
-                entries[size] = (word[v] & _HIGH) | v
+                entries[size] = (word[v] & HIGH) | v
                 size += 1
     return n_lost, size, edges_read(tally)

@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Keys, Vertices
+from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import first_slot
 from ..atomics import bits_float, float_bits
@@ -26,9 +26,6 @@ from .templates import template
 
 NOTHING = np.uint64(0xFFFF_FFFF)
 UNREACHED = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
-_HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 _UNIT = np.float32(1)
 
 LOST = np.uint64(0xFFFF_FFFE)
@@ -117,7 +114,7 @@ def improves(bits, head):  # type: ignore[no-untyped-def]
     """Whether an offer is strictly better than the value in the word ``head``."""
     if bits == NOTHING:
         return False
-    at_head = head >> _HALF
+    at_head = head >> HALF
     return at_head == NOTHING or better(decode(bits), decode(at_head))
 
 
@@ -216,7 +213,7 @@ def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
 def ask_for_words(word, keys, begin, end):  # type: ignore[no-untyped-def]
     """Ask for the words of the neighbours in these slots: branches on one then do not hold up the next."""
     for i in range(begin, end):
-        prefetch(word, np.int64(keys[i] & _LOW))
+        prefetch(word, np.int64(keys[i] & LOW))
 
 
 # -- a heap of entries, best value first -----------------------------------------------------------------------
@@ -228,7 +225,7 @@ def heap_push(heap, size, entry):  # type: ignore[no-untyped-def]
     place = size
     while place > 0:
         above = (place - 1) >> 1
-        if not precedes(entry >> _HALF, heap[above] >> _HALF):
+        if not precedes(entry >> HALF, heap[above] >> HALF):
             break
         heap[place] = heap[above]
         place = above
@@ -241,9 +238,9 @@ def heap_sink(heap, size, entry):  # type: ignore[no-untyped-def]
     place = 0
     below = 1
     while below < size:
-        if below + 1 < size and precedes(heap[below + 1] >> _HALF, heap[below] >> _HALF):
+        if below + 1 < size and precedes(heap[below + 1] >> HALF, heap[below] >> HALF):
             below += 1
-        if not precedes(heap[below] >> _HALF, entry >> _HALF):
+        if not precedes(heap[below] >> HALF, entry >> HALF):
             break
         heap[place] = heap[below]
         place = below
@@ -266,40 +263,40 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
     n_improving = np.int64(0)
     for i in range(deleted.size):
         if i + AHEAD < deleted.size:
-            prefetch(word, np.int64(deleted[i + AHEAD] & _LOW))
-        head = deleted[i] & _LOW
+            prefetch(word, np.int64(deleted[i + AHEAD] & LOW))
+        head = deleted[i] & LOW
         at_head = word[head]
-        if (at_head & _LOW) == deleted[i] >> _HALF:
-            lost[n_lost] = (at_head & _HIGH) | head
+        if (at_head & LOW) == deleted[i] >> HALF:
+            lost[n_lost] = (at_head & HIGH) | head
             n_lost += 1
     if WEIGHTED:
         for i in range(overwritten.size):
             if i + AHEAD < overwritten.size:
-                prefetch(word, np.int64(overwritten[i + AHEAD] >> _HALF))
-                prefetch(word, np.int64(overwritten[i + AHEAD] & _LOW))
-            tail = overwritten[i] >> _HALF
+                prefetch(word, np.int64(overwritten[i + AHEAD] >> HALF))
+                prefetch(word, np.int64(overwritten[i + AHEAD] & LOW))
+            tail = overwritten[i] >> HALF
             at_tail = word[tail]
             if at_tail == UNREACHED:
                 continue
-            head = overwritten[i] & _LOW
+            head = overwritten[i] & LOW
             at_head = word[head]
-            bits = offer(at_tail >> _HALF, new_weights[i])
+            bits = offer(at_tail >> HALF, new_weights[i])
             if improves(bits, at_head):
                 improving[n_improving] = overwritten[i]
                 improving_weights[n_improving] = new_weights[i]
                 n_improving += 1
-            elif (at_head & _LOW) == tail and bits != at_head >> _HALF:
-                lost[n_lost] = (at_head & _HIGH) | head
+            elif (at_head & LOW) == tail and bits != at_head >> HALF:
+                lost[n_lost] = (at_head & HIGH) | head
                 n_lost += 1
     for i in range(inserted.size):
         if i + AHEAD < inserted.size:
-            prefetch(word, np.int64(inserted[i + AHEAD] >> _HALF))
-            prefetch(word, np.int64(inserted[i + AHEAD] & _LOW))
-        at_tail = word[inserted[i] >> _HALF]
+            prefetch(word, np.int64(inserted[i + AHEAD] >> HALF))
+            prefetch(word, np.int64(inserted[i + AHEAD] & LOW))
+        at_tail = word[inserted[i] >> HALF]
         if at_tail == UNREACHED:
             continue
         weight = weights[i] if WEIGHTED else _UNIT
-        if improves(offer(at_tail >> _HALF, weight), word[inserted[i] & _LOW]):
+        if improves(offer(at_tail >> HALF, weight), word[inserted[i] & LOW]):
             improving[n_improving] = inserted[i]
             if WEIGHTED:
                 improving_weights[n_improving] = weight
@@ -314,19 +311,19 @@ def relax(word, log, role, sources, source_word, improving, improving_weights, e
         v = sources[k]
         if word[v] != source_word:
             write(word, log, v, source_word)
-            entries[size] = (source_word & _HIGH) | np.uint64(v)
+            entries[size] = (source_word & HIGH) | np.uint64(v)
             size += 1
     for i in range(improving.size):
-        at_tail = word[improving[i] >> _HALF]
+        at_tail = word[improving[i] >> HALF]
         if at_tail == UNREACHED:
             continue
-        v = improving[i] & _LOW
+        v = improving[i] & LOW
         weight = improving_weights[i] if WEIGHTED else _UNIT
-        bits = offer(at_tail >> _HALF, weight)
+        bits = offer(at_tail >> HALF, weight)
         if improves(bits, word[v]):
-            write(word, log, v, (bits << _HALF) | (improving[i] >> _HALF))
-            role[improving[i] >> _HALF] = PARENT
-            entries[size] = (bits << _HALF) | v
+            write(word, log, v, (bits << HALF) | (improving[i] >> HALF))
+            role[improving[i] >> HALF] = PARENT
+            entries[size] = (bits << HALF) | v
             size += 1
     return size
 
@@ -348,17 +345,17 @@ def push_by_level(word, log, role, entries, size, out, queue, large):  # type: i
     for k in range(size):
         heap_push(entries, k, entries[k])
     while size > 0 or head < tail:
-        if head < tail and (size == 0 or not precedes(entries[0] >> _HALF, word[queue[head]] >> _HALF)):
+        if head < tail and (size == 0 or not precedes(entries[0] >> HALF, word[queue[head]] >> HALF)):
             u = np.uint64(queue[head])
             head += 1
         else:
             entry = entries[0]
             size -= 1
             heap_sink(entries, size, entries[size])
-            u = entry & _LOW
-            if word[u] >> _HALF != entry >> _HALF:
+            u = entry & LOW
+            if word[u] >> HALF != entry >> HALF:
                 continue
-        value = word[u] >> _HALF
+        value = word[u] >> HALF
         if value != last:
             last = value
             levels += 1
@@ -372,11 +369,11 @@ def push_by_level(word, log, role, entries, size, out, queue, large):  # type: i
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
                 for i in range(slot, end):
-                    v = keys[i] & _LOW
+                    v = keys[i] & LOW
                     if improves(bits, word[v]):
                         if tail == queue.size:
                             raise RuntimeError(_DISORDER)
-                        write(word, log, v, (bits << _HALF) | u)
+                        write(word, log, v, (bits << HALF) | u)
                         role[u] = PARENT
                         queue[tail] = v
                         tail += 1
@@ -402,12 +399,12 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
     if size > large:
         return size, edges, pushed
     for k in range(size):
-        ask_for_place(out, np.int64(entries[k] & _LOW))
+        ask_for_place(out, np.int64(entries[k] & LOW))
         heap_push(entries, k, entries[k])
     while size > 0:
         entry = entries[0]
-        u = entry & _LOW
-        value = word[u] >> _HALF
+        u = entry & LOW
+        value = word[u] >> HALF
         remaining = np.int64(degrees[u])
         if size > large or size + remaining > entries.size:
             return size, edges, pushed
@@ -415,8 +412,8 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
         heap_sink(entries, size, entries[size])
         for k in range(_SOON):
             if k < size:
-                ask_for_row(out, np.int64(entries[k] & _LOW))
-        if value != entry >> _HALF or remaining == 0:
+                ask_for_row(out, np.int64(entries[k] & LOW))
+        if value != entry >> HALF or remaining == 0:
             continue
         pushed += 1
         edges += remaining
@@ -425,13 +422,13 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
             end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
             ask_for_words(word, keys, slot, end)
             for i in range(slot, end):
-                v = keys[i] & _LOW
+                v = keys[i] & LOW
                 weight = weights[i] if WEIGHTED else _UNIT
                 bits = offer(value, weight)
                 if improves(bits, word[v]):
-                    write(word, log, v, (bits << _HALF) | u)
+                    write(word, log, v, (bits << HALF) | u)
                     role[u] = PARENT
-                    heap_push(entries, size, (bits << _HALF) | v)
+                    heap_push(entries, size, (bits << HALF) | v)
                     size += 1
                     ask_for_place(out, np.int64(v))
             remaining -= end - slot

@@ -26,7 +26,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import NO_VERTEX, Keys, Vertices
+from ...gpma.edges import HALF, NO_VERTEX, Keys, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..program import (
     Answer,
@@ -47,7 +47,6 @@ from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
 from .mend import PARENT, UNREACHED, new_log
 
-_HALF = np.uint64(32)
 _NO_PARENT = np.uint64(NO_VERTEX)
 _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
 
@@ -321,7 +320,7 @@ class PathProgram(Program):
 
     @classmethod
     def read(cls, published: Published, vertices: Vertices) -> Answer:
-        bits = (published.columns["word"][vertices] >> _HALF).astype(np.uint32)
+        bits = (published.columns["word"][vertices] >> HALF).astype(np.uint32)
         return Answer(bits.view(cls.value), bits == NO_VERTEX)
 
     @staticmethod

@@ -17,15 +17,13 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Vertices
+from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import first_slot
 from ..atomics import compare_swap, exchange, fetch_add, load
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 _ONE = np.uint64(1)
 _UNIT = np.float32(1)
 
@@ -70,7 +68,7 @@ def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-unt
     frontier_end = tail
     for k in range(head, frontier_end):
         u = np.uint64(queue[k])
-        new = (bits << _HALF) | u
+        new = (bits << HALF) | u
         remaining = np.int64(degrees[u])
         edges += remaining
         if remaining:
@@ -78,7 +76,7 @@ def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-unt
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
                 for i in range(slot, end):
-                    v = keys[i] & _LOW
+                    v = keys[i] & LOW
                     if word[v] == UNREACHED:
                         word[v] = new
                         role[u] = PARENT
@@ -127,10 +125,10 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
                 i = slot
                 while i < end:
-                    u = keys[i] & _LOW
+                    u = keys[i] & LOW
                     i += 1
                     if (front[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
-                        word[v] = (bits << _HALF) | u
+                        word[v] = (bits << HALF) | u
                         role[u] = PARENT
                         next_front[v >> 6] |= _ONE << np.uint64(v & 63)
                         found += 1
@@ -161,7 +159,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
     head = np.int64(0)
     levels = np.int64(0)
     edges = np.int64(0)
-    value = source_word >> _HALF
+    value = source_word >> HALF
     unexplored = n_arcs
     reached = tail
     while head < tail:
@@ -288,7 +286,7 @@ def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_ne
             ask_for_rows(word, out, near, k, n_near)
             u = np.uint64(near[k])
             exchange(is_near, np.int64(u), np.uint8(0))
-            value = load(word, np.int64(u)) >> _HALF
+            value = load(word, np.int64(u)) >> HALF
             remaining = np.int64(degrees[u])
             if remaining == 0:
                 continue
@@ -298,12 +296,12 @@ def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_ne
             while remaining > 0:
                 end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
                 for i in range(slot, end):
-                    v = np.int64(keys[i] & _LOW)
+                    v = np.int64(keys[i] & LOW)
                     weight = weights[i] if WEIGHTED else _UNIT
                     bits = offer(value, weight)
                     head = load(word, v)
                     while improves(bits, head):
-                        seen = compare_swap(word, v, head, (bits << _HALF) | u)
+                        seen = compare_swap(word, v, head, (bits << HALF) | u)
                         if seen != head:
                             head = seen
                             continue
@@ -350,7 +348,7 @@ def split_far(word, degrees, piles, near, far, n_far, passed, bound):  # type: i
         if k + AHEAD < n_far:
             prefetch(word, np.int64(far[k + AHEAD]))
         v = far[k]
-        value = word[v] >> _HALF
+        value = word[v] >> HALF
         if bound == NOTHING or not precedes(bound, value):
             is_far[v] = 0
             if passed == NOTHING or precedes(passed, value):
@@ -374,17 +372,17 @@ def step_bound(word, degrees, far, n_far, wanted):  # type: ignore[no-untyped-de
     sample = np.empty(_SAMPLE, np.uint64)
     for k in range(size):
         v = far[(n_far - 1) * k // max(size - 1, 1)]
-        entry = (word[v] & ~_LOW) | np.uint64(degrees[v])
+        entry = (word[v] & ~LOW) | np.uint64(degrees[v])
         place = k
-        while place > 0 and precedes(entry >> _HALF, sample[place - 1] >> _HALF):
+        while place > 0 and precedes(entry >> HALF, sample[place - 1] >> HALF):
             sample[place] = sample[place - 1]
             place -= 1
         sample[place] = entry
     edges = np.int64(0)
     for k in range(size):
-        edges += np.int64(sample[k] & _LOW) * n_far // size
+        edges += np.int64(sample[k] & LOW) * n_far // size
         if edges > wanted:
-            return sample[k] >> _HALF
+            return sample[k] >> HALF
     return NOTHING
 
 
@@ -404,7 +402,7 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
     rounds = np.int64(0)
     n_far = np.int64(0)
     for k in range(entries.size):
-        v = np.int64(entries[k] & _LOW)
+        v = np.int64(entries[k] & LOW)
         if is_far[v] == 0:
             is_far[v] = 1
             far[n_far] = v
@@ -446,8 +444,8 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
     for k in range(cursor[LOG_END]):
         if k + AHEAD < cursor[LOG_END]:
             prefetch(word, np.int64(vertices[k + AHEAD]))
-        parent = word[vertices[k]] & _LOW
-        if parent != _LOW:
+        parent = word[vertices[k]] & LOW
+        if parent != LOW:
             role[parent] = PARENT
     for k in range(log.counted[0], cursor[LOG_END]):
         old[k] = UNREACHED

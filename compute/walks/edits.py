@@ -10,8 +10,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import LOW
 
 F64 = npt.NDArray[np.float64]
 
@@ -38,7 +38,7 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def row_start(rows, u):  # type: ignore[no-untyped-def]
     """(leaf, slot) of the first key of row u, which must not be empty; counts keys instead of branching."""
-    first_key = np.uint64(u) << np.uint64(32)
+    first_key = np.uint64(u) << HALF
     leaf = np.int64(rows.row_leaf[u])
     while True:
         slot = leaf << rows.leaf_shift
@@ -96,14 +96,14 @@ def edit_rows(  # type: ignore[no-untyped-def]
     i = np.int64(0)
     j = np.int64(0)
     while i < inserted.size or j < deleted.size:
-        row_in = np.int64(inserted[i] >> np.uint64(32)) if i < inserted.size else _NO_ROW
-        row_out = np.int64(deleted[j] >> np.uint64(32)) if j < deleted.size else _NO_ROW
+        row_in = np.int64(inserted[i] >> HALF) if i < inserted.size else _NO_ROW
+        row_out = np.int64(deleted[j] >> HALF) if j < deleted.size else _NO_ROW
         u = min(row_in, row_out)
         i_end = i
-        while i_end < inserted.size and np.int64(inserted[i_end] >> np.uint64(32)) == u:
+        while i_end < inserted.size and np.int64(inserted[i_end] >> HALF) == u:
             i_end += 1
         j_end = j
-        while j_end < deleted.size and np.int64(deleted[j_end] >> np.uint64(32)) == u:
+        while j_end < deleted.size and np.int64(deleted[j_end] >> HALF) == u:
             j_end += 1
         y = value[u]
         if y != 0.0:

@@ -37,7 +37,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.rows import LOW, RowView
+from ...gpma.edges import HALF, LOW
+from ...gpma.rows import RowView
 from ...gpma.threads import Pair
 from ..atomics import fetch_add
 from .edits import ask_for_leaf, row_start
@@ -100,7 +101,7 @@ def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
             leaf += 1
         cut = n
         if leaf < leaves:
-            cut = np.int64(rows.keys[leaf << rows.leaf_shift] >> np.uint64(32))
+            cut = np.int64(rows.keys[leaf << rows.leaf_shift] >> HALF)
         cuts[k] = max(cuts[k - 1], min(n, cut // _GRAIN * _GRAIN))
 
 

@@ -11,8 +11,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.edges import LOW
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import LOW
 from .edits import ask_for_leaf, row_start
 
 F64 = npt.NDArray[np.float64]

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from ...gpma.edges import LOW
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import LOW
 from .edits import ask_for_leaf, row_start
 from .passes import BLOCK, BLOCK_SHIFT
 

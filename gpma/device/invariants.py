@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import EMPTY_KEY, Keys, sources
+from ..edges import EMPTY_KEY, HALF, Keys, sources
 from ..layout import Layout
 from .geometry import LEAF_LEAST, LEAF_SLOTS
 from .module import import_cupy
@@ -56,6 +56,6 @@ def _check_rows(keys: Keys, heads: Keys, rows: RowIndex, n_vertices: int) -> lis
     degrees[row] = length
     if not np.array_equal(degrees, asnumpy(rows.degrees)) or (row >= n_vertices).any():
         return ["degrees are not the lengths of the rows"]
-    leaf = np.searchsorted(heads[:-1], row.astype(np.uint64) << np.uint64(32), side="right") - 1
+    leaf = np.searchsorted(heads[:-1], row.astype(np.uint64) << HALF, side="right") - 1
     wrong = np.flatnonzero(asnumpy(rows.leaf)[row] != leaf)
     return [f"row {row[wrong[0]]} does not begin where its index says"] if wrong.size else []

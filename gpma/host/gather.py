@@ -13,8 +13,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import Offsets, SubCSR, Vertices, Weights
-from ..rows import LOW, RowView, ask_for_row, first_slot
+from ..edges import LOW, Offsets, SubCSR, Vertices, Weights
+from ..rows import RowView, ask_for_row, first_slot
 from ..threads import Pair
 from .arrays import Int
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, Keys, Vertices, Weights
+from ..edges import EMPTY_KEY, HALF, Keys, Vertices, Weights
 from ..intrinsics import copy
 from ..layout import LEAF_SHIFT
 from .arrays import Int, Slots
 from .search import set_head
-
-_HALF = np.uint64(32)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -21,7 +19,7 @@ def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertic
     slots.counts[leaf] = np.int32(count)
     set_head(slots.heads, slots.tops, leaf, slots.keys[base] if count > 0 else EMPTY_KEY)
     for slot in range(base, base + count):
-        u = slots.keys[np.uintp(slot)] >> _HALF
+        u = slots.keys[np.uintp(slot)] >> HALF
         if u != row:
             row_leaf[np.uintp(u)] = np.uint32(leaf)
             row = u
@@ -32,7 +30,7 @@ def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertic
 def first_bad_key(keys: Keys, n_vertices: Int) -> Int:
     """The position of the first key that is not above the one before it or names a row too many; -1: none."""
     for i in range(keys.size):
-        if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> _HALF >= np.uint64(n_vertices):
+        if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> HALF >= np.uint64(n_vertices):
             return np.int64(i)
     return np.int64(-1)
 
@@ -43,8 +41,8 @@ def count_degrees(keys: Keys, degrees: Vertices) -> None:
     begin = np.int64(0)
     n = keys.size
     for i in range(1, n + 1):
-        if i == n or (keys[i] >> _HALF) != (keys[begin] >> _HALF):
-            degrees[np.uintp(keys[begin] >> _HALF)] += np.uint32(i - begin)
+        if i == n or (keys[i] >> HALF) != (keys[begin] >> HALF):
+            degrees[np.uintp(keys[begin] >> HALF)] += np.uint32(i - begin)
             begin = np.int64(i)
 
 

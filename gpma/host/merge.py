@@ -18,14 +18,13 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, Keys, Ops, Vertices, Weights
+from ..edges import EMPTY_KEY, HALF, Keys, Ops, Vertices, Weights
 from ..intrinsics import copy, prefetch, shift
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .arrays import DELETED, INSERTED, OVERWRITTEN, Int, Pending, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
 from .windows import Windows
 
-_HALF = np.uint64(32)
 # How many updates ahead a row's degree and index are asked for.
 ROWS_AHEAD = 16
 # Behind every leaf.
@@ -44,17 +43,17 @@ def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Ver
     listed = np.int64(lo)
     i = np.int64(lo)
     while i < hi:
-        row = keys[np.uintp(i)] >> _HALF
+        row = keys[np.uintp(i)] >> HALF
         u = np.uintp(row)
         if i + ROWS_AHEAD < hi:
-            ahead = np.int64(keys[np.uintp(i + ROWS_AHEAD)] >> _HALF)
+            ahead = np.int64(keys[np.uintp(i + ROWS_AHEAD)] >> HALF)
             prefetch(degrees, ahead)
             prefetch(row_leaf, ahead)
         first = np.int64(row_leaf[u])
         earliest = first if degrees[u] > 0 else NO_LEAF
         loses_first = False
         delta = np.int64(0)
-        while i < hi and keys[np.uintp(i)] >> _HALF == row:
+        while i < hi and keys[np.uintp(i)] >> HALF == row:
             # Without branches: what comes next is anybody's guess.
             state = states[np.uintp(i)]
             leaf = np.int64(leaves[np.uintp(i)])
@@ -79,7 +78,7 @@ def advance_rows(slots: Slots, rows: RowIndex, shortened: Vertices, begin: Int, 
         u = np.uintp(shortened[x])
         if degrees[u] == 0:
             continue
-        first_key = np.uint64(u) << _HALF
+        first_key = np.uint64(u) << HALF
         leaf = np.int64(row_leaf[u])
         while True:
             count = np.int64(counts[np.uintp(leaf)])
@@ -260,7 +259,7 @@ def _index_leaf(keys: Keys, base: Int, count: Int, leaf: Int, row_leaf: Vertices
     """Rows with keys in this leaf begin here, unless an earlier leaf, written later, says otherwise."""
     previous = np.uint64(not_row)
     for slot in range(base, base + count):
-        u = keys[np.uintp(slot)] >> _HALF
+        u = keys[np.uintp(slot)] >> HALF
         if u != previous:
             if u != not_row:
                 row_leaf[np.uintp(u)] = np.uint32(leaf)
@@ -352,7 +351,7 @@ def _redistribute(
         smallest = slots.keys[np.uintp(begin << LEAF_SHIFT)]
     if hi > lo:
         smallest = min(smallest, pending.keys[lo])
-    row = smallest >> _HALF
+    row = smallest >> HALF
     if smallest == EMPTY_KEY or np.int64(row_leaf[np.uintp(row)]) >= begin:
         row = np.uint64(EMPTY_KEY)
     _spread(slots, begin << LEAF_SHIFT, new_begin, new_end, stay, pending, lo, hi, row_leaf, row)

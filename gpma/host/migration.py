@@ -27,13 +27,12 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, Vertices
+from ..edges import EMPTY_KEY, HALF, Vertices
 from ..intrinsics import copy
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
 from .arrays import DELETED, INSERTED, Int, Slots, Updates
 from .search import set_head
 
-_HALF = np.uint64(32)
 # With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
 # emptiness: such an array is spread at once.
 SHARE_MIN = 2 * LEAF_LEAST
@@ -206,7 +205,7 @@ def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) ->
         counts[np.uintp(leaf)] = np.int32(count)
         set_head(heads, tops, leaf, keys[np.uintp(base)])
         for slot in range(base, to):
-            u = keys[np.uintp(slot)] >> _HALF
+            u = keys[np.uintp(slot)] >> HALF
             if u != row:
                 row_leaf[np.uintp(u)] = np.uint32(leaf)
                 row = u
@@ -220,7 +219,7 @@ def _row_before(slots: Slots, leaf: Int, slot: Int) -> Int:
         slot = np.int64(slots.counts[np.uintp(leaf)])
     if slot == 0:
         return np.uint64(EMPTY_KEY)
-    return slots.keys[np.uintp((leaf << LEAF_SHIFT) + slot - 1)] >> _HALF
+    return slots.keys[np.uintp((leaf << LEAF_SHIFT) + slot - 1)] >> HALF
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

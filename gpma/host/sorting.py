@@ -17,7 +17,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import Keys, Ops, Weights
+from ..edges import HALF, Keys, Ops, Weights
 from .arrays import Int
 
 # Up to here insertion beats counting.
@@ -29,8 +29,6 @@ WIDE_DIGIT_BITS = 11
 
 Positions = npt.NDArray[np.uint32]
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFF_FFFF)
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
@@ -163,7 +161,7 @@ def divide(keys: Keys, packing: Packing, pivot: Int, n_below: Int, scratch: Sort
         key = keys[np.uintp(i)]
         first = key < pivot
         to = np.uintp(below if first else above)
-        word = (((key >> _HALF) & high_mask) << low_bits) | (key & low_mask)
+        word = (((key >> HALF) & high_mask) << low_bits) | (key & low_mask)
         if apart:
             words[to] = word
             positions[to] = np.uint32(i)
@@ -225,7 +223,7 @@ def _compact(
         position = np.uintp(words[np.uintp(i)] & position_mask)
         if positions.size:
             position = np.uintp(positions[np.uintp(i)])
-        out_keys[np.uintp(to)] = shared | ((word >> low_bits) << _HALF) | (word & low_mask)
+        out_keys[np.uintp(to)] = shared | ((word >> low_bits) << HALF) | (word & low_mask)
         out_inserts[np.uintp(to)] = ops[position]
         if out_weights.size:
             out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
