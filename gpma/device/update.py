@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..layout import Layout
 from .geometry import LEAF_SHIFT
 from .module import import_cupy, load, load_cooperative
-from .staging import Columns
+from .staging import DeviceBatch
 from .state import (
     BATCH,
     BUCKET,
@@ -88,7 +88,7 @@ class Launcher:
         self._launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, self._stream, self._parameters)
 
 
-class Pipeline:
+class UpdateKernels:
     """Applies batches to the array that ``state`` points at; everything runs on ``stream``."""
 
     def __init__(self, stream: Any, *, weighted: bool) -> None:
@@ -120,17 +120,17 @@ class Pipeline:
         state["partials"] = address(self._partials)
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
-        self._kernels = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
-        for kernel in self._kernels:
+        self._functions = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
+        for kernel in self._functions:
             kernel.max_dynamic_shared_size_bytes = self.stage_bytes
-        self._kernels += [
+        self._functions += [
             alone.get_function(name)
             for name in (
                 *("locate_updates", "allocate_by_update", "allocate_by_leaf", "place_updates", "merge_leaves"),
             )
         ]
         # The driver's handles; the kernels above keep them alive.
-        self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._kernels)
+        self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._functions)
         self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property
@@ -148,7 +148,7 @@ class Pipeline:
         self.state["n_leaves"], self.state["height"] = layout.n_leaves, layout.height
         self.state["leaf_least"] = leaf_least
 
-    def begin(self, columns: Columns) -> None:
+    def begin(self, columns: DeviceBatch) -> None:
         """Take room for a batch, and make it the one that kernels see.
 
         Raises:

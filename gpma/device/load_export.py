@@ -1,4 +1,4 @@
-"""Filling and emptying whole device arrays: load and export (``spread.cu``).
+"""Filling and emptying whole device arrays, the twin of gpma/host/load_export.py (kernels: ``load_export.cu``).
 
 Every function takes all memory that it needs before it writes anything that was there. All of them run on the
 current stream; columns are CuPy arrays.
@@ -18,7 +18,7 @@ from .state import DeviceArray, RowIndex, Slots, address, allocate, plain
 THREADS = 256
 # More blocks than this gain nothing: each thread then takes several edges.
 BLOCKS_MAX = 1 << 14
-# struct Target of spread.cu.
+# struct Target of load_export.cu.
 _TARGET = np.dtype(
     [
         *((name, np.uint64) for name in ("keys", "weights", "counts", "heads", "rows", "n_edges")),
@@ -114,4 +114,4 @@ def _launch(kernel: str, n_threads: int, arguments: tuple[Any, ...], *, weighted
         return
     # CuPy knows no null pointer: an address goes in as a number.
     values = tuple(np.uint64(0) if value is None else value for value in arguments)
-    load_module("spread.cu", weighted=weighted).get_function(kernel)((n_blocks,), (THREADS,), values)
+    load_module("load_export.cu", weighted=weighted).get_function(kernel)((n_blocks,), (THREADS,), values)
