@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ..edges import EdgeBatch, EdgeList, SubCSR
+from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
 from ..layout import Layout
 from . import load_export, reads
+from .constants import BAD_ROW, FIRST_BAD_ROW, HEAVY
 from .geometry import LEAF_LEAST, holding
 from .invariants import violations
 from .module import import_cupy
@@ -24,7 +25,7 @@ from .report import DeviceReport
 from .sorted import Run, SortedUpdates
 from .staging import DeviceBatch, Staging
 from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
-from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, UpdateKernels
+from .update import SMALL_MAX, UpdateKernels
 
 # A batch of more than this share of the edges is merged with the array into a new one. On an H200, at scales 22
 # and 24, to apply it in place took 0.4 to 0.8 of that time with 30% of the edges, and 0.9 to 1.3 of it with 40%.
@@ -55,7 +56,7 @@ class DevicePackedArray:
             self._slots: Slots = new_slots(self._layout, weighted=weighted)
             self._slots.counts.fill(0)
             self._slots.heads[:1] = 0
-            self._slots.heads[1:] = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+            self._slots.heads[1:] = EMPTY_KEY
             self._rows: RowIndex = new_rows(1)
             self._kernels = UpdateKernels(self.stream, weighted=weighted)
             self._sorted = SortedUpdates(self._kernels)

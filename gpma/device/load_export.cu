@@ -3,10 +3,6 @@
 // Edges are spread evenly: leaf q of n gets ``share`` of them, and one more where q < ``extra``.
 #include "warp.cuh"
 
-#ifndef LOAD_THREADS
-#define LOAD_THREADS 256
-#endif
-
 // Where edges go: the arrays of struct State, another number of leaves.
 struct Target {
     u64* keys;

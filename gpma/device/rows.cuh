@@ -91,10 +91,6 @@ __device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degre
 
 // -- rows in chunks --------------------------------------------------------------------------------------------
 
-#ifndef CHUNK_EDGES
-#define CHUNK_EDGES 256
-#endif
-
 // The edges of some rows in one numbering: row x, vertices[x], begins with edge offsets[x].
 struct Walk {
     const u32* vertices;     // [n_rows], none with an empty row

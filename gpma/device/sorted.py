@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..layout import Layout
+from .constants import HEAVY_LEAVES, HEAVY_RECORDS, RUN_THREADS
 from .module import import_cupy, load
 from .staging import DeviceBatch
 from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, plain, point_at
-from .update import HEAVY_LEAVES, HEAVY_RECORDS, UpdateKernels
+from .update import UpdateKernels
 
-# Threads of a block, as in sorted.cu, and blocks on a multiprocessor for kernels that loop.
-RUN_THREADS = 256
+# Blocks on a multiprocessor for kernels that loop.
 RUN_BLOCKS = 8
 
 
