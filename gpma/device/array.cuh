@@ -1,4 +1,4 @@
-// The packed memory array as kernels see it. The twin of this file is state.py, which owns the arrays.
+// The packed memory array as kernels see it: the twin of state.py, which owns the arrays, and of structures.py.
 //
 // Live keys (src << 32 | dst) stand to the left of each leaf of 64 slots, in ascending order over all leaves.
 // A key belongs into the last leaf whose head is not above it; merges leave heads alone, redistribution sets
