@@ -31,25 +31,27 @@ from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition import graph
 from ..partition.graph import Graph
+from . import terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config
-from .engine import reuse
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
-from .engine.reuse import IdReuse
-from .engine.topology import EngineTopology, Position, StorageGate
+from .engine.topology import EngineTopology, StorageGate
 from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
-from .ingest import decode
+from .ingest import decode, reuse
 from .ingest.decode import Decoder
-from .ingest.ingest import Ingest, IngestReport, PreparedQueue
+from .ingest.loop import Ingest, IngestReport
+from .ingest.prepared import PreparedQueue
+from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
+from .records import placement
+from .records.position import Position
 from .records.stream import Offsets, offsets_from_wire
 from .serve.endpoint import Exposition
-from .serve.server import ServerLimits
+from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
-from .serve.supervisor import ServerLink, TlsFiles
+from .serve.supervisor import ServerLink
 from .state.checkpoint import CheckpointStore, Snapshot, require_same
-from .tools import produce, terminal
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
         ("programs", lambda: _warm_up_programs(config)),
         ("decoders", decode.warm_up),
-        ("placement", produce.warm_up),
+        ("placement", placement.warm_up),
         ("reuse of ids", reuse.warm_up),
     ]
     started = time.perf_counter()
@@ -306,7 +308,7 @@ class Service:
             },
             index=self.index,
             topology=EngineTopology(self.graph, gate, self.position),
-            limits=ServerLimits(**server.limits.model_dump()),
+            limits=server.limits,
             token=server.read_token(),
             tls=tls,
             insecure=server.insecure,

@@ -14,7 +14,7 @@ import pytest
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
-from graphtide.daemon.engine.topology import Position
+from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from graphtide.daemon import errors
-from graphtide.daemon.client import wire
+from graphtide.daemon.client import addresses, wire
 from graphtide.daemon.client.client import AsyncClient, Client
 
 CLOSE = object()
@@ -246,7 +246,7 @@ def test_wrong_addresses_are_refused(address):
 
 def test_addresses_are_read_and_shown():
     for text in ("unix:/run/x.sock", "tcp://127.0.0.1:7420", "tcp://[::1]:80", "tcp://host.example:1"):
-        assert str(wire.parse_address(text)) == text
+        assert str(addresses.parse_address(text)) == text
 
 
 def test_importing_the_client_imports_no_compiler():

@@ -21,22 +21,25 @@ from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
-from graphtide.daemon.engine.reuse import IdReuse
-from graphtide.daemon.engine.topology import Position, StorageGate
+from graphtide.daemon.engine.topology import StorageGate
 from graphtide.daemon.errors import SourceError
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack
 from graphtide.daemon.ingest.decode import Decoder
-from graphtide.daemon.ingest.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue, dense_batch
+from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
+from graphtide.daemon.ingest.loop import Ingest, IngestReport
+from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
+from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.columns import UpdateColumns as Edges
 from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.service import Service, _stop_on_signal
 from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
-from graphtide.daemon.tools.produce import Columns as Edges
-from graphtide.daemon.tools.produce import canonical, partition_of
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy

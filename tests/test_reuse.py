@@ -16,10 +16,11 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.forest.external_order import SortedVertices
 from graphtide.compute.program import Program, Published
 from graphtide.compute.registry import KINDS, make_program
-from graphtide.daemon.engine import reuse as reuse_module
-from graphtide.daemon.engine.reuse import IdReuse
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest.ingest import Prepared, concatenate, dense_batch
+from graphtide.daemon.ingest import reuse as reuse_module
+from graphtide.daemon.ingest.dense import dense_batch
+from graphtide.daemon.ingest.prepared import Prepared, concatenate
+from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.stream import UpdateBlock
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
 from graphtide.gpma.index import hash_table as slots

@@ -21,16 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import GraphtideError, RequestError, TimedOut, Unavailable
-from .wire import (
-    PROTOCOL_VERSIONS,
-    ClientCore,
-    Response,
-    TcpAddress,
-    UnixAddress,
-    parse_address,
-    unpack_bitmap,
-    unpack_column,
-)
+from .addresses import TcpAddress, UnixAddress, parse_address
+from .wire import PROTOCOL_VERSIONS, ClientCore, Response, unpack_bitmap, unpack_column
 
 T = TypeVar("T")
 Ids = npt.NDArray[np.int64] | list[str]

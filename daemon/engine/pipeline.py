@@ -22,15 +22,16 @@ from ...ops.metrics import Metrics
 from ...partition.existence import Flags
 from ...partition.graph import Graph, GraphChange
 from ..failpoints import point
-from ..ingest.ingest import Prepared, PreparedQueue, concatenate
+from ..ingest.prepared import Prepared, PreparedQueue, concatenate
+from ..ingest.reuse import IdReuse
+from ..records.position import Position
 from ..records.stream import DeadLetters, Partition, Source, offsets_to_wire
 from ..serve.results import ProgramPublication, Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpoint import CheckpointStore
 from ..state.checkpointer import Checkpointer
 from .auditing import BackgroundAudit
-from .reuse import IdReuse
-from .topology import Position, StorageGate
+from .topology import StorageGate
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,9 @@ import numpy.typing as npt
 from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
 from ...partition.graph import Graph
-from ..records.stream import Partition, offsets_to_wire
-from ..serve.supervisor import Degrees, EdgesExist, NeighborPage, StorageState
+from ..records.position import Position
+from ..records.stream import offsets_to_wire
+from ..records.topology import Degrees, EdgesExist, NeighborPage, StorageState
 
 HOLD_S = 0.05
 """How long the engine waits for a reader that came an epoch too late, so that it is in time for this one."""
@@ -94,22 +95,8 @@ class StorageGate:
                 self._changed.notify_all()
 
 
-class Position:
-    """Where the storage stands; changes only while the gate is held for ``apply``."""
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.number = 0
-        self.offsets: dict[Partition, int] = {}
-        self.updates = 0
-
-    @property
-    def epoch(self) -> tuple[int, int]:
-        return self.incarnation, self.number
-
-
 class EngineTopology:
-    """What ``server_link.Topology`` asks, answered from the graph."""
+    """What ``records.topology.Topology`` asks, answered from the graph."""
 
     def __init__(self, graph: Graph, gate: StorageGate, position: Position) -> None:
         self._graph = graph

@@ -33,7 +33,7 @@ from ..errors import GraphtideError
 from ..failpoints import point
 from ..records.spool_format import FramingLost, SpoolWriter, read_frames
 from ..records.stream import BadRecord, Partition
-from .kafka import Backoff, connect
+from .kafka_client import Backoff, connect
 
 log = logging.getLogger(__name__)
 

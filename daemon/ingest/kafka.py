@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,12 +29,12 @@ from kafka.errors import (
     NoError,
     OffsetOutOfRangeError,
 )
-from kafka.net.compat import KafkaNetClient
 from kafka.structs import OffsetAndMetadata
 
 from ..errors import ConfigError, SourceError, SourceUnavailable
+from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord
-from .decode import encoding_of
+from .kafka_client import Backoff, connect
 
 log = logging.getLogger(__name__)
 
@@ -43,30 +42,6 @@ Start = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
-
-
-def connect(kind: Any, client: Mapping[str, Any], **options: Any) -> Any:
-    """One of kafka-python's clients, with those options of ``client`` that it knows, and ours over them.
-
-    When their constructors fail they leave their network thread running; here it is stopped. Long outages
-    would otherwise gather threads.
-
-    Raises:
-        KafkaError: the cluster cannot be reached, or an option is wrong.
-    """
-    made: list[KafkaNetClient] = []
-
-    def network(**settings: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**settings))
-        return made[-1]
-
-    known = {key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}
-    try:
-        return kind(**{**known, **options, "kafka_client": network})
-    except BaseException:
-        for leftover in made:
-            leftover.close()
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +58,6 @@ class Cluster:
 
     id: str
     topics: Mapping[str, Topic]
-
-
-class Backoff:
-    """Waits between tries: each twice the one before up to a limit, shortened at random by up to half."""
-
-    def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
-        self.first_s = first_s
-        self.limit_s = limit_s
-        self._next_s = first_s
-
-    def reset(self) -> None:
-        self._next_s = self.first_s
-
-    def wait_s(self) -> float:
-        """How long to wait now."""
-        wait = self._next_s * random.uniform(0.5, 1.0)
-        self._next_s = min(2 * self._next_s, self.limit_s)
-        return wait
 
 
 class _Outages:

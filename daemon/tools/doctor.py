@@ -23,7 +23,7 @@ from typing import Literal
 
 import psutil
 
-from ..client.wire import UnixAddress, parse_address
+from ..client.addresses import UnixAddress, parse_address
 from ..config.settings import Config, read_secret
 from ..errors import GraphtideError
 
@@ -68,7 +68,7 @@ def report(config: Config, *, as_json: bool = False) -> int:
     else:
         from rich.text import Text
 
-        from .terminal import output, table
+        from ..terminal import output, table
 
         shown = table(("check", "", "found", "hint"), [])
         for finding in findings:
@@ -103,7 +103,7 @@ def _cores(config: Config) -> Iterator[Finding]:
 
 
 def _memory(config: Config) -> Iterator[Finding]:
-    from .terminal import size
+    from ..terminal import size
 
     memory = psutil.virtual_memory()
     enough = memory.available >= MEMORY_WARN_BYTES
@@ -283,7 +283,7 @@ def _kafka(config: Config) -> Iterator[Finding]:
         return
     from kafka import KafkaConsumer
 
-    from ..ingest.kafka import connect
+    from ..ingest.kafka_client import connect
 
     servers = ", ".join(config.source.bootstrap_servers)
     options = {
