@@ -420,7 +420,7 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     assert state["weight"][light] == 1
     drift = 0.5 * pagerank.DRIFT * state["scalars"][2]
     state["residual"][light] += drift
-    program._first.sums[SIZE] += drift
+    program._ranks.sums[SIZE] += drift
     assert program.audit(graph) == []
     assert 0.4 < program.drift < 0.6
 

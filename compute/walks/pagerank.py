@@ -167,14 +167,14 @@ class PageRank(RandomWalk):
         self._add_vertices(graph.n_vertices, appeared)
         anew = changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN
         if changes and not anew:
-            first, second = (_estimate(system) for system in (self._first, self._second))
+            ranks, majorant = (_estimate(system) for system in (self._ranks, self._majorant))
             if changes < EDIT_ALONE:
-                edits = self._edit(graph, change, first), self._edit(graph, change, second)
+                edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
             else:
                 edits = self._pulls.pair.run(
-                    lambda: self._edit(graph, change, first), lambda: self._edit(graph, change, second)
+                    lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
                 )
-            for system, edit in zip((self._first, self._second), edits, strict=True):
+            for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
                 kernels.flag(edit.touched, edit.touched.size, system.flags)
                 kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
                 system.sums[NORM] += edit.norm_by
@@ -188,11 +188,11 @@ class PageRank(RandomWalk):
         return self._report(work, whole=False)
 
     def columns(self) -> dict[str, Column]:
-        return {"estimate": self._first.value}
+        return {"estimate": self._ranks.value}
 
     def scalars(self) -> dict[str, float]:
         return {
-            "norm": float(self._first.sums[NORM]),
+            "norm": float(self._ranks.sums[NORM]),
             "error_bound": self.error_bound,
             "amplification": self._ratio / (1 - SLACK - SLACK_DRIFT),
         }
@@ -206,27 +206,27 @@ class PageRank(RandomWalk):
     @property
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
-        norm, size, rounded, slipped = map(float, self._first.sums)
+        norm, size, rounded, slipped = map(float, self._ranks.sums)
         off = max(0.0, size) + ROUNDOFF * (rounded + slipped)
         return off / ((1 - self.damping) * norm) if norm > 0 else 0.0
 
     @property
     def _rounding(self) -> float:
         """What kept residuals may be off by, in multiples of the weights."""
-        return ROUNDOFF * (float(self._first.sums[ROUNDED]) + self._passed)
+        return ROUNDOFF * (float(self._ranks.sums[ROUNDED]) + self._passed)
 
     def state(self) -> dict[str, Column]:
         n = self._n
         scalars = [self._bound, self._ratio, self._ratio_allowed, self._sum_allowed, self._unseen]
-        sums = self._first.sums, self._second.sums
+        sums = self._ranks.sums, self._majorant.sums
         rounding = [*sums[0][ROUNDED:], sums[1][ROUNDED], self._passed, self._reserve_least, self._reserve]
         return {
-            "estimate": self._first.value[:n],
-            "residual": self._first.residual[:n],
-            "weight": self._first.weight[:n],
-            "majorant": self._second.value[:n],
-            "slack": self._second.residual[:n],
-            "scalars": np.array([*self._first.sums[:ROUNDED], *scalars, *rounding]),
+            "estimate": self._ranks.value[:n],
+            "residual": self._ranks.residual[:n],
+            "weight": self._ranks.weight[:n],
+            "majorant": self._majorant.value[:n],
+            "slack": self._majorant.residual[:n],
+            "scalars": np.array([*self._ranks.sums[:ROUNDED], *scalars, *rounding]),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
@@ -236,14 +236,14 @@ class PageRank(RandomWalk):
         if wrong:
             raise ValueError(f"the saved {wrong[0]} is not that of a graph of {n} vertices")
         self._reset(n)
-        self._first.value[:n] = state["estimate"]
-        self._first.residual[:n] = state["residual"]
-        self._first.weight[:n] = state["weight"]
-        self._first.rhs[:n] = state["weight"] > 0
-        self._second.value[:n] = state["majorant"]
-        self._second.residual[:n] = state["slack"]
-        self._first.sums[:] = state["scalars"][[0, 1, 7, 8]]
-        self._second.sums[ROUNDED] = state["scalars"][9]
+        self._ranks.value[:n] = state["estimate"]
+        self._ranks.residual[:n] = state["residual"]
+        self._ranks.weight[:n] = state["weight"]
+        self._ranks.rhs[:n] = state["weight"] > 0
+        self._majorant.value[:n] = state["majorant"]
+        self._majorant.residual[:n] = state["slack"]
+        self._ranks.sums[:] = state["scalars"][[0, 1, 7, 8]]
+        self._majorant.sums[ROUNDED] = state["scalars"][9]
         self._bound, self._ratio, self._ratio_allowed, self._sum_allowed = map(float, state["scalars"][2:6])
         self._unseen = int(state["scalars"][6])
         self._passed, self._reserve_least, self._reserve = map(float, state["scalars"][10:])
@@ -253,21 +253,21 @@ class PageRank(RandomWalk):
         if missed := size_violations(self._n, graph):
             return missed, 0
         part = slice(begin, end)
-        y, z = self._first.value[part], self._second.value[part]
-        w = self._first.weight[part].astype(np.float64)
+        y, z = self._ranks.value[part], self._majorant.value[part]
+        w = self._ranks.weight[part].astype(np.float64)
         alive = graph.alive[part]
-        r, read = self._true_residual(graph, _estimate(self._first), begin, end)
-        s, read_again = self._true_residual(graph, _estimate(self._second), begin, end)
+        r, read = self._true_residual(graph, _estimate(self._ranks), begin, end)
+        s, read_again = self._true_residual(graph, _estimate(self._majorant), begin, end)
         # What recomputing them has rounded itself.
         degrees = graph.in_rows().degrees[part]
         own, own_slack = (ROUNDOFF * (degrees + 10.0) * (np.abs(x) + np.abs(e) + w) for x, e in ((y, r), (z, s)))
-        off = np.maximum(0, np.abs(r - self._first.residual[part]) - own)
+        off = np.maximum(0, np.abs(r - self._ranks.residual[part]) - own)
         drift = self._reserve
         if alive.any():
             self.drift = max(self.drift, float((off[alive] / (drift * w[alive])).max()))
         # Comparisons are written so that a NaN fails them.
-        exists = (y > 0) & (w >= 1) & (z > 0) & np.isfinite(y + w + z) & (self._first.rhs[part] == 1)
-        gone = (y == 0) & (w == 0) & (z == 0) & (self._first.rhs[part] == 0)
+        exists = (y > 0) & (w >= 1) & (z > 0) & np.isfinite(y + w + z) & (self._ranks.rhs[part] == 1)
+        gone = (y == 0) & (w == 0) & (z == 0) & (self._ranks.rhs[part] == 0)
         rules = {
             "pagerank-positive": np.where(alive, exists, gone),
             "pagerank-residual": off <= drift * w,
@@ -282,9 +282,9 @@ class PageRank(RandomWalk):
         return found, read + read_again
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        norm, size, _, slipped = map(float, self._first.sums)
-        total = float(self._first.value[: self._n].sum())
-        sizes = float(np.abs(self._first.residual[: self._n]).sum())
+        norm, size, _, slipped = map(float, self._ranks.sums)
+        total = float(self._ranks.value[: self._n].sum())
+        sizes = float(np.abs(self._ranks.residual[: self._n]).sum())
         found = []
         if not abs(norm - total) <= 1e-9 * total:
             found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
@@ -293,8 +293,8 @@ class PageRank(RandomWalk):
         return found, 0
 
     def memory_bytes(self) -> int:
-        shared = self._first.weight.nbytes + self._second.rhs.nbytes
-        held = sum(array.nbytes for array in (*self._first, *self._second)) - shared
+        shared = self._ranks.weight.nbytes + self._majorant.rhs.nbytes
+        held = sum(array.nbytes for array in (*self._ranks, *self._majorant)) - shared
         return held + self._pulls.memory_bytes + sum(array.nbytes for array in self._outbox)
 
     @staticmethod
@@ -307,8 +307,8 @@ class PageRank(RandomWalk):
     def _reset(self, n: int) -> None:
         capacity = padded(n)
         weight = np.zeros(capacity, np.float32)
-        self._first = _system(capacity, np.zeros(capacity, np.float32), weight)
-        self._second = _system(capacity, weight, weight)
+        self._ranks = _system(capacity, np.zeros(capacity, np.float32), weight)
+        self._majorant = _system(capacity, weight, weight)
         self._n = n
         self._sum_allowed = SUM_SHARE_MIN * self.tolerance
         # What a pass has rounded, in multiples of the weights and of ``ROUNDOFF``, where that tells more.
@@ -335,74 +335,74 @@ class PageRank(RandomWalk):
 
     def _add_vertices(self, n: int, appeared: Vertices) -> None:
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
-        first, second = self._first, self._second
-        if n > first.value.size:
+        ranks, majorant = self._ranks, self._majorant
+        if n > ranks.value.size:
             capacity = padded(max(n, 2 * self._n))
-            weight = extended(first.weight, capacity)
-            self._first = first = _grown(first, capacity, extended(first.rhs, capacity), weight)
-            self._second = second = _grown(second, capacity, weight, weight)
+            weight = extended(ranks.weight, capacity)
+            self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
+            self._majorant = majorant = _grown(majorant, capacity, weight, weight)
         self._n = n
-        for column in (first.value, first.rhs, first.weight, second.value):
+        for column in (ranks.value, ranks.rhs, ranks.weight, majorant.value):
             column[appeared] = 1
-        first.sums[NORM] += appeared.size
-        first.sums[SLIPPED] += first.sums[NORM]
-        kernels.mark_moved(appeared, appeared.size, first.moved)
+        ranks.sums[NORM] += appeared.size
+        ranks.sums[SLIPPED] += ranks.sums[NORM]
+        kernels.mark_moved(appeared, appeared.size, ranks.moved)
 
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more."""
-        first, second = self._first, self._second
+        ranks, majorant = self._ranks, self._majorant
         if not gone.size:
             return
-        left = float(first.value[gone].sum())
+        left = float(ranks.value[gone].sum())
         # Taking away leaves what rounding did to the larger sums.
-        first.sums[SLIPPED] += 2 * SUM_ROUNDED * (first.sums[NORM] + first.sums[SIZE])
-        first.sums[NORM] -= left
-        first.sums[SIZE] -= np.abs(first.residual[gone]).sum()
-        for column in (first.value, first.residual, first.rhs, first.weight, second.value, second.residual):
+        ranks.sums[SLIPPED] += 2 * SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+        ranks.sums[NORM] -= left
+        ranks.sums[SIZE] -= np.abs(ranks.residual[gone]).sum()
+        for column in (ranks.value, ranks.residual, ranks.rhs, ranks.weight, majorant.value, majorant.residual):
             column[gone] = 0
-        if left > first.sums[NORM]:
+        if left > ranks.sums[NORM]:
             # What remains of larger sums is known no better than those were.
-            first.sums[[NORM, SIZE]] = first.value[: self._n].sum(), np.abs(first.residual[: self._n]).sum()
-            first.sums[SLIPPED] = SUM_ROUNDED * (first.sums[NORM] + first.sums[SIZE])
-        kernels.mark_moved(gone, gone.size, first.moved)
+            ranks.sums[[NORM, SIZE]] = ranks.value[: self._n].sum(), np.abs(ranks.residual[: self._n]).sum()
+            ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+        kernels.mark_moved(gone, gone.size, ranks.moved)
 
     def _start(self, graph: Graph, alive: npt.NDArray[np.bool_], work: Work) -> None:
         """Coarse estimates, and from them weights and a majorant."""
         n = self._n
-        first, second = self._first, self._second
-        for column in (first.value, first.rhs, first.weight):
+        ranks, majorant = self._ranks, self._majorant
+        for column in (ranks.value, ranks.rhs, ranks.weight):
             column[:n] = alive
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(first))
+        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(ranks))
         for _ in range(START_PASSES):
-            self._pass(graph, first, Limits(0.0, 0.0), work)
-        first.weight[:n] = np.maximum(1.0, first.value[:n] / HUB)
-        first.weight[:n] *= alive
+            self._pass(graph, ranks, Limits(0.0, 0.0), work)
+        ranks.weight[:n] = np.maximum(1.0, ranks.value[:n] / HUB)
+        ranks.weight[:n] *= alive
         # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
-        multiple = float(first.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
-        second.value[:n] = multiple * first.value[:n]
-        second.residual[:n] = first.weight[:n] - multiple * (first.rhs[:n] - first.residual[:n])
-        off = float(first.sums[ROUNDED]) + self._passed * float(first.weight[:n].max())
-        second.sums[ROUNDED] = multiple * off + 8 * float(second.value[:n].max())
-        second.flags[:] = 1
-        self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, False, work)
-        self._allow(kernels.ratio_max(n, first, second))
+        multiple = float(ranks.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
+        majorant.value[:n] = multiple * ranks.value[:n]
+        majorant.residual[:n] = ranks.weight[:n] - multiple * (ranks.rhs[:n] - ranks.residual[:n])
+        off = float(ranks.sums[ROUNDED]) + self._passed * float(ranks.weight[:n].max())
+        majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
+        majorant.flags[:] = 1
+        self._solve(graph, majorant, Limits(SURPLUS, SLACK), 1.0, False, work)
+        self._allow(kernels.ratio_max(n, ranks, majorant))
 
     def _settle(self, graph: Graph, anew: bool, work: Work) -> None:
         """Solve both systems, until the estimates are within a bound that the majorant justifies.
 
         ``anew``: residuals are not known, and every vertex may be off.
         """
-        first, second = self._first, self._second
+        ranks, majorant = self._ranks, self._majorant
         while True:
-            self._solve(graph, first, Limits(self._bound, self._bound), LEVEL, anew, work)
-            self._passed *= kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
-            self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, anew, work)
+            self._solve(graph, ranks, Limits(self._bound, self._bound), LEVEL, anew, work)
+            self._passed *= kernels.reweigh(ranks, majorant, self._bound, HUB, WEIGHT_HYSTERESIS)
+            self._solve(graph, majorant, Limits(SURPLUS, SLACK), 1.0, anew, work)
             anew = False
             if not self._rounding_holds(graph, work):
                 continue
             if not self._ratio_holds(work) or not self._sum_holds():
-                first.flags[:] = 1
-            elif not first.flags.any():
+                ranks.flags[:] = 1
+            elif not ranks.flags.any():
                 return
 
     def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
@@ -417,8 +417,8 @@ class PageRank(RandomWalk):
                 pushes = work[PUSHES]
                 # A pass has counted what is over its limits already, and leaves nothing far over them.
                 costs = kernels.push_cost(*self._pulls.over) if shared else 0
-                first = 1.0 if shared else level
-                if costs <= cost_max and self._push(graph, system, limits, first, cost_max, work):
+                highest = 1.0 if shared else level
+                if costs <= cost_max and self._push(graph, system, limits, highest, cost_max, work):
                     return
                 if shared and work[PUSHES] > pushes:
                     shared = False
@@ -490,7 +490,7 @@ class PageRank(RandomWalk):
         pulls, n = self._pulls, self._n
         norm = float(system.value[:n].sum())
         system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
-        if system is self._first:
+        if system is self._ranks:
             self._passed = 0.0
             if ROUNDOFF * pulls.rounded_max > self._reserve / 2:
                 # Too much for hubs alone: in multiples of the weights it is less.
@@ -503,23 +503,23 @@ class PageRank(RandomWalk):
 
     def _rounding_holds(self, graph: Graph, work: Work) -> bool:
         """Whether rounding is within what is reserved for it; if not, residuals have been computed anew."""
-        first, second = self._first, self._second
-        if ROUNDOFF * second.sums[ROUNDED] > SLACK_DRIFT:
-            self._pass_until_solved(graph, second, Limits(SURPLUS, SLACK), work)
+        ranks, majorant = self._ranks, self._majorant
+        if ROUNDOFF * majorant.sums[ROUNDED] > SLACK_DRIFT:
+            self._pass_until_solved(graph, majorant, Limits(SURPLUS, SLACK), work)
             return False
         if self._rounding <= self._reserve:
             return True
         # Pushes would only round again.
-        solved = self._pass_until_solved(graph, first, Limits(self._bound, self._bound), work)
+        solved = self._pass_until_solved(graph, ranks, Limits(self._bound, self._bound), work)
         if self._rounding > self._reserve / 2:
             self._reserve_least = 4 * self._rounding
             self._set_bound()
-            first.flags[:] = 1
+            ranks.flags[:] = 1
         if not solved:
             # The tolerance is out of reach of float64 on this graph: say what holds.
-            exists = np.flatnonzero(first.weight[: self._n])
-            self._bound = float((np.abs(first.residual[exists]) / first.weight[exists]).max(initial=0))
-            first.flags[:] = 0
+            exists = np.flatnonzero(ranks.weight[: self._n])
+            self._bound = float((np.abs(ranks.residual[exists]) / ranks.weight[exists]).max(initial=0))
+            ranks.flags[:] = 0
         return not solved
 
     def _pass_until_solved(self, graph: Graph, system: System, limits: Limits, work: Work) -> bool:
@@ -536,18 +536,18 @@ class PageRank(RandomWalk):
 
     def _ratio_holds(self, work: Work) -> bool:
         """Renew the ratio; false when it outgrew its allowance, and the bound has been tightened for it."""
-        first, second = self._first, self._second
+        ranks, majorant = self._ranks, self._majorant
         if self._unseen + work[PUSHES] > self._n:
             self._unseen = -int(work[PUSHES])
-            self._ratio = kernels.ratio_max(self._n, first, second)
+            self._ratio = kernels.ratio_max(self._n, ranks, majorant)
             if work[PASSES]:
                 # All moved and will be reported; what moves from here on is to be looked at again.
-                first.moved[:] = 0
-                second.moved[:] = 0
+                ranks.moved[:] = 0
+                majorant.moved[:] = 0
             if self._ratio * RATIO_ALLOWANCE**3 <= self._ratio_allowed:
                 self._allow(self._ratio)
         else:
-            self._ratio = max(self._ratio, kernels.moved_ratio_max(first, second))
+            self._ratio = max(self._ratio, kernels.moved_ratio_max(ranks, majorant))
         if self._ratio <= self._ratio_allowed:
             return True
         # The estimates were solved to too wide a bound, and may even be negative: go on by steps, and look at
@@ -574,12 +574,12 @@ class PageRank(RandomWalk):
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = kernels.take_moved(self._first, out)
-        self._second.moved[:] = 0
+        changed = kernels.take_moved(self._ranks, out)
+        self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
-            self._first.sums[NORM] = self._first.value[: self._n].sum()
-            self._first.sums[SLIPPED] += SUM_ROUNDED * self._first.sums[NORM]
+            self._ranks.sums[NORM] = self._ranks.value[: self._n].sum()
+            self._ranks.sums[SLIPPED] += SUM_ROUNDED * self._ranks.sums[NORM]
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},
             iterations=int(work[SWEEPS] + work[PASSES]),
