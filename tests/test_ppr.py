@@ -114,15 +114,15 @@ def test_awkward_shapes_come_and_go(
     program = Walker([0, n - 1], tolerance=tolerance)
     check(program, graph, program.begin(graph))
     order = np.random.default_rng(1).permutation(len(edges))
-    first, second = ([edges[i] for i in half] for half in np.array_split(order, 2))
+    earlier, later = ([edges[i] for i in half] for half in np.array_split(order, 2))
     hub = int(np.bincount(np.array(edges).ravel()).argmax())
     steps = (
-        [(u, v, int(Op.INSERT)) for u, v in first],
-        [(u, v, int(Op.INSERT)) for u, v in second],
+        [(u, v, int(Op.INSERT)) for u, v in earlier],
+        [(u, v, int(Op.INSERT)) for u, v in later],
         [(hub, hub, int(Op.DELETE_VERTEX))],
-        [(u, v, int(Op.INSERT)) for u, v in first],
-        [(u, v, int(Op.DELETE)) for u, v in first],
-        [(u, v, int(Op.DELETE)) for u, v in second],
+        [(u, v, int(Op.INSERT)) for u, v in earlier],
+        [(u, v, int(Op.DELETE)) for u, v in earlier],
+        [(u, v, int(Op.DELETE)) for u, v in later],
     )
     for updates in steps:
         change = apply(graph, updates, n)

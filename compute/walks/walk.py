@@ -160,12 +160,12 @@ def born(graph: Graph, change: GraphChange, known: int) -> Vertices:
     return np.concatenate([new, change.revived_vertices])
 
 
-def violations(rules: dict[str, npt.NDArray[np.bool_]], first: int) -> list[Violation]:
-    """One violation for each rule that does not hold everywhere; rules are about vertices from ``first`` on."""
+def violations(rules: dict[str, npt.NDArray[np.bool_]], begin: int) -> list[Violation]:
+    """One violation for each rule that does not hold everywhere; rules are about vertices from ``begin`` on."""
     found = []
     for rule, holds in rules.items():
         wrong = np.flatnonzero(~holds)
         if wrong.size:
-            vertices = tuple(int(v) + first for v in wrong[:_EVIDENCE])
+            vertices = tuple(int(v) + begin for v in wrong[:_EVIDENCE])
             found.append(Violation(rule, f"at {wrong.size} vertices", vertices))
     return found
