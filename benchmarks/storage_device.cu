@@ -92,7 +92,7 @@ extern "C" __global__ __launch_bounds__(SCAN_THREADS) void iterate_leaves(const 
 {
     u64 mine = 0;
     for (u64 leaf = thread_number() / 32; leaf < state.n_leaves; leaf += n_threads() / 32) {
-        const Pair pair = load_pair(state, u32(leaf), state.counts[leaf]);
+        const SlotPair pair = load_pair(state, u32(leaf), state.counts[leaf]);
         for (u32 i = 0; i < 2; i++)
             if (pair.keys[i] != EMPTY_KEY) mine += source(pair.keys[i]) ^ destination(pair.keys[i]);
     }

@@ -66,6 +66,19 @@ def test_there_are_sources() -> None:
     assert SOURCES
 
 
+def test_nothing_compiles_without_what_the_host_says(nvrtc: object) -> None:
+    options = [*module.options(weighted=True), "-arch=sm_90"]
+    code = module.source("update.cu")
+    said = [option for option in options if option.startswith("-D")]
+    assert len(said) > 30
+    for option in said:
+        name = option.removeprefix("-D").split("=")[0]
+        assert name in code, f"no kernel asks for {name}"
+        done, log, _ = compiled(nvrtc, code, "update.cu", [other for other in options if other != option])
+        assert not done
+        assert name in log or "kernels are compiled with the options of" in log
+
+
 @pytest.mark.parametrize("body", ["int unused; x[0] = 1;", "x[0] = undefined;"])
 def test_errors_and_warnings_are_seen(nvrtc: object, body: str) -> None:
     code = f'extern "C" __global__ void kernel(unsigned* x) {{ {body} }}'

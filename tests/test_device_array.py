@@ -266,17 +266,17 @@ def heavy_batches(side: DeviceSide, n_batches: int) -> Iterator[Any]:
 def test_no_status_can_be_taken_for_another(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is late on the emulated device: but a number that was told once must not be waited for again."""
     from graphtide.gpma.device import array as module
-    from graphtide.gpma.device.update import Pipeline
+    from graphtide.gpma.device.update import UpdateKernels
 
     monkeypatch.setattr(module, "UNTRIED", 0)
     waited_for = []
-    wait = Pipeline.wait
+    wait = UpdateKernels.wait
 
-    def recorded(pipeline: Pipeline) -> int:
-        waited_for.append(pipeline._sequence)
-        return wait(pipeline)
+    def recorded(kernels: UpdateKernels) -> int:
+        waited_for.append(kernels._sequence)
+        return wait(kernels)
 
-    monkeypatch.setattr(Pipeline, "wait", recorded)
+    monkeypatch.setattr(UpdateKernels, "wait", recorded)
     for array in heavy_batches(DeviceSide(emulated_cupy, 0, settings()), 30):
         assert array.check() == []
     assert len(waited_for) > 40  # more than one for a batch, by and by

@@ -6,24 +6,10 @@
 // the row's smallest possible key, u << 32, so never later than the row's first key and at most one leaf earlier.
 #pragma once
 
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "constants.cuh"
 
-#ifndef WEIGHTED
-#define WEIGHTED 1
-#endif
-
-constexpr u32 LEAF_SHIFT = 6;
-constexpr u32 LEAF_SLOTS = 1u << LEAF_SHIFT;
-constexpr u32 LEAF_LEAST = 8;  // keys in every leaf, unless there is one leaf only
 constexpr u32 NO_LEAF = 0xffffffffu;
-constexpr u64 EMPTY_KEY = ~0ull;
-constexpr u32 NO_ROW = 0xffffffffu;  // the row of EMPTY_KEY; no vertex has it
 constexpr u32 ALL_LANES = 0xffffffffu;
-
-// What became of an update (gpma/host/arrays.py); SUPERSEDED: a later update of the batch names the same edge.
-enum Outcome : u8 { INSERTED = 0, OVERWRITTEN = 1, DELETED = 2, ABSENT = 3, SUPERSEDED = 4 };
 
 // An update on its way to its leaf: its position in the batch, with the top bit set for a deletion.
 struct __align__(16) Record {
@@ -31,14 +17,13 @@ struct __align__(16) Record {
     float weight;
     u32 update;
 };
-constexpr u32 DELETES = 0x80000000u;
+constexpr u32 DELETES = UPDATES_MAX + 1;
 
 // Where a row begins, and its length: side by side, since who needs one mostly needs the other.
 struct __align__(8) Row {
     u32 leaf;
     u32 degree;
 };
-constexpr u32 ROWS_BEYOND = 4;  // empty rows behind the last one, so that the next ones of any may be looked at
 
 // A leaf with updates.
 struct __align__(16) Item {
@@ -63,22 +48,6 @@ struct Counters {
     u32 n_huge;       // leaves with more updates than a block can sort; small batches: than a tile can merge
     u32 unused;
 };
-
-// What the host reads after a batch, in pinned memory: each word holds the batch's sequence number in its upper half
-// and a value in the lower one, so that no word waits for another.
-enum StatusWord : u32 {
-    FLAGS,
-    TOTALS,  // four words
-    SLOTS_MOVED = 5,
-    SLOTS_MOVED_HIGH,
-    N_UNFIT,
-    HEAVY_RECORDS,
-    HEAVY_LEAVES,
-    FIRST_BAD_ROW,
-    STATUS_WORDS
-};
-// HEAVY: leaves have more updates than a block can sort (small batches: than a tile can merge).
-enum Flag : u32 { DONE = 0, HEAVY = 1, BAD_ROW = 2 };
 
 // Where a leaf's keys beyond its slots wait for redistribution, in a window that is redistributed in place.
 struct __align__(16) Spill {
@@ -116,7 +85,7 @@ struct State {
     u8* outcome;
     float* old_weights;
     Counters* counters;
-    u64* status;  // [STATUS_WORDS], on the host
+    u64* status;  // [STATUS_WORDS], on the host, in pinned memory: see status.cuh
     u32 n_leaves;
     u32 height;      // of the root window
     u32 leaf_least;  // keys that every leaf holds: LEAF_LEAST, or fewer in one leaf or a sparse root
@@ -128,7 +97,7 @@ struct State {
 // One batch of updates; passed to kernels by value.
 struct Batch {
     const u64* keys;
-    const u8* ops;         // 0: delete
+    const u8* ops;         // OP_DELETE, or inserts
     const float* weights;  // null: every insert means 1
     u32 n;
     u32 sequence;      // published when all is done

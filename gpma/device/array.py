@@ -2,7 +2,7 @@
 
 The twin of the host's (``gpma/host/array.py``): keys ``src << 32 | dst`` in ascending order in an array with gaps,
 and a batch of any size touches only the leaves where its keys belong. ``state.py`` has the arrays, ``geometry.py``
-the layout, ``update.py`` and ``sorted.py`` the ways to apply a batch, ``spread.py`` and ``reads.py`` all else.
+the layout, ``update.py`` and ``sorted.py`` the ways to apply a batch; the rest: ``load_export.py``, ``reads.py``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ..edges import EdgeBatch, EdgeList, SubCSR
+from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
 from ..layout import Layout
-from . import reads, spread
+from . import load_export, reads
+from .constants import BAD_ROW, FIRST_BAD_ROW, HEAVY
 from .geometry import LEAF_LEAST, holding
 from .invariants import violations
 from .module import import_cupy
 from .reads import DeviceRows
 from .report import DeviceReport
 from .sorted import Run, SortedUpdates
-from .staging import Columns, Staging
+from .staging import DeviceBatch, Staging
 from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
-from .update import BAD_ROW, FIRST_BAD_ROW, HEAVY, SMALL_MAX, Pipeline
+from .update import SMALL_MAX, UpdateKernels
 
 # A batch of more than this share of the edges is merged with the array into a new one. On an H200, at scales 22
 # and 24, to apply it in place took 0.4 to 0.8 of that time with 30% of the edges, and 0.9 to 1.3 of it with 40%.
@@ -55,10 +56,10 @@ class DevicePackedArray:
             self._slots: Slots = new_slots(self._layout, weighted=weighted)
             self._slots.counts.fill(0)
             self._slots.heads[:1] = 0
-            self._slots.heads[1:] = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+            self._slots.heads[1:] = EMPTY_KEY
             self._rows: RowIndex = new_rows(1)
-            self._pipeline = Pipeline(self.stream, weighted=weighted)
-            self._sorted = SortedUpdates(self._pipeline)
+            self._kernels = UpdateKernels(self.stream, weighted=weighted)
+            self._sorted = SortedUpdates(self._kernels)
             self._staging = Staging(self.stream)
         self._point()
 
@@ -103,7 +104,7 @@ class DevicePackedArray:
         what ``load`` raises.
         """
         with self._ordered():
-            self._load(*spread.sorted_last_wins(*self._brought(keys, weights)))
+            self._load(*load_export.sorted_last_wins(*self._brought(keys, weights)))
 
     def apply(self, batch: EdgeBatch) -> DeviceReport:
         """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised.
@@ -119,43 +120,43 @@ class DevicePackedArray:
         if n == 0:
             return self._empty_report()
         columns = self._staging.bring(batch, weighted=self.weighted)
-        pipeline = self._pipeline
-        pipeline.begin(columns)
+        kernels = self._kernels
+        kernels.begin(columns)
         if self._may_grow(columns) or n > REBUILD_SHARE * self._n_edges:
             report = self._apply_rebuilding(columns, n)
             if report is not None:
                 return report
-            pipeline.begin(columns)
+            kernels.begin(columns)
         flags = self._try_small() if n <= SMALL_MAX else HEAVY
         if flags == HEAVY:
-            flags = pipeline.large()
+            flags = kernels.large()
         if flags == BAD_ROW:
             raise self._no_such_row()
         if flags == HEAVY:
             self._finish_heavy(columns)
-        totals = pipeline.totals()
+        totals = kernels.totals()
         self._n_edges += totals[0] - totals[2]
-        report = self._report(columns, totals, pipeline.slots_moved())
+        report = self._report(columns, totals, kernels.slots_moved())
         if self._n_edges < self._edges_min:
             self._shrink()
-        pipeline.end()
+        kernels.end()
         return report
 
     def view(self) -> DeviceRows:
         """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
-        state = plain(self._pipeline.state.copy())
+        state = plain(self._kernels.state.copy())
         rows = self._rows
         return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied into CuPy columns."""
         with self._ordered():
-            return spread.export(self._slots, self._n_edges)
+            return load_export.export(self._slots, self._n_edges)
 
     def export_csr(self) -> tuple[DeviceArray, DeviceArray, DeviceArray | None]:
         """A copy as CSR: offsets uint64[n_vertices + 1], neighbours uint32[n_edges], weights float32 or None."""
         with self._ordered():
-            return spread.export_csr(self._slots, self._rows, self._n_vertices, self._n_edges)
+            return load_export.export_csr(self._slots, self._rows, self._n_vertices, self._n_edges)
 
     def has_edge(self, keys: DeviceArray) -> DeviceArray:
         """bool[n] on the device: which of these edges are there."""
@@ -192,7 +193,7 @@ class DevicePackedArray:
             "slots": slots.keys.nbytes + (slots.weights.nbytes if slots.weights is not None else 0),
             "leaves": sum(array.nbytes for array in slots[2:]),
             "rows": self._rows.pairs.nbytes,
-            "scratch": self._pipeline.memory_bytes() + self._staging.memory_bytes(),
+            "scratch": self._kernels.memory_bytes() + self._staging.memory_bytes(),
         }
 
     @contextmanager
@@ -217,24 +218,24 @@ class DevicePackedArray:
         return self._column(keys, np.uint64), self._column(weights, np.float32) if self.weighted else None
 
     def _load(self, keys: DeviceArray, weights: DeviceArray | None) -> None:
-        bad = spread.first_bad_key(keys, self._n_vertices)
+        bad = load_export.first_bad_key(keys, self._n_vertices)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = holding(keys.size)
         slots = new_slots(layout, weighted=self.weighted)
-        spread.load(slots, self._rows, keys, weights)
+        load_export.load(slots, self._rows, keys, weights)
         self._slots, self._layout, self._n_edges = slots, layout, int(keys.size)
         self._leaf_least = LEAF_LEAST
         self._point()
 
-    def _apply_rebuilding(self, columns: Columns, n: int) -> DeviceReport | None:
+    def _apply_rebuilding(self, columns: DeviceBatch, n: int) -> DeviceReport | None:
         """Merge array and batch into a new array, if it must grow or the batch is large; None: neither is so."""
-        pipeline = self._pipeline
+        kernels = self._kernels
         with self.stream:
             run, flags = self._sorted.probe(columns)
             if flags == BAD_ROW:
                 raise self._no_such_row()
-            totals = pipeline.totals()
+            totals = kernels.totals()
             n_edges = self._n_edges + totals[0] - totals[2]
             layout = self._layout.resized(n_edges)
             if layout is self._layout and n <= REBUILD_SHARE * self._n_edges:
@@ -246,10 +247,10 @@ class DevicePackedArray:
                     raise
                 return None  # the ordinary way needs no second array
         report = self._report(columns, totals, n_edges)
-        pipeline.end()
+        kernels.end()
         return report
 
-    def _may_grow(self, columns: Columns) -> bool:
+    def _may_grow(self, columns: DeviceBatch) -> bool:
         """Whether the batch may add more edges than the array has room for: no more than it inserts."""
         room = self._edges_max - self._n_edges
         if columns.keys.size <= room:
@@ -262,20 +263,20 @@ class DevicePackedArray:
         if self._untried:
             self._untried -= 1
             return HEAVY
-        flags = self._pipeline.small()
+        flags = self._kernels.small()
         if flags == HEAVY:
             self._untried = UNTRIED
         return flags
 
-    def _finish_heavy(self, columns: Columns) -> None:
-        pipeline = self._pipeline
+    def _finish_heavy(self, columns: DeviceBatch) -> None:
+        kernels = self._kernels
         try:
             with self.stream:
                 self._sorted.merge_heavy(columns, self._slots)
         except MemoryError:
-            pipeline.abandon()
+            kernels.abandon()
             raise
-        pipeline.finish()
+        kernels.finish()
 
     def _rebuild(self, run: Run | None, layout: Layout, n_edges: int) -> None:
         self._slots = self._sorted.rebuild(run, layout, self._slots, self._rows, n_edges)
@@ -296,10 +297,10 @@ class DevicePackedArray:
     def _point(self) -> None:
         """Tell everybody where the arrays are now."""
         self._edges_min, self._edges_max = self._layout.edges_min, self._layout.edges_max
-        self._pipeline.point_at_array(self._slots, self._rows, self._n_vertices, self._layout, self._leaf_least)
+        self._kernels.point_at_array(self._slots, self._rows, self._n_vertices, self._layout, self._leaf_least)
 
-    def _report(self, columns: Columns, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
-        work = self._pipeline.work
+    def _report(self, columns: DeviceBatch, totals: tuple[int, int, int, int], slots_moved: int) -> DeviceReport:
+        work = self._kernels.work
         keys, ops, weights = columns
         return DeviceReport(keys, ops, weights, totals, slots_moved, work.outcome, work.old_weights)
 
@@ -309,5 +310,5 @@ class DevicePackedArray:
         return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def _no_such_row(self) -> ValueError:
-        row = self._pipeline.told(FIRST_BAD_ROW)
+        row = self._kernels.told(FIRST_BAD_ROW)
         return ValueError(f"the batch names row {row} of {self._n_vertices}")

@@ -6,17 +6,16 @@
 
 #include "locate.cuh"
 
-// The most updates of one leaf that a tile merges; leaves with more are heavy.
-constexpr u32 BUCKET = 16;
 #ifndef LOOKS_FEW
 #define LOOKS_FEW 3  // of a search, where updates are few
 #endif
-// The most that a block sorts and merges; leaves with still more are huge.
+// The most updates of one leaf that a block sorts and merges. Leaves with more than BUCKET are heavy, with more than
+// this huge.
 constexpr u32 BULK = 2048;
 
 __device__ __forceinline__ Record record_of(const Batch& batch, u32 i, u64 key)
 {
-    const bool deletes = batch.ops[i] == 0;
+    const bool deletes = batch.ops[i] == OP_DELETE;
     Record record;
     record.key = key;
     record.weight = WEIGHTED && batch.weights ? batch.weights[i] : 1.0f;

@@ -1,7 +1,7 @@
 """CUDA sources, compiled by NVRTC through CuPy and kept for the life of the process.
 
 The included ``.cuh`` files are put into the text before it is compiled: CuPy keeps compiled modules on disk by
-their text and would not notice that a file outside it changed.
+their text and options, and would not notice that a file outside it changed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from .constants import macros
+
 FOLDER = Path(__file__).parent
-OPTIONS = ("-std=c++17",)
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[ \t]*\n", re.MULTILINE)
@@ -64,8 +65,8 @@ def _part(name: str, text: str, begin: int, end: int) -> str:
 
 
 def options(*, weighted: bool) -> tuple[str, ...]:
-    """How every module is compiled; an unweighted one holds no code for weights."""
-    return (*OPTIONS, f"-DWEIGHTED={int(weighted)}")
+    """How every module is compiled, whoever does it; an unweighted one holds no code for weights."""
+    return ("-std=c++17", f"-DWEIGHTED={int(weighted)}", *macros(weighted=weighted))
 
 
 @cache

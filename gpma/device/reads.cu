@@ -1,10 +1,6 @@
 // Looking up edges, and gathering rows; see rows.cuh for how kernels of other modules read.
 #include "rows.cuh"
 
-#ifndef READ_THREADS
-#define READ_THREADS 256
-#endif
-
 __device__ __forceinline__ u64 thread_number() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
 
 __device__ __forceinline__ u64 n_threads() { return u64(gridDim.x) * blockDim.x; }
@@ -30,10 +26,9 @@ extern "C" __global__ __launch_bounds__(READ_THREADS) void weights_of_edges(
 extern "C" __global__ __launch_bounds__(READ_THREADS) void find_first_slots(
     const __grid_constant__ State state, const u32* vertices, u64 n, u64* first_slots)
 {
-    constexpr u32 WIDTH = 8;
-    for (u64 x = thread_number() / WIDTH; x < n; x += n_threads() / WIDTH) {
-        const u64 slot = first_slot<WIDTH>(state, vertices[x]);
-        if (lane_number() % WIDTH == 0) first_slots[x] = slot;
+    for (u64 x = thread_number() / LOOK_UP_LANES; x < n; x += n_threads() / LOOK_UP_LANES) {
+        const u64 slot = first_slot<LOOK_UP_LANES>(state, vertices[x]);
+        if (lane_number() % LOOK_UP_LANES == 0) first_slots[x] = slot;
     }
 }
 

@@ -11,17 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import SubCSR
+from .constants import CHUNK_EDGES, LOOK_UP_LANES, READ_THREADS
 from .module import import_cupy
 from .module import load as load_module
 from .state import DeviceArray, address, allocate, plain, zeros
 
-THREADS = 256
 BLOCKS_MAX = 1 << 14
 # Parts into which vertices are cut to number their edges, one for each block.
 PARTS_MAX = 1 << 10
-# Edges of a walk that a warp visits in one piece (rows.cuh).
-CHUNK_EDGES = 256
-_LOOK_UP_LANES = 8  # that look for the first slot of a row (reads.cu)
 _WALK = np.dtype(
     [
         *(
@@ -125,18 +122,18 @@ def gather(rows: DeviceRows, vertices: DeviceArray) -> SubCSR:
 def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
     """What ``walk_chunk`` of ``rows.cuh`` needs to visit the rows of these existing vertices, in this order."""
     n = int(vertices.size)
-    n_parts = min(max(1, -(-n // THREADS)), PARTS_MAX)
+    n_parts = min(max(1, -(-n // READ_THREADS)), PARTS_MAX)
     measures = allocate(2 * n_parts, np.uint64)
     chosen = (rows.state, vertices, np.uint64(n), measures)
-    _launch(rows, "measure_rows", n_parts * THREADS, chosen)
+    _launch(rows, "measure_rows", n_parts * READ_THREADS, chosen)
     n_rows, n_edges = (int(part) for part in measures.get().reshape(-1, 2).sum(axis=0))
     n_chunks = -(-n_edges // CHUNK_EDGES)
     row_vertices, offsets = allocate(n_rows, np.uint32), allocate(n_rows + 1, np.uint64)
     first_slots, chunk_rows = allocate(n_rows, np.uint64), allocate(n_chunks, np.uint32)
     begins = zeros((n_edges >> 5) + 1, np.uint32)
-    _launch(rows, "number_rows", n_parts * THREADS, (*chosen, row_vertices, offsets, begins))
+    _launch(rows, "number_rows", n_parts * READ_THREADS, (*chosen, row_vertices, offsets, begins))
     arguments = (rows.state, row_vertices, np.uint64(n_rows), first_slots)
-    _launch(rows, "find_first_slots", _LOOK_UP_LANES * n_rows, arguments)
+    _launch(rows, "find_first_slots", LOOK_UP_LANES * n_rows, arguments)
     sizes = (np.uint64(n_rows), np.uint64(n_chunks))
     _launch(rows, "find_chunk_rows", n_chunks, (offsets, *sizes, chunk_rows))
     leaf_ends = import_cupy().cumsum(rows.counts, dtype=np.uint64)
@@ -155,7 +152,7 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
 
 
 def _launch(rows: DeviceRows, kernel: str, n_threads: int, arguments: tuple[Any, ...]) -> None:
-    n_blocks = min(-(-n_threads // THREADS), BLOCKS_MAX)
+    n_blocks = min(-(-n_threads // READ_THREADS), BLOCKS_MAX)
     if n_blocks:
         function = load_module("reads.cu", weighted=rows.weighted).get_function(kernel)
-        function((n_blocks,), (THREADS,), arguments)
+        function((n_blocks,), (READ_THREADS,), arguments)

@@ -10,13 +10,10 @@
 
 #include "merge.cuh"
 
-constexpr u32 CHUNK_SHIFT = 10;  // windows wider than 2^10 leaves are summed over chunks of so many
-constexpr u32 BLOCK_HEIGHT = 7;  // windows of up to 2^7 leaves are redistributed by one block
 constexpr u32 BLOCK_LEAVES = 1u << BLOCK_HEIGHT;
 constexpr u32 BLOCK_SLOTS = BLOCK_LEAVES * LEAF_SLOTS;
-constexpr u32 WARP_HEIGHT = 3;  // windows of up to 2^3 leaves by one warp
 constexpr u32 WARP_LEAVES = 1u << WARP_HEIGHT;
-constexpr u32 STAGE_WARPS = 16;  // that a block has
+constexpr u32 STAGE_WARPS = BLOCK_THREADS / 32;
 static_assert(STAGE_WARPS * WARP_LEAVES == BLOCK_LEAVES, "a block's warps share its stage");
 
 // Shared memory for redistribution, a block's, or the part of it that a warp has to itself.
@@ -28,7 +25,8 @@ struct Stage {
 };
 constexpr u32 STAGE_PREFIXES = STAGE_WARPS * (WARP_LEAVES + 1);  // more than BLOCK_LEAVES + 1
 constexpr u32 STAGE_BYTES = BLOCK_SLOTS * (WEIGHTED ? 12 : 8) + (STAGE_PREFIXES + 4) * 8;
-constexpr u32 MERGE_BYTES = 512 / TILE * sizeof(TileSpace);  // of a block of 512 threads that merges
+constexpr u32 MERGE_BYTES = BLOCK_THREADS / TILE * sizeof(TileSpace);  // of a block that merges
+static_assert(SHARED_BYTES == (STAGE_BYTES > MERGE_BYTES ? STAGE_BYTES : MERGE_BYTES), "as constants.py has it");
 
 __device__ __forceinline__ Stage stage_in(u64* shared_memory)
 {

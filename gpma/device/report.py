@@ -12,17 +12,15 @@ from ..edges import ChangeReport, EdgeList
 from ..host.arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
 from .module import import_cupy
 
-# What became of an update that a later one of the same edge overrides; the others: gpma/host/arrays.py.
-SUPERSEDED = 4
-
 
 @dataclass(slots=True)
 class DeviceReport:
     """The updates of a batch, in its order, and what became of each; columns on the device.
 
     ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None (1.0 throughout): the batch itself.
-    ``outcome`` uint8[n]: INSERTED, OVERWRITTEN, DELETED, ABSENT or SUPERSEDED. ``old_weights`` float32[n], None
-    when the array is unweighted: the weight before the batch, of edges that were there; else 0.
+    ``outcome`` uint8[n]: INSERTED, OVERWRITTEN, DELETED, ABSENT or SUPERSEDED (``constants.py``).
+    ``old_weights`` float32[n], None when the array is unweighted: the weight before the batch, of edges that were
+    there; else 0.
     ``totals``: updates by outcome, from INSERTED to ABSENT. ``slots_moved``: keys that redistribution wrote.
 
     ``outcome`` and ``old_weights`` are the array's own work arrays: good until its next ``apply``.

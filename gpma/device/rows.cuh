@@ -91,10 +91,6 @@ __device__ __forceinline__ void walk_row(const State& state, u64 slot, u32 degre
 
 // -- rows in chunks --------------------------------------------------------------------------------------------
 
-#ifndef CHUNK_EDGES
-#define CHUNK_EDGES 256
-#endif
-
 // The edges of some rows in one numbering: row x, vertices[x], begins with edge offsets[x].
 struct Walk {
     const u32* vertices;     // [n_rows], none with an empty row
@@ -134,7 +130,7 @@ __device__ __forceinline__ u64 slot_far(const State& state, const Walk& walk, u6
 }
 
 // The rows and slots of 32 neighbouring edges of a walk, one to each lane.
-struct Step {
+struct WalkStep {
     u32 x;      // the row, in the numbering of the walk
     u64 slot;
     bool live;  // whether there is an edge: not behind the last one of the chunk
@@ -142,11 +138,11 @@ struct Step {
 
 // The step in which rows begin as ``begins`` says and ``n_edges`` lanes have an edge, given row and slot of the edge
 // before it. Without one, a row begins with the step.
-__device__ __forceinline__ Step next_step(
+__device__ __forceinline__ WalkStep next_step(
     const State& state, const Walk& walk, u32 begins, u32 n_edges, u32 row, u64 slot)
 {
     const u32 lane = lane_number(), before = begins & (lanes_before() | 1u << lane);
-    Step step = {row + __popc(before), slot, lane < n_edges};
+    WalkStep step = {row + __popc(before), slot, lane < n_edges};
     if (!step.live) return step;
     if (before) step.slot = walk.first_slots[step.x];
     step.slot = slot_near(state, step.slot, before ? lane - (31 - __clz(before)) : lane + 1);
@@ -166,9 +162,9 @@ template <class Loaded, class Load, class Use> __device__ __forceinline__ void w
     u64 slot = walk.first_slots[row];
     if (const u64 ahead = first - walk.offsets[row]) slot = slot_far(state, walk, slot, ahead - 1);
     else row--;  // the row begins with the chunk, and is counted again
-    Step step = next_step(state, walk, begins[0], n_edges, row, slot);
+    WalkStep step = next_step(state, walk, begins[0], n_edges, row, slot);
     for (u32 i = 0; i < n_edges; i += 32) {
-        const Step now = step;
+        const WalkStep now = step;
         const Loaded loaded = now.live ? load(now.slot) : Loaded();
         row = __shfl_sync(ALL_LANES, now.x, 31);
         slot = __shfl_sync(ALL_LANES, now.slot, 31);
@@ -195,17 +191,17 @@ template <class Value, class Emit> __device__ __forceinline__ void add_by_row(u3
 // -- whole leaves ----------------------------------------------------------------------------------------------
 
 // Two neighbouring slots of a leaf; EMPTY_KEY and weight 0 where a slot is not live.
-struct Pair {
+struct SlotPair {
     u64 keys[2];
     float weights[2];
 };
 
 // The pairs of a leaf with ``count`` live slots, one to each lane of a warp; others are not even loaded.
-__device__ __forceinline__ Pair load_pair(const State& state, u32 leaf, u32 count)
+__device__ __forceinline__ SlotPair load_pair(const State& state, u32 leaf, u32 count)
 {
     const u32 at = 2 * lane_number();
     const u64 slot = (u64(leaf) << LEAF_SHIFT) + at;
-    Pair pair = {{EMPTY_KEY, EMPTY_KEY}, {0.0f, 0.0f}};
+    SlotPair pair = {{EMPTY_KEY, EMPTY_KEY}, {0.0f, 0.0f}};
     if (at >= count) return pair;
     const ulonglong2 keys = load_once(reinterpret_cast<const ulonglong2*>(state.keys + slot));
     float2 weights = {1.0f, 1.0f};
@@ -233,7 +229,7 @@ template <class Value> struct Carry {
 // emit(row, sum) by one lane for each row that ends in the leaf, and for the carried one if that ended before;
 // the last row's sum becomes the carry.
 template <class Value, class Emit> __device__ __forceinline__ void sum_leaf(
-    const Pair& pair, const Value (&values)[2], Carry<Value>& carry, Emit emit)
+    const SlotPair& pair, const Value (&values)[2], Carry<Value>& carry, Emit emit)
 {
     const u32 lane = lane_number();
     const u32 first = source(pair.keys[0]);  // NO_LEAF where not live: no row has this number
@@ -271,7 +267,7 @@ template <class Value, class ValueOf, class Emit> __device__ __forceinline__ voi
     Carry<Value> carry = {NO_LEAF, Value()};
     for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
         // Loads of all these leaves are under way before the first sum waits for one.
-        Pair pairs[LEAVES_TOGETHER];
+        SlotPair pairs[LEAVES_TOGETHER];
         Value values[LEAVES_TOGETHER][2];
         for (u32 i = 0; i < LEAVES_TOGETHER; i++)
             pairs[i] = load_pair(state, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));

@@ -52,7 +52,7 @@ __device__ __forceinline__ void probe(
     const u32 count = state.counts[leaf];
     const u32 place = lower_bound<u64>(state.keys + first_slot, key, 0, count);
     const bool found = place < count && state.keys[first_slot + place] == key;
-    const bool acts = i + 1 == run.n || run.keys[i + 1] != key, deletes = batch.ops[update] == 0;
+    const bool acts = i + 1 == run.n || run.keys[i + 1] != key, deletes = batch.ops[update] == OP_DELETE;
     const u32 outcome = deletes ? (found ? DELETED : ABSENT) : (found ? OVERWRITTEN : INSERTED);
     run.leaf[i] = leaf;
     run.place[i] = u8(place);
@@ -78,7 +78,7 @@ __device__ __forceinline__ Fate fate_of(const Batch& batch, const Run& run, u64 
     fate.named = fate.smaller < end && run.keys[fate.smaller] == key;
     if (fate.named) {
         fate.update = u32(run.updates[last_of_key(run, fate.smaller, end)]);
-        fate.removed = batch.ops[fate.update] == 0;
+        fate.removed = batch.ops[fate.update] == OP_DELETE;
     }
     return fate;
 }

@@ -6,10 +6,6 @@
 #include "run.cuh"
 #include "status.cuh"
 
-#ifndef RUN_THREADS
-#define RUN_THREADS 256
-#endif
-
 extern "C" __global__ __launch_bounds__(RUN_THREADS) void probe_run(
     const __grid_constant__ State state, const __grid_constant__ Batch batch, const __grid_constant__ Run run)
 {

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..layout import Layout
+from .constants import HEAVY_LEAVES, HEAVY_RECORDS, RUN_THREADS
 from .module import import_cupy, load
-from .staging import Columns
+from .staging import DeviceBatch
 from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, plain, point_at
-from .update import HEAVY_LEAVES, HEAVY_RECORDS, Pipeline
+from .update import UpdateKernels
 
-# Threads of a block, as in sorted.cu, and blocks on a multiprocessor for kernels that loop.
-RUN_THREADS = 256
+# Blocks on a multiprocessor for kernels that loop.
 RUN_BLOCKS = 8
 
 
@@ -55,10 +55,10 @@ class Run:
 class SortedUpdates:
     """The kernels that apply runs."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        module = load("sorted.cu", weighted=pipeline.weighted)
-        self._kernels = {
+    def __init__(self, kernels: UpdateKernels) -> None:
+        self._kernels = kernels
+        module = load("sorted.cu", weighted=kernels.weighted)
+        self._functions = {
             name: module.get_function(name)
             for name in (
                 *("probe_run", "tell_totals", "merge_heavy", "add_heavy"),
@@ -66,41 +66,41 @@ class SortedUpdates:
             )
         }
 
-    def probe(self, columns: Columns) -> tuple[Run, int]:
+    def probe(self, columns: DeviceBatch) -> tuple[Run, int]:
         """Sort and look up the whole batch; nothing is written but the report. Returns the flags too.
 
         Raises:
             MemoryError: there is not enough.
         """
-        pipeline = self._pipeline
+        kernels = self._kernels
         run = Run(columns.keys, None)
         try:
             self._look_up(run)
         finally:
-            self._launch("tell_totals", 1, (pipeline.state, pipeline.batch), threads=32)
-            flags = pipeline.wait()
+            self._launch("tell_totals", 1, (kernels.state, kernels.batch), threads=32)
+            flags = kernels.wait()
         return run, flags
 
-    def merge_heavy(self, columns: Columns, slots: Slots) -> None:
-        """Merge the leaves that ``Pipeline.large`` found heavy; what is left of the batch comes after.
+    def merge_heavy(self, columns: DeviceBatch, slots: Slots) -> None:
+        """Merge the leaves that ``UpdateKernels.large`` found heavy; what is left of the batch comes after.
 
         Raises:
             MemoryError: there is not enough; nothing was changed but work arrays.
         """
-        pipeline = self._pipeline
+        kernels = self._kernels
         cupy = import_cupy()
-        n, n_heavy = int(columns.keys.size), pipeline.told(HEAVY_RECORDS)
+        n, n_heavy = int(columns.keys.size), kernels.told(HEAVY_RECORDS)
         updates = None
         keys = columns.keys
         if n_heavy < n:
             # The records of heavy leaves lie behind all others, and their leaves point at them.
-            first_record = slots.pending[pipeline.work.update_leaf[:n]]
+            first_record = slots.pending[kernels.work.update_leaf[:n]]
             updates = cupy.flatnonzero(first_record >= np.uint32(n - n_heavy))
             keys = columns.keys[updates]
         run = Run(keys, updates)
         self._look_up(run)
-        arguments = (pipeline.state, pipeline.batch, run.structure)
-        n_leaves = pipeline.told(HEAVY_LEAVES)
+        arguments = (kernels.state, kernels.batch, run.structure)
+        n_leaves = kernels.told(HEAVY_LEAVES)
         self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
         self._launch("add_heavy", _ceil(run.n), arguments)
 
@@ -112,8 +112,8 @@ class SortedUpdates:
         Raises:
             MemoryError: there is not enough; nothing was changed.
         """
-        pipeline = self._pipeline
-        new = new_slots(layout, weighted=pipeline.weighted)
+        kernels = self._kernels
+        new = new_slots(layout, weighted=kernels.weighted)
         run = run or _empty_run()
         n_leaves = int(slots.counts.size)
         ranks = import_cupy().cumsum(slots.counts, dtype=np.uint64)
@@ -123,18 +123,18 @@ class SortedUpdates:
         point_at(target, new)
         target["rows"], target["n_leaves"] = address(rows.pairs), layout.n_leaves
         edges = np.uint64(n_edges)
-        arguments = (pipeline.state, target, pipeline.batch, run.structure, edges)
-        self._launch("find_leaf_begins", _ceil(n_leaves + 1), (pipeline.state, run.structure))
+        arguments = (kernels.state, target, kernels.batch, run.structure, edges)
+        self._launch("find_leaf_begins", _ceil(n_leaves + 1), (kernels.state, run.structure))
         self._launch("rebuild_kept", _ceil(n_leaves * 32), arguments, loops=True)
         if run.n:
             self._launch("rebuild_added", _ceil(run.n), arguments)
         self._launch("index_leaves", _ceil(layout.n_leaves * 32), (target, edges), loops=True)
-        pipeline.stream.synchronize()
+        kernels.stream.synchronize()
         return new
 
     def _look_up(self, run: Run) -> None:
         self._launch(
-            "probe_run", _ceil(run.n), (self._pipeline.state, self._pipeline.batch, run.structure), loops=True
+            "probe_run", _ceil(run.n), (self._kernels.state, self._kernels.batch, run.structure), loops=True
         )
         run.sum_changes()
 
@@ -148,9 +148,9 @@ class SortedUpdates:
         threads: int = RUN_THREADS,
     ) -> None:
         if loops:
-            blocks = min(blocks, self._pipeline.n_blocks * RUN_BLOCKS)
+            blocks = min(blocks, self._kernels.n_blocks * RUN_BLOCKS)
         values = tuple(plain(value) if value.ndim else value for value in arguments)
-        self._kernels[name]((blocks,), (threads,), values, stream=self._pipeline.stream)
+        self._functions[name]((blocks,), (threads,), values, stream=self._kernels.stream)
 
 
 def _empty_run() -> Run:

@@ -19,7 +19,7 @@ UPDATE_BYTES = 8 + 4 + 1
 _KEY, _OP, _WEIGHT = np.dtype(np.uint64), np.dtype(np.uint8), np.dtype(np.float32)
 
 
-class Columns(NamedTuple):
+class DeviceBatch(NamedTuple):
     """A batch on the device: ``keys`` uint64[n], ``ops`` uint8[n], ``weights`` float32[n] or None."""
 
     keys: DeviceArray
@@ -39,7 +39,7 @@ class Staging:
         self._host = np.empty(0, np.uint8)
         self._device: Any = None
 
-    def bring(self, batch: EdgeBatch, *, weighted: bool) -> Columns:
+    def bring(self, batch: EdgeBatch, *, weighted: bool) -> DeviceBatch:
         """The batch on the device, in the order of the stream. NumPy columns are copied; good until the next call.
 
         Raises:
@@ -54,7 +54,7 @@ class Staging:
                 self._event = self._cupy.cuda.Event(disable_timing=True)
             self._event.record(current)
             self._stream.wait_event(self._event)
-        return Columns(
+        return DeviceBatch(
             self._straight(batch.keys, _KEY),
             self._straight(batch.ops, _OP),
             None if weights is None else self._straight(weights, _WEIGHT),
@@ -67,7 +67,7 @@ class Staging:
         with self._stream:
             return self._cupy.ascontiguousarray(column, dtype)
 
-    def _copied(self, batch: EdgeBatch, weights: Any) -> Columns:
+    def _copied(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
         n = len(batch)
         self._reserve(n)
         parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops]
@@ -81,7 +81,7 @@ class Staging:
             self._cupy.ndarray(n, part.dtype, self._device.data + begin)
             for part, begin in zip(parts, offsets[:-1], strict=True)
         ]
-        return Columns(on_device[0], on_device[-1], None if weights is None else on_device[1])
+        return DeviceBatch(on_device[0], on_device[-1], None if weights is None else on_device[1])
 
     def _reserve(self, n: int) -> None:
         if n <= self._room:

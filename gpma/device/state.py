@@ -12,16 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..layout import Layout
+from .constants import BUCKET, CHUNK_SHIFT, ROWS_BEYOND
 from .module import import_cupy
 
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
-
-# As in the .cuh files: most updates of one leaf that a tile merges; leaves of a chunk, as a shift; empty rows
-# behind the last one.
-BUCKET = 16
-CHUNK_SHIFT = 10
-ROWS_BEYOND = 4
 
 
 def _structure(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype[np.void]:

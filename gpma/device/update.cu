@@ -10,20 +10,8 @@
 #include "rebalance.cuh"
 #include "status.cuh"
 
-#ifndef BLOCK_THREADS
-#define BLOCK_THREADS 512  // of cooperative kernels, and of those that allocate
-#endif
-#ifndef MERGE_THREADS
-#define MERGE_THREADS 256
-#endif
-#ifndef MERGE_BLOCKS
-#define MERGE_BLOCKS 3  // of MERGE_THREADS on a multiprocessor; bounds the registers of a thread
-#endif
 #ifndef FEW_UPDATES
 #define FEW_UPDATES (1u << 18)  // up to so many, searches are bound by how long a look takes
-#endif
-#ifndef LOCATE_THREADS
-#define LOCATE_THREADS 256
 #endif
 
 // Whether the leaves must not be merged now, and why.
@@ -63,8 +51,8 @@ __device__ __forceinline__ void rebalance_and_finish(const State& state, const B
     if (blockIdx.x == 0) finish(state, batch, told, false);
 }
 
-// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with STAGE_BYTES or MERGE_BYTES
-// of shared memory, whichever is more.
+// All of a small batch; ``room`` of the records is for BUCKET each. A cooperative launch with SHARED_BYTES of
+// shared memory.
 extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void update_small(
     const __grid_constant__ State state, const __grid_constant__ Batch batch)
 {

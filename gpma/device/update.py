@@ -10,14 +10,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ..layout import Layout
-from .geometry import LEAF_SHIFT
+from .constants import (
+    BLOCK_THREADS,
+    BUCKET,
+    FLAGS,
+    LOCATE_THREADS,
+    MERGE_BLOCKS,
+    MERGE_THREADS,
+    SLOTS_MOVED,
+    SLOTS_MOVED_HIGH,
+    STATUS_WORDS,
+    TOTALS,
+    UPDATES_MAX,
+    shared_bytes,
+)
 from .module import import_cupy, load, load_cooperative
-from .staging import Columns
+from .staging import DeviceBatch
 from .state import (
     BATCH,
-    BUCKET,
     COUNTERS_BYTES,
-    RECORD_BYTES,
     STATE,
     RowIndex,
     Slots,
@@ -31,19 +42,6 @@ from .state import (
 
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
 BATCH_FIELDS = struct.Struct("=3Q4I")
-# Flags of a status (array.cuh). HEAVY: leaves have more updates than the kernels can merge.
-DONE, HEAVY, BAD_ROW = 0, 1, 2
-# Words of a status (array.cuh): the batch's sequence number << 32 | a value.
-FLAGS, TOTALS, SLOTS_MOVED, SLOTS_MOVED_HIGH, N_UNFIT, HEAVY_RECORDS, HEAVY_LEAVES, FIRST_BAD_ROW = (
-    0,
-    1,
-    *range(5, 11),
-)
-STATUS_WORDS = 11
-# Threads of a block, as in update.cu.
-BLOCK_THREADS = 512
-MERGE_THREADS, MERGE_BLOCKS = 256, 3
-LOCATE_THREADS = 256
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
@@ -58,8 +56,6 @@ BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
-# Records number updates by 31 bits.
-UPDATES_MAX = (1 << 31) - 1
 # How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
 SPINS_MAX = 20_000
 
@@ -88,7 +84,7 @@ class Launcher:
         self._launch_cooperative(kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, self._stream, self._parameters)
 
 
-class Pipeline:
+class UpdateKernels:
     """Applies batches to the array that ``state`` points at; everything runs on ``stream``."""
 
     def __init__(self, stream: Any, *, weighted: bool) -> None:
@@ -101,9 +97,9 @@ class Pipeline:
         self._launcher = Launcher(stream, (self.state, self.batch))
         attributes = cupy.cuda.Device().attributes
         self.n_blocks = int(attributes["MultiProcessorCount"])
-        self.stage_bytes = _stage_bytes(weighted)
+        self.shared_bytes = shared_bytes(weighted=weighted)
         # A kernel's own shared memory, and what the driver takes, are well below 2 KiB.
-        fit = attributes["MaxSharedMemoryPerMultiprocessor"] // (self.stage_bytes + 2048)
+        fit = attributes["MaxSharedMemoryPerMultiprocessor"] // (self.shared_bytes + 2048)
         self.n_blocks_max = self.n_blocks * max(1, min(BLOCKS, fit))
         self._work: Work | None = None
         self._room = 0
@@ -120,17 +116,17 @@ class Pipeline:
         state["partials"] = address(self._partials)
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
-        self._kernels = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
-        for kernel in self._kernels:
-            kernel.max_dynamic_shared_size_bytes = self.stage_bytes
-        self._kernels += [
+        self._functions = [together.get_function(name) for name in ("update_small", "rebalance", "abandon")]
+        for kernel in self._functions:
+            kernel.max_dynamic_shared_size_bytes = self.shared_bytes
+        self._functions += [
             alone.get_function(name)
             for name in (
                 *("locate_updates", "allocate_by_update", "allocate_by_leaf", "place_updates", "merge_leaves"),
             )
         ]
         # The driver's handles; the kernels above keep them alive.
-        self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._kernels)
+        self._small, self._rebalance, self._abandon, *handles = (kernel.kernel.ptr for kernel in self._functions)
         self._locate, self._by_update, self._by_leaf, self._place, self._merge = handles
 
     @property
@@ -148,7 +144,7 @@ class Pipeline:
         self.state["n_leaves"], self.state["height"] = layout.n_leaves, layout.height
         self.state["leaf_least"] = leaf_least
 
-    def begin(self, columns: Columns) -> None:
+    def begin(self, columns: DeviceBatch) -> None:
         """Take room for a batch, and make it the one that kernels see.
 
         Raises:
@@ -180,7 +176,7 @@ class Pipeline:
         blocks = min(max(_ceil(self._n, BLOCK_THREADS // 32), BLOCKS_LEAST), self.n_blocks)
         if self._n > FEW_MAX:
             blocks = self.n_blocks_max
-        self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.stage_bytes)
+        self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.shared_bytes)
         return self.wait()
 
     def large(self) -> int:
@@ -258,7 +254,7 @@ class Pipeline:
         self._launcher.start(self._merge, blocks, MERGE_THREADS)
         # Idle blocks cost some microseconds; where much is to be redistributed more of them pay.
         blocks = self.n_blocks if self._n <= QUIET_MAX else self.n_blocks_max
-        self._launcher.start_cooperative(self._rebalance, blocks, BLOCK_THREADS, self.stage_bytes)
+        self._launcher.start_cooperative(self._rebalance, blocks, BLOCK_THREADS, self.shared_bytes)
         return self.wait()
 
     def _reserve(self, room: int) -> None:
@@ -275,12 +271,3 @@ class Pipeline:
 
 def _ceil(n: int, size: int) -> int:
     return -(-n // size)
-
-
-def _stage_bytes(weighted: bool) -> int:
-    """STAGE_BYTES or MERGE_BYTES of rebalance.cuh, whichever is more."""
-    n_leaves, slot_bytes = 1 << 7, 12 if weighted else 8
-    stage = (n_leaves << LEAF_SHIFT) * slot_bytes + (16 * (8 + 1) + 4) * 8
-    leaf = slot_bytes << LEAF_SHIFT
-    merge = BLOCK_THREADS // BUCKET * 2 * (leaf + BUCKET * (slot_bytes + RECORD_BYTES))
-    return max(stage, merge)

@@ -3,10 +3,6 @@
 // Edges are spread evenly: leaf q of n gets ``share`` of them, and one more where q < ``extra``.
 #include "warp.cuh"
 
-#ifndef SPREAD_THREADS
-#define SPREAD_THREADS 256
-#endif
-
 // Where edges go: the arrays of struct State, another number of leaves.
 struct Target {
     u64* keys;
@@ -55,7 +51,7 @@ __device__ __forceinline__ void put(const Target& to, u64 rank, u64 key, float w
 }
 
 // The counts of all leaves, and the heads of the first, of empty ones, and of the one behind the last.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void begin_leaves(const __grid_constant__ Target to)
+extern "C" __global__ __launch_bounds__(LOAD_THREADS) void begin_leaves(const __grid_constant__ Target to)
 {
     const u32 share = share_of(to), extra = extra_of(to);
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i <= to.n_leaves; i += u64(gridDim.x) * blockDim.x) {
@@ -67,7 +63,7 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void begin_leaves(const 
 }
 
 // Ascending columns into leaves.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void load_columns(
+extern "C" __global__ __launch_bounds__(LOAD_THREADS) void load_columns(
     const __grid_constant__ Target to, const u64* keys, const float* weights)
 {
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < to.n_edges; i += u64(gridDim.x) * blockDim.x)
@@ -75,7 +71,7 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void load_columns(
 }
 
 // The first position whose key is not above the one before it or names a row too many: the least into ``bad``.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void find_bad_key(
+extern "C" __global__ __launch_bounds__(LOAD_THREADS) void find_bad_key(
     const u64* keys, u64 n, u32 n_vertices, u64* bad)
 {
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += u64(gridDim.x) * blockDim.x)
@@ -83,7 +79,7 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void find_bad_key(
 }
 
 // Adds the length of each row to its degree; keys ascending. One addition for a row in each warp.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void count_degrees(const u64* keys, u64 n, Row* rows)
+extern "C" __global__ __launch_bounds__(LOAD_THREADS) void count_degrees(const u64* keys, u64 n, Row* rows)
 {
     const u64 step = u64(gridDim.x) * blockDim.x;
     for (u64 first = u64(blockIdx.x) * blockDim.x + threadIdx.x - lane_number(); first < n; first += step) {
@@ -98,7 +94,7 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void count_degrees(const
 }
 
 // All edges into columns, without gaps. A warp to a leaf.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void export_columns(const u64* keys, const float* weights,
+extern "C" __global__ __launch_bounds__(LOAD_THREADS) void export_columns(const u64* keys, const float* weights,
     const u32* counts, const u64* leaf_ends, u32 n_leaves, u64* to_keys, float* to_weights)
 {
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);
@@ -113,7 +109,7 @@ extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void export_columns(cons
 }
 
 // The same as a CSR: neighbours instead of keys.
-extern "C" __global__ __launch_bounds__(SPREAD_THREADS) void export_neighbors(const u64* keys, const float* weights,
+extern "C" __global__ __launch_bounds__(LOAD_THREADS) void export_neighbors(const u64* keys, const float* weights,
     const u32* counts, const u64* leaf_ends, u32 n_leaves, u32* to_neighbors, float* to_weights)
 {
     const u32 n_warps = gridDim.x * (blockDim.x >> 5);

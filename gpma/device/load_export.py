@@ -1,4 +1,4 @@
-"""Filling and emptying whole device arrays: load and export (``spread.cu``).
+"""Filling and emptying whole device arrays, the twin of gpma/host/load_export.py (kernels: ``load_export.cu``).
 
 Every function takes all memory that it needs before it writes anything that was there. All of them run on the
 current stream; columns are CuPy arrays.
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ..edges import EdgeList
+from .constants import LOAD_THREADS
 from .module import import_cupy
 from .module import load as load_module
 from .state import DeviceArray, RowIndex, Slots, address, allocate, plain
 
-THREADS = 256
 # More blocks than this gain nothing: each thread then takes several edges.
 BLOCKS_MAX = 1 << 14
-# struct Target of spread.cu.
+# struct Target of load_export.cu.
 _TARGET = np.dtype(
     [
         *((name, np.uint64) for name in ("keys", "weights", "counts", "heads", "rows", "n_edges")),
@@ -109,9 +109,9 @@ def _target(slots: Slots, rows: RowIndex, n_edges: int) -> Any:
 
 def _launch(kernel: str, n_threads: int, arguments: tuple[Any, ...], *, weighted: bool) -> None:
     """Launch a kernel whose threads go round until about ``n_threads`` pieces of work are done."""
-    n_blocks = min(-(-n_threads // THREADS), BLOCKS_MAX)
+    n_blocks = min(-(-n_threads // LOAD_THREADS), BLOCKS_MAX)
     if n_blocks == 0:
         return
     # CuPy knows no null pointer: an address goes in as a number.
     values = tuple(np.uint64(0) if value is None else value for value in arguments)
-    load_module("spread.cu", weighted=weighted).get_function(kernel)((n_blocks,), (THREADS,), values)
+    load_module("load_export.cu", weighted=weighted).get_function(kernel)((n_blocks,), (LOAD_THREADS,), values)
