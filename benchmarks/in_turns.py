@@ -6,7 +6,7 @@
 The benchmark of the other checkout and this one's take turns, each run in a process of its own, and the first
 to run changes from round to round. For every figure that they save: the median of either, their ratio (this
 one's by the other's), and how far the runs of one version lie apart (the largest by the smallest): a ratio
-within that says nothing. Figures are named by the words and the batch size of their row; ``--figures`` chooses
+within that says nothing. Figures are named by the words, scale and batch size of their row; ``--figures`` chooses
 some by name.
 """
 
@@ -51,7 +51,7 @@ def run(checkout: Path, benchmark: str, arguments: list[str]) -> dict[str, float
 def figures(value: Any, name: str) -> Iterator[tuple[str, float]]:
     """Every fractional number in there, named by the way to it."""
     if isinstance(value, dict):
-        words = [str(item) for key, item in value.items() if isinstance(item, str) or key == "batch"]
+        words = [str(item) for key, item in value.items() if isinstance(item, str) or key in ("batch", "scale")]
         name = " ".join([name, *(word for word in words if "%" not in word)]).strip()
         for key, item in value.items():
             yield from figures(item, f"{name} {key}".strip() if key != "rows" else name)
