@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -283,10 +283,10 @@ def _kafka(config: Config) -> Iterator[Finding]:
         return
     from kafka import KafkaConsumer
 
-    from ..ingest.kafka_client import connect
+    from ..ingest.kafka_client import connect, disconnect
 
     servers = ", ".join(config.source.bootstrap_servers)
-    options = {
+    options: dict[str, Any] = {
         "bootstrap_servers": list(config.source.bootstrap_servers),
         "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
         "request_timeout_ms": KAFKA_TIMEOUT_MS,
@@ -308,7 +308,7 @@ def _kafka(config: Config) -> Iterator[Finding]:
                 hint = "create it, or let this user describe it"
                 yield Finding(f"topic {topic}", "fail", "not there", hint)
     finally:
-        consumer.close()
+        disconnect(consumer)
 
 
 CHECKS: tuple[Check, ...] = (

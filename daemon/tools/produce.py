@@ -298,7 +298,7 @@ class KafkaDestination:
         self._in_flight: deque[Any] = deque()
         self._next: dict[Partition, int] = {}
         try:
-            options = {"bootstrap_servers": servers, "bootstrap_timeout_ms": 10_000}
+            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": 10_000}
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
             self.partitions = len(described["partitions"])
@@ -339,8 +339,9 @@ class KafkaDestination:
         return dict(self._next)
 
     def close(self) -> None:
-        with contextlib.suppress(self._error, OSError):
-            self._producer.close(timeout=5)
+        from ..ingest.kafka_client import disconnect
+
+        disconnect(self._producer, timeout_s=5.0)
 
     def _settle(self) -> None:
         try:
