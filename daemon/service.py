@@ -36,7 +36,9 @@ from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
-from .engine.topology import EngineTopology, StorageGate
+from .engine.standing import Standing
+from .engine.storage import Storage
+from .engine.topology import EngineTopology
 from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
 from .ingest import decode, reuse
 from .ingest.decode import Decoder
@@ -47,11 +49,13 @@ from .ingest.sources import make_dead_letters, make_source
 from .records import placement
 from .records.position import Position
 from .records.stream import Offsets, offsets_from_wire
+from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
 from .state.checkpoint import CheckpointStore, Snapshot, require_same
+from .state.checkpointer import Checkpointer
 
 log = logging.getLogger(__name__)
 
@@ -146,36 +150,9 @@ class Service:
             version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
         )
         self._build_source()
-        gate = StorageGate()
-        self.link = self._make_link(gate)
-        self.pipeline = Pipeline(
-            graph=self.graph,
-            index=self.index,
-            reuse=self.reuse,
-            engine=self.engine,
-            queue=self.queue,
-            source=self.source,
-            dead_letters=self.dead_letters,
-            store=store,
-            link=self.link,
-            metrics=self.metrics,
-            gate=gate,
-            position=self.position,
-            identity=self._identity,
-            program_specs=self.specs,
-            updates_max=config.epoch.updates_max,
-            linger_s=config.epoch.linger_ms / 1000,
-            checkpoint_interval_s=config.checkpoint.interval,
-            on_checkpoint=self.ingest.commit_soon,
-            background_audit=BackgroundAudit(
-                Auditor(self.graph, self.engine, self.link.published),
-                self.metrics,
-                self._external,
-                share=config.audit.share,
-                repair=config.audit.repair,
-            ),
-            full_audit=config.audit.full_every_epoch,
-        )
+        storage = Storage(self.graph, self.position)
+        self.link = self._make_link(EngineTopology(storage))
+        self.pipeline = self._make_pipeline(storage, store)
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
@@ -294,7 +271,46 @@ class Service:
             directed=config.graph.directed,
         )
 
-    def _make_link(self, gate: StorageGate) -> ServerLink:
+    def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
+        config = self.config
+        standing = Standing(self.engine.programs, self.specs)
+        checkpoints = Checkpointer(
+            graph=self.graph,
+            index=self.index,
+            programs=standing.fresh,
+            program_specs=self.specs,
+            position=self.position,
+            identity=self._identity,
+            dead_letters=self.dead_letters,
+            store=store,
+            metrics=self.metrics,
+            interval_s=config.checkpoint.interval,
+            on_checkpoint=self.ingest.commit_soon,
+        )
+        background_audit = BackgroundAudit(
+            Auditor(self.graph, self.engine, self.link.published),
+            self.metrics,
+            self._external,
+            share=config.audit.share,
+            repair=config.audit.repair,
+        )
+        return Pipeline(
+            storage=storage,
+            engine=self.engine,
+            standing=standing,
+            index=self.index,
+            reuse=self.reuse,
+            queue=self.queue,
+            source=self.source,
+            link=self.link,
+            metrics=self.metrics,
+            checkpoints=checkpoints,
+            background_audit=background_audit,
+            epochs=config.epoch,
+            full_audit=config.audit.full_every_epoch,
+        )
+
+    def _make_link(self, topology: Topology) -> ServerLink:
         server = self.config.server
         tls = None
         if server.tls.certificate is not None and server.tls.key is not None:
@@ -307,7 +323,7 @@ class Service:
                 "vertex_ids": self.config.graph.vertex_ids,
             },
             index=self.index,
-            topology=EngineTopology(self.graph, gate, self.position),
+            topology=topology,
             limits=server.limits,
             token=server.read_token(),
             tls=tls,

@@ -35,6 +35,30 @@ def test_types() -> None:
     run("mypy")
 
 
+def test_the_clients_methods_have_types(tmp_path: Path) -> None:
+    """They are made of descriptions; a user's type checker must see what they take and return all the same."""
+    snippet = """
+from typing import assert_type
+from graphtide import AsyncClient, Client
+from graphtide.daemon.client import Top, Values
+
+async def ask(client: Client, late: AsyncClient) -> None:
+    assert_type(client.top("pagerank", 3, order="asc"), Top)
+    assert_type(client.get("pagerank", [1], parents=True), Values)
+    assert_type(client.get(["pagerank"], [1]), dict[str, Values])
+    assert_type(await late.top("pagerank", k=3), Top)
+    assert_type(await late.get("pagerank", vertices=[1]), Values)
+    assert_type(await late.get(("pagerank",), [1]), dict[str, Values])
+    late.stats()  # type: ignore[unused-coroutine]
+    client.top(3)  # type: ignore[arg-type]
+    client.top("pagerank", odrer="asc")  # type: ignore[call-arg]
+    client.get(3, [1])  # type: ignore[call-overload]
+"""
+    file = tmp_path / "asking.py"
+    file.write_text(snippet)
+    run("mypy", "--warn-unused-ignores", str(file))
+
+
 def test_imports_run_one_way() -> None:
     script = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -72,6 +96,7 @@ def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str
         ("daemon/a_new_module.py", "", ONE_WAY),
         ("daemon/client/wire.py", "from ...gpma import edges", "the client needs errors"),
         ("daemon/client/wire.py", "from .. import terminal", "the client needs errors"),
+        ("daemon/serve/handlers.py", "from ..client import results", "only tools use the clients"),
         ("daemon/serve/serving.py", "from . import handlers", "no two modules lean on each other"),
         ("daemon/ingest/dense.py", "from . import prepared", "no two modules lean on each other"),
     ],

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from graphtide.daemon import errors
-from graphtide.daemon.client.client import Client
+from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.records.topology import Degrees, EdgesExist, NeighborPage, StorageState
 from graphtide.daemon.serve import shared_memory

@@ -22,6 +22,8 @@ from ..errors import GraphtideError, LimitExceeded, RequestError
 
 PROTOCOL_VERSIONS = (1,)
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+RECEIVE_BYTES = 1 << 18
+"""Taken from a socket at once, at most."""
 
 MAP_ENTRIES_MAX = 4096
 """Entries of one map in a request: the partitions of one topic are the longest that is sensible."""

@@ -31,7 +31,7 @@ from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ..client.addresses import UnixAddress, parse_address
-from ..client.wire import LATENCY_BUCKETS_SECONDS, RESPONSE, MethodLatency, error_to_wire, plain
+from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
 from ..records.topology import StorageState, Topology
@@ -47,7 +47,6 @@ STOP_SECONDS_MAX = 5.0
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.1, 5.0
 HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
-RECEIVE_BYTES = 1 << 18
 
 
 class PublishedIndex(Protocol):

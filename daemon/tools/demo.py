@@ -29,7 +29,7 @@ from rich.table import Table
 from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
 from .. import terminal
-from ..client.client import Client
+from ..client import Client
 from ..errors import ConfigError, GraphtideError, Unavailable
 from ..records.encode import encode_msgpack
 from ..records.spool_format import SpoolWriter

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..client.client import Client
+from ..client import Client
 from ..client.wire import unpack_bitmap, unpack_column
 from ..terminal import output, table
 
