@@ -127,6 +127,8 @@ class Program(ABC):
     needs_order: ClassVar[bool] = False
     weight_domains: ClassVar[tuple[str, ...]] = ("unweighted", "non-negative", "any")
     has_parents: ClassVar[bool] = False
+    positional_scalars: ClassVar[tuple[str, ...]] = ()
+    """The names of the scalars in saved states of before they had names, in the order in which those have them."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -170,7 +172,10 @@ class Program(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Column]:
-        """Every array that ``restore`` needs to go on from this epoch (not copied)."""
+        """Every array that ``restore`` needs to go on from this epoch (not copied).
+
+        Numbers go into one array, by name (``saved_scalars.py``).
+        """
 
     @abstractmethod
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib
 import io
 import os
@@ -31,6 +32,8 @@ from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.tools.program_tables import written_anew
+from graphtide.gpma.edges import EdgeBatch
+from graphtide.partition.graph import Graph
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
 
@@ -357,6 +360,37 @@ def test_without_weights_values_come_in_the_order_of_numbers() -> None:
         check(functors, np.uint32(0), weighted=False, negative=False)
     for better in (lambda new, old: new < old, lambda new, old: new > old):
         check(Functors(lambda value, weight: value, better), np.uint32(0), weighted=False, negative=False)
+
+
+# -- states of before -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp"])
+def test_words_of_before_the_modules_moved_are_taken_over(kind: str) -> None:
+    """They say who made them by functions of ``graphtide.compute.bfs`` and such; the functions are the same."""
+    cls = registry.KINDS[kind]
+    assert issubclass(cls, PathProgram)
+
+    def maker(module: str) -> np.ndarray:
+        whole = ""
+        for function in (cls.functors().gather, cls.functors().better):
+            function.__module__ = module
+            whole += f"{digest(function)} "
+        at_source = np.dtype(cls.value).type(cls.at_source)
+        return np.frombuffer(
+            hashlib.sha256(f"{whole}{cls.value.__name__} {at_source!r}".encode()).digest(), np.uint8
+        )
+
+    graph = Graph(directed=True, weighted=True)
+    graph.apply(EdgeBatch.of([0, 1], [1, 2], weights=[1.0, 1.0]), 3)
+    program, restored = (registry.make_program(kind, None, {"source": 0}) for _ in range(2))
+    program.bind(np.array([0], np.uint32))
+    program.start(graph)
+    restored.restore({**program.state(), "made_by": maker(f"graphtide.compute.{kind}")}, graph)
+    assert restored.audit(graph) == []
+    with pytest.raises(ValueError, match="other functions made them"):
+        restored.restore({**program.state(), "made_by": maker("elsewhere")}, graph)
+    graph.close()
 
 
 # -- digests and the cache ------------------------------------------------------------------------------------
