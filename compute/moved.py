@@ -5,6 +5,7 @@ Once, ``compute`` and ``gpma`` had no folders for families of programs, for the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -70,9 +71,26 @@ MOVED: Mapping[str, str] = MappingProxyType(
 )
 """The full names of modules: the one of before, and the present one."""
 
+_FAMILIES = ("paths", "counts", "forest", "walks")
 _FORMER = {new: old for old, new in MOVED.items()}
 
 
 def former(module: str) -> str:
     """What a module was called before it moved, if it did."""
     return _FORMER.get(module, module)
+
+
+def new_place(error: Exception) -> str:
+    """Where a module lies that an import did not find, as the end of a message; nothing if it did not move."""
+    if not isinstance(error, ImportError):
+        return ""
+    # ``from graphtide.compute import path_form`` names the package, and the module in the text only.
+    imported = re.match(r"cannot import name '(\w+)'", error.msg)
+    wanted = [f"{error.name}.{imported[1]}"] if imported else []
+    found = next((name for name in (*wanted, error.name) if name in MOVED), None)
+    if found is None:
+        return ""
+    family = MOVED[found].rpartition(".")[0]
+    is_family = family.rpartition(".")[2] in _FAMILIES
+    hint = f" ({family} hands on what users need of it)" if is_family else ""
+    return f"; {found} is {MOVED[found]} now{hint}"

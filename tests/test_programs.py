@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from running import Daemon
 
-from graphtide.compute import registry
+from graphtide.compute import moved, registry
+from graphtide.compute.paths import NO_OFFER, SOURCE, Functors, PathProgram
 from graphtide.compute.paths import form as path_form
-from graphtide.compute.paths.form import NO_OFFER, Functors, check
-from graphtide.compute.paths.program import SOURCE, PathProgram
+from graphtide.compute.paths.form import check
 from graphtide.compute.paths.templates import digest
 from graphtide.compute.program import Parameter, ProgramError
 from graphtide.daemon import service
@@ -164,6 +164,49 @@ def test_modules_that_cannot_be_imported_are_named(tmp_path: Path, monkeypatch: 
     for name, words in (("broken_programs", "ZeroDivisionError"), ("no_such_module", "ModuleNotFoundError")):
         with pytest.raises(ConfigError, match=f"'{name}' cannot be imported: {words}"):
             load(environ={"GRAPHTIDE_COMPUTE__PYTHON_MODULES": name})
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "from graphtide.compute.path_form import NO_OFFER, Functors",
+            "graphtide.compute.path_form is graphtide.compute.paths.form now (graphtide.compute.paths hands on",
+        ),
+        (
+            "from graphtide.compute import path_form",
+            "graphtide.compute.path_form is graphtide.compute.paths.form now (graphtide.compute.paths hands on",
+        ),
+        (
+            "import graphtide.compute.path_program",
+            "graphtide.compute.path_program is graphtide.compute.paths.program now (graphtide.compute.paths",
+        ),
+        (
+            "from graphtide.compute.vertex_program import digest",
+            "graphtide.compute.vertex_program is graphtide.compute.paths.templates now",
+        ),
+        ("from graphtide.gpma.pma import PMA", "graphtide.gpma.pma is graphtide.gpma.host.array now"),
+        (
+            "from graphtide.compute.audit import Audit",
+            "graphtide.compute.audit is graphtide.compute.audit.auditor now",
+        ),
+    ],
+)
+def test_a_module_that_moved_is_found_again(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "older_programs.py").write_text(f"{line}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ProgramError, match=f"'older_programs' cannot be imported: .*; {re.escape(words)}"):
+        registry.load_modules(["older_programs"])
+
+
+def test_modules_that_moved_are_where_they_are_said_to_be() -> None:
+    for old, new in moved.MOVED.items():
+        assert importlib.import_module(new)
+        assert moved.former(new) == old
+    assert moved.former("my_programs") == "my_programs"
+    assert moved.new_place(ModuleNotFoundError("No module named 'x'", name="x")) == ""
 
 
 @pytest.mark.usefixtures("own_module")

@@ -40,6 +40,7 @@ from ..program import (
     Refresh,
     Violation,
     grown,
+    parse_sources,
     size_violations,
 )
 from . import audit as path_audit
@@ -61,24 +62,6 @@ SETTLE_SHARE = {True: 0.4, False: 0.125}
 _SETTLE_FLOOR = 4096
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
-
-
-def parse_sources(value: Any) -> tuple[ExternalId, ...]:
-    """One vertex id or a list of them, as a tuple without repetitions.
-
-    Raises:
-        ValueError: it is neither, is empty, or mixes integers and strings.
-    """
-    items = list(value) if isinstance(value, list | tuple) else [value]
-    wrong = [item for item in items if isinstance(item, bool) or not isinstance(item, int | str)]
-    if wrong or not items:
-        raise ValueError("a vertex id (an integer or a string), or a list of at least one")
-    if len({type(item) for item in items}) > 1:
-        raise ValueError("ids of one kind, all integers or all strings")
-    if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in items):
-        raise ValueError("integers of 64 bits, from -2^63 to 2^63 - 1")
-    return tuple(dict.fromkeys(items))
-
 
 SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources)
 

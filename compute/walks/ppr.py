@@ -41,8 +41,17 @@ import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.graph import Graph, GraphChange
-from ..paths.program import parse_sources
-from ..program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation, size_violations
+from ..program import (
+    Answer,
+    Column,
+    ExternalId,
+    Parameter,
+    Published,
+    Refresh,
+    Violation,
+    parse_sources,
+    size_violations,
+)
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import ppr_pushes as kernels
 from .edits import ROUNDOFF
