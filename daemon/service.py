@@ -221,7 +221,7 @@ class Service:
             if snapshot.programs.get(program.id) != self.specs[program.id]:
                 continue
             try:
-                program.restore(snapshot.part(f"program/{program.id}"), self.graph)
+                program.restore(snapshot.state_of(program), self.graph)
             except Exception as error:  # of an older version, say: the graph is what counts
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:

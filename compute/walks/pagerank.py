@@ -56,6 +56,7 @@ from ...gpma.edges import Vertices
 from ...gpma.rows import RowView
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
+from ..saved_scalars import SCALARS, packed, unpacked
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
 from .edits import ROUNDOFF
@@ -77,7 +78,7 @@ from .sweeps import (
     Outbox,
     System,
 )
-from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
+from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, require_columns, violations
 
 Work = npt.NDArray[np.int64]
 
@@ -116,6 +117,10 @@ CHANGED_SHARE = 1 / 3
 
 # The majorant's limits.
 _SLACK_LIMITS = Limits(SURPLUS, SLACK)
+
+# The sums of the ranks as a saved state names them, and all the scalars that it has.
+_SAVED_SUMS = {"norm": NORM, "size": SIZE, "rounded": ROUNDED, "slipped": SLIPPED}
+_SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen")
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -156,6 +161,22 @@ class PageRank(RandomWalk):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("damping", "probability of following an edge", parse_damping, 0.85),
         Parameter("tolerance", "largest relative error of any vertex", parse_tolerance, 1e-3),
+    )
+
+    positional_scalars: ClassVar[tuple[str, ...]] = (
+        "norm",
+        "size",
+        "bound",
+        "ratio",
+        "ratio_allowed",
+        "sum_allowed",
+        "unseen",
+        "rounded",
+        "slipped",
+        "majorant_rounded",
+        "passed",
+        "reserve_least",
+        "reserve",
     )
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
@@ -221,25 +242,26 @@ class PageRank(RandomWalk):
 
     def state(self) -> dict[str, Column]:
         n = self._n
-        kept = self._certificate
-        scalars = [kept.bound, kept.ratio, kept.ratio_allowed, kept.sum_allowed, self._unseen]
-        sums = self._ranks.sums, self._majorant.sums
-        rounding = [*sums[0][ROUNDED:], sums[1][ROUNDED], self._passed, kept.reserve_least, kept.reserve]
+        sums = {name: float(self._ranks.sums[slot]) for name, slot in _SAVED_SUMS.items()}
+        certified = {name: getattr(self._certificate, name) for name in Certificate.SCALARS}
+        others = {
+            "majorant_rounded": float(self._majorant.sums[ROUNDED]),
+            "passed": self._passed,
+            "unseen": float(self._unseen),
+        }
         return {
             "estimate": self._ranks.value[:n],
             "residual": self._ranks.residual[:n],
             "weight": self._ranks.weight[:n],
             "majorant": self._majorant.value[:n],
             "slack": self._majorant.residual[:n],
-            "scalars": np.array([*self._ranks.sums[:ROUNDED], *scalars, *rounding]),
+            SCALARS: packed({**sums, **certified, **others}),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {name: (13,) if name == "scalars" else (n,) for name in self.state()}
-        wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
-        if wrong:
-            raise ValueError(f"the saved {wrong[0]} is not that of a graph of {n} vertices")
+        require_columns(state, ("estimate", "residual", "weight", "majorant", "slack"), n)
+        scalars = unpacked(state, _SAVED_SCALARS)
         self._reset(n)
         self._ranks.value[:n] = state["estimate"]
         self._ranks.residual[:n] = state["residual"]
@@ -247,12 +269,13 @@ class PageRank(RandomWalk):
         self._ranks.rhs[:n] = state["weight"] > 0
         self._majorant.value[:n] = state["majorant"]
         self._majorant.residual[:n] = state["slack"]
-        self._ranks.sums[:] = state["scalars"][[0, 1, 7, 8]]
-        self._majorant.sums[ROUNDED] = state["scalars"][9]
-        kept = self._certificate
-        kept.bound, kept.ratio, kept.ratio_allowed, kept.sum_allowed = map(float, state["scalars"][2:6])
-        self._unseen = int(state["scalars"][6])
-        self._passed, kept.reserve_least, kept.reserve = map(float, state["scalars"][10:])
+        for name, slot in _SAVED_SUMS.items():
+            self._ranks.sums[slot] = scalars[name]
+        for name in Certificate.SCALARS:
+            setattr(self._certificate, name, scalars[name])
+        self._majorant.sums[ROUNDED] = scalars["majorant_rounded"]
+        self._passed = scalars["passed"]
+        self._unseen = int(scalars["unseen"])
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""

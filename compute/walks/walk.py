@@ -15,6 +15,7 @@ PageRank restarts at its sources and bounds the error in sum.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,6 +159,17 @@ def born(graph: Graph, change: GraphChange, known: int) -> Vertices:
     new = np.arange(known, graph.n_vertices, dtype=np.uint32)
     new = np.setdiff1d(new, change.deleted_vertices, assume_unique=True)
     return np.concatenate([new, change.revived_vertices])
+
+
+def require_columns(state: Mapping[str, Column], names: Iterable[str], n: int) -> None:
+    """Check that a saved state has these columns, of n vertices.
+
+    Raises:
+        ValueError: one is missing or of another length; the message names it.
+    """
+    for name in names:
+        if name not in state or state[name].shape != (n,):
+            raise ValueError(f"the saved {name} is not that of a graph of {n} vertices")
 
 
 def violations(rules: dict[str, npt.NDArray[np.bool_]], begin: int) -> list[Violation]:

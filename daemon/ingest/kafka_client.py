@@ -1,7 +1,8 @@
 """What everybody who talks to Kafka needs: waits between tries, and clients that leave nothing behind.
 
-Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its network
-running, and ``close`` of a producer gives up at once, everything running, when records are unsent after its timeout.
+Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its
+network running, and ``close`` of a producer gives up at once, everything running, when records are unsent after
+its timeout.
 """
 
 from __future__ import annotations
