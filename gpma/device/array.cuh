@@ -22,7 +22,7 @@ constexpr u64 EMPTY_KEY = ~0ull;
 constexpr u32 NO_ROW = 0xffffffffu;  // the row of EMPTY_KEY; no vertex has it
 constexpr u32 ALL_LANES = 0xffffffffu;
 
-// What became of an update (gpma/host/arrays.py); SUPERSEDED: a later update of the batch names the same edge.
+// What became of an update (gpma/edges.py); SUPERSEDED: a later update of the batch names the same edge.
 enum Outcome : u8 { INSERTED = 0, OVERWRITTEN = 1, DELETED = 2, ABSENT = 3, SUPERSEDED = 4 };
 
 // An update on its way to its leaf: its position in the batch, with the top bit set for a deletion.

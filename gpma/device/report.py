@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ChangeReport, EdgeList
-from ..host.arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
 from .module import import_cupy
 
-# What became of an update that a later one of the same edge overrides; the others: gpma/host/arrays.py.
+# What became of an update that a later one of the same edge overrides; the others: gpma/edges.py.
 SUPERSEDED = 4
 
 

@@ -21,7 +21,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from .hashing import Words, load_acquire, store_release
+from ..intrinsics import load_acquire, store_release
+from .hashing import Words
 
 SEED_0, SEED_1, GENERATION, START, MOVED, COVERED = range(6)
 """The words of the header: the seeds of the hash; the arrays' generation; how far the table has grown; and below

@@ -15,8 +15,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import NO_VERTEX, Vertices
-from ..host.arrays import Int
+from ..edges import NO_VERTEX, Int, Vertices
+from ..intrinsics import load_acquire, prefetch_to_read, store_release
 from .hash_table import (
     COVERED,
     DENSE,
@@ -32,7 +32,7 @@ from .hash_table import (
     vacant_before,
     vacate,
 )
-from .hashing import Bytes, Words, equal_bytes, hash_bytes, hash_int, load_acquire, prefetch, store_release
+from .hashing import Bytes, Words, equal_bytes, hash_bytes, hash_int
 from .ids import IntColumn
 
 VERTICES, FREE, IDS, FILLED, ARENA_USED, ARENA_LIVE, REMOVED = range(7)
@@ -104,16 +104,16 @@ def lookup_ints(
             if moving:
                 aside[j] = is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for j in range(count):
             if aside[j]:
                 slot = load_acquire(old, np.int64(hashes[j] >> old_shift))
             else:
                 slot = load_acquire(table, np.int64(hashes[j] >> shift))
             if slot != np.uint64(0):
-                prefetch(external, np.int64(slot & DENSE) - np.int64(1))
+                prefetch_to_read(external, np.int64(slot & DENSE) - np.int64(1))
         for j in range(count):
             if aside[j]:
                 dense, _ = _find_int(header, old, old_shift, external, bound, hashes[j], ids[base + j])
@@ -167,16 +167,16 @@ def insert_ints(
             hashes[j] = hashed
             aside[j] = moving and is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for j in range(count):
             if aside[j]:
                 slot = old[np.int64(hashes[j] >> old_shift)]
             else:
                 slot = table[np.int64(hashes[j] >> shift)]
             if slot != np.uint64(0):
-                prefetch(external, np.int64(slot & DENSE) - np.int64(1))
+                prefetch_to_read(external, np.int64(slot & DENSE) - np.int64(1))
         for j in range(count):
             element = _element(base + j, half)
             if aside[j]:
@@ -293,9 +293,9 @@ def lookup_strings(
             if moving:
                 aside[j] = is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for stage in range(2):
             for j in range(count):
                 if aside[j]:
@@ -305,9 +305,9 @@ def lookup_strings(
                 dense = np.int64(slot & DENSE) - np.int64(1)
                 if 0 <= dense < bound:
                     if stage == 0:
-                        prefetch(places, dense)
+                        prefetch_to_read(places, dense)
                     else:
-                        prefetch(arena, np.int64(places[dense] >> LENGTH_BITS))
+                        prefetch_to_read(arena, np.int64(places[dense] >> LENGTH_BITS))
         for j in range(count):
             first, end = bounds[base + j], bounds[base + j + 1]
             if aside[j]:
@@ -358,9 +358,9 @@ def insert_strings(
             hashes[j] = hashed
             aside[j] = moving and is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for stage in range(2):
             for j in range(count):
                 if aside[j]:
@@ -370,9 +370,9 @@ def insert_strings(
                 dense = np.int64(slot & DENSE) - np.int64(1)
                 if 0 <= dense < n_vertices:
                     if stage == 0:
-                        prefetch(places, dense)
+                        prefetch_to_read(places, dense)
                     else:
-                        prefetch(arena, np.int64(places[dense] >> LENGTH_BITS))
+                        prefetch_to_read(arena, np.int64(places[dense] >> LENGTH_BITS))
         for j in range(count):
             element = _element(base + j, half)
             first, end = bounds[element], bounds[element + 1]
@@ -454,7 +454,7 @@ def copy_strings(
             if np.int64(place >> LENGTH_BITS) != first:
                 break
             if i + _AHEAD < dense.size:
-                prefetch(arena, np.int64(places[dense[i + _AHEAD]] >> LENGTH_BITS))
+                prefetch_to_read(arena, np.int64(places[dense[i + _AHEAD]] >> LENGTH_BITS))
             length = np.int64(place & LENGTH)
             to_places[dense[i]] = (np.uint64(end + first - begin) << LENGTH_BITS) | np.uint64(length)
             first += length
