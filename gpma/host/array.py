@@ -15,12 +15,23 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import EMPTY_KEY, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
+from ..edges import (
+    DELETED,
+    EMPTY_KEY,
+    INSERTED,
+    ChangeReport,
+    EdgeBatch,
+    EdgeList,
+    Keys,
+    SubCSR,
+    Vertices,
+    Weights,
+)
 from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..threads import Pair
 from . import load_export, merge, migration, search, sorting, windows
-from .arrays import DELETED, INSERTED, RowIndex
+from .arrays import RowIndex
 from .contents import Contents
 from .gather import gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows

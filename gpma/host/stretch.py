@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, HALF, Vertices
+from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Vertices
 from ..intrinsics import copy
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
-from .arrays import DELETED, INSERTED, Int, Slots, Updates
+from .arrays import Slots, Updates
 from .search import set_head
 
 # With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ChangeReport, EdgeList
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
 from ..layout import Layout
-from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Pending, Updates
+from .arrays import Pending, Updates
 from .slot_memory import SlotMemory
 from .sorting import SortScratch
 from .windows import Windows
