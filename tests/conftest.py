@@ -85,3 +85,9 @@ def needs_device() -> ModuleType:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         pytest.skip(f"no CUDA device: {error}")
     return cupy
+
+
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def cupy(request: pytest.FixtureRequest) -> ModuleType:
+    """The module ``cupy`` with an emulated or a real device behind it."""
+    return request.getfixturevalue("emulated_cupy") if request.param == "emulated" else needs_device()

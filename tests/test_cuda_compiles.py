@@ -79,6 +79,34 @@ def test_nothing_compiles_without_what_the_host_says(nvrtc: object) -> None:
         assert name in log or "kernels are compiled with the options of" in log
 
 
+@pytest.mark.parametrize(
+    ("values", "file", "reason"),
+    [
+        ({"LEAF_SHIFT": 5, "LEAF_SLOTS": 32}, "update.cu", "a lane takes care of four slots"),
+        ({"LEAF_SHIFT": 5, "LEAF_SLOTS": 32}, "reads.cu", "a warp's pairs are a leaf"),
+        ({"LEAF_SHIFT": 7, "LEAF_SLOTS": 128}, "reads.cu", "two rounds of probes see every slot"),
+        ({"LEAF_SLOTS": 65}, "load_export.cu", "numbered by LEAF_SHIFT bits"),
+        ({"BUCKET": 32}, "update.cu", "two tiles of 16 lanes"),
+        ({"BLOCK_THREADS": 256}, "update.cu", "a block's warps share its stage"),
+        ({"SHARED_BYTES": 1 << 16}, "update.cu", "as constants.py has it"),
+        ({"READ_THREADS": 100}, "reads.cu", "blocks are whole warps"),
+        ({"CHUNK_EDGES": 100}, "reads.cu", "a chunk begins with a word"),
+        ({"ABSENT": 4}, "update.cu", "four are counted"),
+        ({"SLOTS_MOVED": 4}, "update.cu", "four words to themselves"),
+    ],
+)
+def test_kernels_refuse_what_they_are_not_made_for(
+    nvrtc: object, values: dict[str, int], file: str, reason: str
+) -> None:
+    options = [*module.options(weighted=True), "-arch=sm_90"]
+    for name, value in values.items():
+        (said,) = [option for option in options if option.startswith(f"-DGPMA_{name}=")]
+        options[options.index(said)] = f"-DGPMA_{name}={value}u"
+    done, log, _ = compiled(nvrtc, module.source(file), file, options)
+    assert not done
+    assert reason in log
+
+
 @pytest.mark.parametrize("body", ["int unused; x[0] = 1;", "x[0] = undefined;"])
 def test_errors_and_warnings_are_seen(nvrtc: object, body: str) -> None:
     code = f'extern "C" __global__ void kernel(unsigned* x) {{ {body} }}'

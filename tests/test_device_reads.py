@@ -9,19 +9,12 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from conftest import needs_device
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Weights, destinations, pack, sources
 
 KERNELS = Path(__file__).resolve().parents[1] / "benchmarks" / "storage_device.cu"
 THREADS = 256
 VERTICES = 3000
-
-
-@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
-def cupy(request: pytest.FixtureRequest) -> ModuleType:
-    """The module ``cupy`` with an emulated or a real device behind it."""
-    return request.getfixturevalue("emulated_cupy") if request.param == "emulated" else needs_device()
 
 
 def graph(rng: np.random.Generator, shape: str) -> tuple[Keys, Weights]:

@@ -17,6 +17,7 @@ struct __align__(16) Record {
     float weight;
     u32 update;
 };
+static_assert(sizeof(Record) == 16 && __is_trivially_copyable(Record), "copied as 16 bytes");
 constexpr u32 DELETES = UPDATES_MAX + 1;
 
 // Where a row begins, and its length: side by side, since who needs one mostly needs the other.
@@ -24,6 +25,7 @@ struct __align__(8) Row {
     u32 leaf;
     u32 degree;
 };
+static_assert(sizeof(Row) == 8 && alignof(Row) == 8, "read in one access");
 
 // A leaf with updates.
 struct __align__(16) Item {
@@ -32,6 +34,7 @@ struct __align__(16) Item {
     u32 n_updates;  // its records
     u32 count;      // keys in the leaf before
 };
+static_assert(sizeof(Item) == 16 && __is_trivially_copyable(Item), "copied as 16 bytes");
 
 // Counters of one batch in device memory; zero between batches, all but the barrier.
 struct Counters {
@@ -93,6 +96,7 @@ struct State {
     u32 n_vertices;
     u32 unused;
 };
+static_assert(__is_trivially_copyable(State), "the host passes its bytes");
 
 // One batch of updates; passed to kernels by value.
 struct Batch {
@@ -104,3 +108,4 @@ struct Batch {
     u32 heavy_merged;  // the heavy leaves have been merged already
     u32 unused;
 };
+static_assert(__is_trivially_copyable(Batch), "the host passes its bytes");

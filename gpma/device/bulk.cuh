@@ -7,6 +7,7 @@
 
 constexpr u32 BULK_BYTES = BULK * (8 + 8 + 4 + 4 + 4 + 1) + 8;
 static_assert(BULK_BYTES <= STAGE_BYTES, "a block's run fits into its stage");
+static_assert((BULK & (BULK - 1)) == 0, "what is sorted is filled up to a power of two");
 
 // A run of one leaf's updates in shared memory.
 __device__ __forceinline__ Run run_in(u64* shared_memory, u32 n)
@@ -51,7 +52,8 @@ __device__ __forceinline__ void sort_entries(u64* keys, long long* updates, u32 
 // Fills run.before from run.change; ``sums``: shared memory for a scan.
 __device__ __forceinline__ void sum_changes(const Run& run, int* sums)
 {
-    constexpr u32 EACH = BULK / (STAGE_WARPS * 32);
+    constexpr u32 EACH = BULK / BLOCK_THREADS;
+    static_assert(EACH * BLOCK_THREADS == BULK, "the threads of a block sum up a whole run");
     int own = 0, total;
     for (u32 j = 0; j < EACH; j++) {
         const u32 i = threadIdx.x * EACH + j;

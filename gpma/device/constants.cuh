@@ -13,6 +13,7 @@ constexpr u32 LEAF_SHIFT = GPMA_LEAF_SHIFT;
 constexpr u32 LEAF_SLOTS = GPMA_LEAF_SLOTS;
 constexpr u32 LEAF_LEAST = GPMA_LEAF_LEAST;  // keys in every leaf, unless there is one leaf only
 static_assert(LEAF_SLOTS == 1u << LEAF_SHIFT, "the slots of a leaf are numbered by LEAF_SHIFT bits");
+static_assert(LEAF_LEAST > 0, "rows are looked for as far as leaves that are not empty reach");
 
 constexpr u64 EMPTY_KEY = GPMA_EMPTY_KEY;
 constexpr u32 NO_ROW = GPMA_NO_ROW;  // the row of EMPTY_KEY; no vertex has it
@@ -48,6 +49,8 @@ constexpr u32 MERGE_BLOCKS = GPMA_MERGE_BLOCKS;  // of MERGE_THREADS on a multip
 constexpr u32 RUN_THREADS = GPMA_RUN_THREADS;
 constexpr u32 LOAD_THREADS = GPMA_LOAD_THREADS;
 constexpr u32 READ_THREADS = GPMA_READ_THREADS;
+static_assert((BLOCK_THREADS | LOCATE_THREADS | MERGE_THREADS | RUN_THREADS | LOAD_THREADS | READ_THREADS) % 32 == 0,
+    "all lanes of a warp take part in votes and shuffles: blocks are whole warps");
 
 // HEAVY: leaves have more updates than a block can sort (small batches: than a tile can merge).
 enum Flag : u32 { DONE = GPMA_DONE, HEAVY = GPMA_HEAVY, BAD_ROW = GPMA_BAD_ROW };
@@ -65,3 +68,5 @@ enum StatusWord : u32 {
     FIRST_BAD_ROW = GPMA_FIRST_BAD_ROW,
     STATUS_WORDS = GPMA_STATUS_WORDS
 };
+static_assert(FLAGS < TOTALS && TOTALS + 4 <= SLOTS_MOVED, "the totals have four words to themselves");
+static_assert(STATUS_WORDS <= 32, "a warp tells the host all words");

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, NO_VERTEX, OVERWRITTEN, Op
 from .geometry import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
+from .structures import RECORD
 
 # What became of an update that a later one of the same edge overrides; the other outcomes are the host's.
 SUPERSEDED = 4
@@ -65,7 +66,7 @@ def shared_bytes(*, weighted: bool) -> int:
     slot_bytes = 12 if weighted else 8
     prefixes = BLOCK_THREADS // 32 * ((1 << WARP_HEIGHT) + 1)
     stage = (LEAF_SLOTS << BLOCK_HEIGHT) * slot_bytes + (prefixes + 4) * 8
-    leaf = LEAF_SLOTS * slot_bytes + BUCKET * (slot_bytes + 16)  # of a tile, with its records
+    leaf = LEAF_SLOTS * slot_bytes + BUCKET * (slot_bytes + RECORD.itemsize)  # of a tile
     return max(stage, BLOCK_THREADS // BUCKET * 2 * leaf)
 
 

@@ -64,6 +64,7 @@ __device__ __forceinline__ void deliver_to_owner(const State& state, u32 i, u32 
 // All updates of a small batch, LANES lanes for each; the grid takes part.
 template <u32 LANES> __device__ __forceinline__ void locate_small(const State& state, const Batch& batch)
 {
+    static_assert(32 % LANES == 0, "no lane of a warp is left over");
     const u32 per_warp = 32 / LANES;
     // Neighbouring warps of work go to different multiprocessors.
     const u32 warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x, n_warps = gridDim.x * (blockDim.x >> 5);
@@ -100,8 +101,9 @@ template <u32 LOOKS> __device__ __forceinline__ void locate_and_count(const Stat
 __device__ __forceinline__ void allocate_records(
     const State& state, const Batch& batch, u32 leaf, u32 n_updates, u32* sums, u64* base)
 {
+    static_assert(BLOCK_THREADS * BUCKET < 1u << 16, "leaves and records of a block are each counted in 16 bits");
     const bool light = n_updates > 0 && n_updates <= BUCKET;
-    u32 total;  // leaves << 16 | records; both stay below 2^16 in a block
+    u32 total;  // leaves << 16 | records
     const u32 before = block_scan(light ? 1u << 16 | n_updates : 0u, sums, total);
     if (threadIdx.x == 0 && total)
         *base = atomicAdd(&state.counters->light, u64(total >> 16) << 32 | (total & 0xffff));

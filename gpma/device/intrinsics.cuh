@@ -12,7 +12,7 @@ template <class T> __device__ __forceinline__ T load_once(const T* from) { retur
 // As load_cached for a structure of 16 bytes, in one access.
 template <class T> __device__ __forceinline__ T load_wide(const T* from)
 {
-    static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
+    static_assert(sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T), "a structure of 16 bytes");
     uint4 bits = __ldcg(reinterpret_cast<const uint4*>(from));
     return *reinterpret_cast<T*>(&bits);
 }
@@ -20,7 +20,7 @@ template <class T> __device__ __forceinline__ T load_wide(const T* from)
 // A store of a structure of 16 bytes, in one access.
 template <class T> __device__ __forceinline__ void store_wide(T* to, const T& value)
 {
-    static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
+    static_assert(sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T), "a structure of 16 bytes");
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&value);
 }
 

@@ -15,16 +15,10 @@ from .constants import LOAD_THREADS
 from .module import import_cupy
 from .module import load as load_module
 from .state import DeviceArray, RowIndex, Slots, address, allocate, plain
+from .structures import TARGET
 
 # More blocks than this gain nothing: each thread then takes several edges.
 BLOCKS_MAX = 1 << 14
-# struct Target of load_export.cu.
-_TARGET = np.dtype(
-    [
-        *((name, np.uint64) for name in ("keys", "weights", "counts", "heads", "rows", "n_edges")),
-        *((name, np.uint32) for name in ("n_leaves", "unused")),
-    ]
-)
 
 
 def first_bad_key(keys: DeviceArray, n_vertices: int) -> int:
@@ -93,7 +87,7 @@ def _empty_into(kernel: str, slots: Slots, column: DeviceArray, weights: DeviceA
 
 
 def _target(slots: Slots, rows: RowIndex, n_edges: int) -> Any:
-    target = np.zeros(1, _TARGET)
+    target = np.zeros(1, TARGET)
     for name, array in (
         ("keys", slots.keys),
         ("weights", slots.weights),

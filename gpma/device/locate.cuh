@@ -10,6 +10,7 @@
 template <u32 LANES, u32 LOOKS = 1>
 __device__ __forceinline__ u32 last_leaf(const State& state, u64 key, u32 low, u32 high)
 {
+    static_assert(LANES > 0 && 32 % LANES == 0 && LOOKS > 0, "a warp is so many groups of LANES");
     if (LANES == 1) {
         while (low < high) {
             const u32 step = (high - low) / (LOOKS + 1) + 1;

@@ -11,6 +11,10 @@ constexpr u32 TILE = BUCKET;                   // lanes
 constexpr u32 LANE_SLOTS = LEAF_SLOTS / TILE;  // neighbouring slots of which a lane takes care
 constexpr u32 TILE_SLOTS = LEAF_SLOTS + BUCKET;
 constexpr u32 OUTCOME_BITS = 16;  // of each outcome in a lane's own count of outcomes
+constexpr u32 TILE_LANES = 0xffff;  // a mask of them
+static_assert(2 * TILE == 32 && TILE_LANES == (1u << TILE) - 1, "a warp is two tiles of 16 lanes");
+static_assert(LANE_SLOTS * TILE == LEAF_SLOTS && LANE_SLOTS == 4, "a lane takes care of four slots");
+static_assert(4 * OUTCOME_BITS == 64, "four outcomes are counted in one word");
 
 struct __align__(16) KeyPair {
     u64 key[2];
@@ -19,6 +23,9 @@ struct __align__(16) KeyPair {
 struct __align__(16) WeightQuad {
     float weight[4];
 };
+static_assert(2 * sizeof(KeyPair) == LANE_SLOTS * sizeof(u64) && sizeof(WeightQuad) == LANE_SLOTS * sizeof(float),
+    "a lane's slots are two pairs of keys and four weights");
+static_assert(sizeof(KeyPair) == 16 && sizeof(WeightQuad) == 16, "copied 16 bytes at a time");
 
 // A leaf, first as it is in the array, then merged, and its updates.
 struct __align__(16) TileLeaf {
@@ -57,7 +64,8 @@ __device__ __forceinline__ Lane lane_of(const State& state, TileSpace& space)
 // Starts to read a leaf and its updates into the tile's leaf ``parity``.
 __device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 parity)
 {
-    constexpr u32 RECORDS_AT = sizeof(u64) * TILE_SLOTS;
+    constexpr u32 RECORDS_AT = __builtin_offsetof(TileLeaf, records);
+    static_assert(RECORDS_AT % 16 == 0 && sizeof(Record) == 16, "each lane copies 16 bytes to a multiple of 16");
     const u32 position = lane_number() % TILE, count = item.n_updates ? item.count : 0;
     const u64 slot = u64(item.leaf) << LEAF_SHIFT;
     const SharedAddress to = lane.leaves + parity * u32(sizeof(TileLeaf));
@@ -66,7 +74,8 @@ __device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 pa
     if (2 * (position + TILE) < count) copy_async(to + 2 * TILE * sizeof(u64), keys + 2 * TILE);
     if (position < item.n_updates) copy_async(to + RECORDS_AT, lane.records + item.begin);
 #if WEIGHTED
-    constexpr u32 WEIGHTS_AT = RECORDS_AT + sizeof(Record) * BUCKET;
+    constexpr u32 WEIGHTS_AT = __builtin_offsetof(TileLeaf, weights);
+    static_assert(WEIGHTS_AT % 16 == 0, "each lane copies 16 bytes to a multiple of 16");
     if (4 * position < count) copy_async(to + WEIGHTS_AT, lane.weights + slot);
 #endif
     copy_async_commit();
@@ -77,6 +86,7 @@ __device__ __forceinline__ u32 keys_below(const u64* keys, u32 count, u64 key)
 {
     const u32 last = max(count, 1u) - 1;
     u32 place = 0;
+    static_assert((LEAF_SLOTS & (LEAF_SLOTS - 1)) == 0, "halved until nothing is left");
 #pragma unroll
     for (u32 step = LEAF_SLOTS / 2; step; step /= 2)
         if (keys[min(place + step - 1, last)] < key) place += step;
@@ -89,7 +99,7 @@ __device__ __forceinline__ void count_degrees(const State& state, bool mine, u64
 {
     const u32 position = lane_number() % TILE, first_lane = lane_number() - position;
     const u32 row = u32(key >> 32), first_row = __shfl_sync(ALL_LANES, row, 0, TILE);
-    const u32 others = (__ballot_sync(ALL_LANES, mine && row != first_row) >> first_lane) & 0xffff;
+    const u32 others = (__ballot_sync(ALL_LANES, mine && row != first_row) >> first_lane) & TILE_LANES;
     const int change = others ? int(added >> position & 1) - int(removed >> position & 1)
                               : (position == 0 ? __popc(added) - __popc(removed) : 0);
     if (change) atomicAdd(&state.rows[row].degree, u32(change));
@@ -118,6 +128,7 @@ __device__ __forceinline__ Changes look_up(
     changes.found = mine && changes.place < item.count && leaf.keys[changes.place] == record.key;
     changes.deletes = record.update & DELETES;
     // What is beyond the tile's own updates is compared too, and then forgotten.
+    static_assert(BUCKET < 32, "updates of a leaf are bits of one word");
     const u32 updates = (1u << item.n_updates) - 1;
     u32 below = 0, later = 0;
     if (n_updates_max > 1) {
@@ -133,8 +144,8 @@ __device__ __forceinline__ Changes look_up(
     changes.acts = mine && (later & updates) == 0;
     const bool adds = changes.acts && !changes.deletes && !changes.found;
     const bool removes = changes.acts && changes.deletes && changes.found;
-    changes.added = __ballot_sync(ALL_LANES, adds) >> first_lane & 0xffff;
-    changes.removed = __ballot_sync(ALL_LANES, removes) >> first_lane & 0xffff;
+    changes.added = __ballot_sync(ALL_LANES, adds) >> first_lane & TILE_LANES;
+    changes.removed = __ballot_sync(ALL_LANES, removes) >> first_lane & TILE_LANES;
     return changes;
 }
 
@@ -142,7 +153,9 @@ __device__ __forceinline__ Changes look_up(
 __device__ __forceinline__ void merge_keys(
     TileLeaf& leaf, const Item& item, const Record& record, const Changes& changes, u32 n_updates_max)
 {
-    constexpr u32 EACH = 0x01010101u, BIAS = 16;
+    constexpr u32 EACH = 0x01010101u, BIAS = BUCKET;
+    static_assert(LANE_SLOTS == sizeof(EACH) && 2 * BIAS <= 0xff, "shifts, plus BIAS, are a byte for each slot");
+    static_assert(8 * (LEAF_SLOTS + 1) <= 0xffff, "a place in bits stands in the lower half of a word");
     const u32 position = lane_number() % TILE, first = position * LANE_SLOTS;
     const int adds = changes.added >> position & 1, removes = changes.removed >> position & 1;
     __syncwarp();  // every lane has looked its key up
@@ -212,6 +225,7 @@ __device__ __forceinline__ void write_leaf(
             reinterpret_cast<WeightQuad*>(lane.weights + slot),
             *reinterpret_cast<const WeightQuad*>(leaf.weights + at));
 #endif
+    static_assert(TILE_SLOTS - LEAF_SLOTS == TILE, "a lane for each key beyond the slots");
     const u32 beyond = LEAF_SLOTS + position;
     if (beyond < count) {
         Record record;
@@ -294,6 +308,7 @@ __device__ __forceinline__ Item load_item(const State& state, u32 i, bool exists
 template <u32 AT_ONCE>
 __device__ __forceinline__ void merge_items(const State& state, u32 n_items, TileSpace* spaces, u32* block_totals)
 {
+    static_assert(AT_ONCE == 1 || AT_ONCE == 32 / TILE, "a warp has two tiles");
     const u32 tile = lane_number() / TILE, warp = (threadIdx.x >> 5) * gridDim.x + blockIdx.x;
     const u32 step = gridDim.x * (blockDim.x >> 5) * AT_ONCE;
     const bool has_items = AT_ONCE == 32 / TILE || tile < AT_ONCE;

@@ -61,6 +61,8 @@ extern "C" __global__ __launch_bounds__(READ_THREADS) void number_rows(
     u64* offsets, u32* begins)
 {
     constexpr u32 EDGE_BITS = 48;  // of READ_THREADS rows
+    static_assert(READ_THREADS <= 1u << (EDGE_BITS - 32) && READ_THREADS < 1u << (64 - EDGE_BITS),
+        "the edges of READ_THREADS rows fit into EDGE_BITS, and their number into the others");
     __shared__ u64 sums[READ_THREADS / 32 + 1];
     u64 own_rows = 0, own_edges = 0, row, edge;
     for (u32 block = threadIdx.x; block < blockIdx.x; block += blockDim.x) {

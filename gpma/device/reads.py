@@ -15,21 +15,11 @@ from .constants import CHUNK_EDGES, LOOK_UP_LANES, READ_THREADS
 from .module import import_cupy
 from .module import load as load_module
 from .state import DeviceArray, address, allocate, plain, zeros
+from .structures import WALK
 
 BLOCKS_MAX = 1 << 14
 # Parts into which vertices are cut to number their edges, one for each block.
 PARTS_MAX = 1 << 10
-_WALK = np.dtype(
-    [
-        *(
-            (name, np.uint64)
-            for name in ("vertices", "offsets", "first_slots", "begins", "chunk_rows", "leaf_ends")
-        ),
-        ("n_edges", np.uint64),
-        ("n_rows", np.uint32),
-        ("n_vertices", np.uint32),
-    ]
-)
 
 
 class DeviceRows(NamedTuple):
@@ -137,7 +127,7 @@ def walk_of(rows: DeviceRows, vertices: DeviceArray) -> RowWalk:
     sizes = (np.uint64(n_rows), np.uint64(n_chunks))
     _launch(rows, "find_chunk_rows", n_chunks, (offsets, *sizes, chunk_rows))
     leaf_ends = import_cupy().cumsum(rows.counts, dtype=np.uint64)
-    walk = np.zeros(1, _WALK)
+    walk = np.zeros(1, WALK)
     for name, array in (
         ("vertices", row_vertices),
         ("offsets", offsets),

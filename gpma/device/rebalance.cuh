@@ -23,7 +23,8 @@ struct Stage {
     u64* values;     // [4] what one thread tells the others, a block's only
     float* weights;  // [slots], weighted arrays only
 };
-constexpr u32 STAGE_PREFIXES = STAGE_WARPS * (WARP_LEAVES + 1);  // more than BLOCK_LEAVES + 1
+constexpr u32 STAGE_PREFIXES = STAGE_WARPS * (WARP_LEAVES + 1);
+static_assert(STAGE_PREFIXES >= BLOCK_LEAVES + 1, "a block's prefixes, too, fit where its warps have theirs");
 constexpr u32 STAGE_BYTES = BLOCK_SLOTS * (WEIGHTED ? 12 : 8) + (STAGE_PREFIXES + 4) * 8;
 constexpr u32 MERGE_BYTES = BLOCK_THREADS / TILE * sizeof(TileSpace);  // of a block that merges
 static_assert(SHARED_BYTES == (STAGE_BYTES > MERGE_BYTES ? STAGE_BYTES : MERGE_BYTES), "as constants.py has it");
@@ -68,6 +69,8 @@ struct Tally {
     u64 spilled;  // keys in records
     u64 spills;   // leaves that have any of the latter
 };
+
+static_assert(BLOCK_SLOTS <= 0xffff && BLOCK_LEAVES <= 0xff, "16 bits for keys in slots and 8 for leaves that spill");
 
 __device__ __forceinline__ u64 packed(u32 count)
 {

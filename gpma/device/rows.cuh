@@ -49,6 +49,7 @@ __device__ __forceinline__ u64 find_slot(const State& state, u64 key)
 // The lanes of this tile: ``WIDTH`` neighbouring ones of a warp, WIDTH being a power of two.
 template <u32 WIDTH> __device__ __forceinline__ u32 tile_lanes()
 {
+    static_assert(WIDTH > 0 && 32 % WIDTH == 0, "a warp is so many tiles");
     return WIDTH == 32 ? ALL_LANES : ((1u << (WIDTH & 31)) - 1) << (lane_number() & ~(WIDTH - 1));
 }
 
@@ -56,7 +57,7 @@ template <u32 WIDTH> __device__ __forceinline__ u32 tile_lanes()
 template <u32 WIDTH> __device__ __forceinline__ u64 first_slot(const State& state, u32 u)
 {
     constexpr u32 STEP = LEAF_SLOTS / WIDTH;
-    static_assert(STEP <= WIDTH, "two rounds of probes");
+    static_assert(STEP * WIDTH == LEAF_SLOTS && STEP <= WIDTH, "two rounds of probes see every slot");
     const u64 first_key = u64(u) << 32;
     const u32 lane = lane_number() % WIDTH, tile = tile_lanes<WIDTH>();
     for (u32 leaf = state.rows[u].leaf;; leaf++) {
@@ -103,6 +104,8 @@ struct Walk {
     u32 n_rows;
     u32 n_vertices;
 };
+static_assert(__is_trivially_copyable(Walk), "the host passes its bytes");
+static_assert(CHUNK_EDGES % 32 == 0, "a chunk begins with a word of begins");
 
 // The slot ``ahead`` edges after the one in ``slot``, by the counts of the leaves between.
 __device__ __forceinline__ u64 slot_near(const State& state, u64 slot, u32 ahead)
@@ -196,6 +199,8 @@ struct SlotPair {
     float weights[2];
 };
 
+static_assert(LEAF_SLOTS == 2 * 32, "a warp's pairs are a leaf");
+
 // The pairs of a leaf with ``count`` live slots, one to each lane of a warp; others are not even loaded.
 __device__ __forceinline__ SlotPair load_pair(const State& state, u32 leaf, u32 count)
 {
@@ -216,8 +221,10 @@ __device__ __forceinline__ SlotPair load_pair(const State& state, u32 leaf, u32 
 }
 
 #ifndef LEAVES_TOGETHER
-#define LEAVES_TOGETHER 2  // divides 32
+#define LEAVES_TOGETHER 2
 #endif
+static_assert(32 % LEAVES_TOGETHER == 0, "the counts of leaves taken together are in one warp");
+static_assert(NO_ROW == NO_LEAF, "a slot that is not live has the row of nothing carried");
 
 // The sum of a row over some leaves, on its way to the next leaf.
 template <class Value> struct Carry {

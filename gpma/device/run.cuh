@@ -17,6 +17,8 @@ struct Run {
     u32 n;
     u32 unused;
 };
+static_assert(__is_trivially_copyable(Run), "the host passes its bytes");
+static_assert(LEAF_SLOTS <= 0xff, "a place in a leaf, its end included, is a byte");
 
 // The first position from ``low`` to ``high`` whose value is not below ``value``; ``high`` if there is none.
 template <class T> __device__ __forceinline__ u32 lower_bound(const T* values, T value, u32 low, u32 high)
@@ -119,6 +121,7 @@ __device__ __forceinline__ void merge_kept(
     const State& state, const Batch& batch, const Run& run, const Item& item, u32 begin, u32 end)
 {
     constexpr u32 HELD = LEAF_SLOTS / 32;  // keys that a lane holds
+    static_assert(HELD * 32 == LEAF_SLOTS, "the lanes of a warp hold a leaf");
     const u64 first_slot = u64(item.leaf) << LEAF_SHIFT;
     const int changed = run.before[begin];
     u64 key[HELD];

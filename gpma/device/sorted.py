@@ -13,7 +13,8 @@ from ..layout import Layout
 from .constants import HEAVY_LEAVES, HEAVY_RECORDS, RUN_THREADS
 from .module import import_cupy, load
 from .staging import DeviceBatch
-from .state import RUN, STATE, DeviceArray, RowIndex, Slots, address, allocate, new_slots, plain, point_at
+from .state import DeviceArray, RowIndex, Slots, address, allocate, new_slots, plain, point_at
+from .structures import RUN, STATE
 from .update import UpdateKernels
 
 # Blocks on a multiprocessor for kernels that loop.

@@ -1,6 +1,6 @@
-"""The arrays behind a device array, and the structures in which kernels find them (``array.cuh``, ``run.cuh``).
+"""The arrays behind a device array, whose addresses kernels find in structures (``structures.py``).
 
-Kernels take these structures by value: CuPy passes a NumPy array of one element so, and a launch costs by the
+Kernels take structures by value: CuPy passes a NumPy array of one element so, and a launch costs by the
 argument. ``State`` changes only when an array moved, so that it is filled in once for many batches.
 """
 
@@ -14,32 +14,14 @@ import numpy.typing as npt
 from ..layout import Layout
 from .constants import BUCKET, CHUNK_SHIFT, ROWS_BEYOND
 from .module import import_cupy
+from .structures import ITEM, RECORD, ROW, SPILL
 
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
 
-
-def _structure(pointers: tuple[str, ...], numbers: tuple[str, ...]) -> np.dtype[np.void]:
-    return np.dtype([*((name, np.uint64) for name in pointers), *((name, np.uint32) for name in numbers)])
-
-
-# struct State.
-STATE = _structure(
-    (
-        *("keys", "weights", "counts", "heads", "rows", "lower", "upper"),
-        *("pending", "marks", "chunks"),
-        *("records", "update_leaf", "update_rank", "items"),
-        *("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
-        *("outcome", "old_weights", "counters", "status"),
-    ),
-    ("n_leaves", "height", "leaf_least", "room", "n_vertices", "unused"),
-)
-# struct Batch.
-BATCH = _structure(("keys", "ops", "weights"), ("n", "sequence", "heavy_merged", "unused"))
-# struct Run.
-RUN = _structure(("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"), ("n", "unused"))
-COUNTERS_BYTES = 72  # struct Counters
-RECORD_BYTES = ITEM_BYTES = SPILL_BYTES = 16
+# The words of a row in the row index.
+_ROW_WORDS = ROW.names or ()
+_LEAF, _DEGREE = _ROW_WORDS.index("leaf"), _ROW_WORDS.index("degree")
 
 
 class Slots(NamedTuple):
@@ -73,15 +55,19 @@ class RowIndex(NamedTuple):
     @property
     def room(self) -> int:
         """How many vertices there is room for."""
-        return int(self.pairs.size) // 2 - ROWS_BEYOND
+        return int(self.pairs.size) // len(_ROW_WORDS) - ROWS_BEYOND
 
     @property
     def leaf(self) -> DeviceArray:
-        return self.pairs[: 2 * self.room : 2]
+        return self._column(_LEAF)
 
     @property
     def degrees(self) -> DeviceArray:
-        return self.pairs[1 : 2 * self.room : 2]
+        return self._column(_DEGREE)
+
+    def _column(self, word: int) -> DeviceArray:
+        n_words = len(_ROW_WORDS)
+        return self.pairs[word : n_words * self.room : n_words]
 
 
 class Work(NamedTuple):
@@ -127,7 +113,7 @@ def new_rows(n_vertices: int) -> RowIndex:
     Raises:
         MemoryError: the device has not enough.
     """
-    return RowIndex(zeros(2 * (n_vertices + ROWS_BEYOND), np.uint32))
+    return RowIndex(zeros(len(_ROW_WORDS) * (n_vertices + ROWS_BEYOND), np.uint32))
 
 
 def new_work(room: int, small_max: int, *, weighted: bool) -> Work:
@@ -138,15 +124,15 @@ def new_work(room: int, small_max: int, *, weighted: bool) -> Work:
     """
     n_records = max(room, BUCKET * min(room, small_max))
     return Work(
-        records=allocate(n_records * RECORD_BYTES, np.uint8),
+        records=allocate(n_records * RECORD.itemsize, np.uint8),
         update_leaf=allocate(room, np.uint32),
         update_rank=allocate(room, np.uint32),
-        items=zeros(room * ITEM_BYTES, np.uint8),
+        items=zeros(room * ITEM.itemsize, np.uint8),
         unfit=allocate(room, np.uint32),
         tall=allocate(room, np.uint32),
         window_begin=allocate(room, np.uint32),
         window_height=allocate(room, np.uint32),
-        spills=allocate((room + 1) * SPILL_BYTES, np.uint8),
+        spills=allocate((room + 1) * SPILL.itemsize, np.uint8),
         outcome=allocate(room, np.uint8),
         old_weights=allocate(room, np.float32) if weighted else None,
     )

@@ -26,22 +26,13 @@ from .constants import (
 )
 from .module import import_cupy, load, load_cooperative
 from .staging import DeviceBatch
-from .state import (
-    BATCH,
-    COUNTERS_BYTES,
-    STATE,
-    RowIndex,
-    Slots,
-    Work,
-    address,
-    allocate,
-    new_work,
-    point_at,
-    zeros,
-)
+from .state import RowIndex, Slots, Work, address, allocate, new_work, point_at, zeros
+from .structures import BATCH, COUNTERS, STATE
 
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
-BATCH_FIELDS = struct.Struct("=3Q4I")
+BATCH_FIELDS = struct.Struct("=" + "".join({8: "Q", 4: "I"}[BATCH[name].itemsize] for name in BATCH.names or ()))
+# ``UpdateKernels.begin`` packs them in this order.
+assert BATCH.names == ("keys", "ops", "weights", "n", "sequence", "heavy_merged", "unused")
 # Updates of up to so many are applied by one kernel.
 SMALL_MAX = 32768
 # Kernels whose blocks wait for each other have one block on a multiprocessor. As many as fit, at most BLOCKS, have
@@ -103,7 +94,7 @@ class UpdateKernels:
         self.n_blocks_max = self.n_blocks * max(1, min(BLOCKS, fit))
         self._work: Work | None = None
         self._room = 0
-        self._counters = zeros(COUNTERS_BYTES, np.uint8)
+        self._counters = zeros(COUNTERS.itemsize, np.uint8)
         self._partials = allocate(2 * self.n_blocks_max, np.uint64)
         pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
         status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)

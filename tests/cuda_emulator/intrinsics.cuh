@@ -10,7 +10,7 @@ template <class T> T load_once(const T* from) { return *from; }
 
 template <class T> T load_wide(const T* from)
 {
-    static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
+    static_assert(sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T), "a structure of 16 bytes");
     emulator::step_aside();
     return *from;
 }
@@ -28,7 +28,7 @@ inline void publish(u64* word, u64 value)
 
 template <class T> void store_wide(T* to, const T& value)
 {
-    static_assert(sizeof(T) == 16 && alignof(T) == 16, "a structure of 16 bytes");
+    static_assert(sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T), "a structure of 16 bytes");
     emulator::step_aside();
     *to = value;
 }

@@ -1,0 +1,60 @@
+"""Structures of kernels, as the host fills them or makes room for them: STATE is struct State of a .cuh file.
+
+Fields have no gaps between them: where alignment needs one, it is a field. Names, places and sizes are compared
+with what a compiler makes of the kernels' structures (``tests/test_device_structures.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def _longs(*names: str) -> list[tuple[str, type[np.uint64]]]:
+    """Addresses, sums and keys."""
+    return [(name, np.uint64) for name in names]
+
+
+def _words(*names: str) -> list[tuple[str, type[np.uint32]]]:
+    return [(name, np.uint32) for name in names]
+
+
+# Passed to kernels by value.
+STATE = np.dtype(
+    [
+        *_longs("keys", "weights", "counts", "heads", "rows", "lower", "upper"),
+        *_longs("pending", "marks", "chunks"),
+        *_longs("records", "update_leaf", "update_rank", "items"),
+        *_longs("unfit", "tall", "window_begin", "window_height", "spills", "partials"),
+        *_longs("outcome", "old_weights", "counters", "status"),
+        *_words("n_leaves", "height", "leaf_least", "room", "n_vertices", "unused"),
+    ]
+)
+BATCH = np.dtype([*_longs("keys", "ops", "weights"), *_words("n", "sequence", "heavy_merged", "unused")])
+RUN = np.dtype(
+    [
+        *_longs("keys", "updates", "leaf", "place", "change", "before", "ranks", "leaf_begin"),
+        *_words("n", "unused"),
+    ]
+)
+WALK = np.dtype(
+    [
+        *_longs("vertices", "offsets", "first_slots", "begins", "chunk_rows", "leaf_ends", "n_edges"),
+        *_words("n_rows", "n_vertices"),
+    ]
+)
+TARGET = np.dtype(
+    [*_longs("keys", "weights", "counts", "heads", "rows", "n_edges"), *_words("n_leaves", "unused")]
+)
+
+# Elements of arrays on the device.
+ROW = np.dtype(_words("leaf", "degree"))
+RECORD = np.dtype([*_longs("key"), ("weight", np.float32), *_words("update")])
+ITEM = np.dtype(_words("leaf", "begin", "n_updates", "count"))
+SPILL = np.dtype([*_longs("rank"), *_words("from", "before")])
+COUNTERS = np.dtype(
+    [
+        *_longs("light", "heavy", "slots_moved"),
+        ("totals", np.uint32, 4),
+        *_words("n_unfit", "n_tall", "n_windows", "n_large", "bad_row", "barrier", "n_huge", "unused"),
+    ]
+)
