@@ -10,12 +10,12 @@ __version__ = "0.1.0"
 __all__ = ["AsyncClient", "Client", "__version__"]
 
 if TYPE_CHECKING:
-    from .daemon.client.client import AsyncClient, Client
+    from .daemon.client import AsyncClient, Client
 
 
 def __getattr__(name: str) -> Any:
     if name in ("Client", "AsyncClient"):
-        from .daemon.client import client
+        from .daemon import client
 
         return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

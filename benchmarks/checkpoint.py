@@ -21,7 +21,7 @@ from engine import Bench
 from report import machine, save, show
 
 from graphtide.compute import registry
-from graphtide.daemon.engine.topology import Position
+from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import DeadLetters
 from graphtide.daemon.state.checkpoint import CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer

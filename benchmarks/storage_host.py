@@ -168,10 +168,11 @@ def stage_times() -> Iterator[dict[str, float]]:
 
         return call
 
-    modules = [part for part in vars(pma).values() if isinstance(part, ModuleType)]
+    callers = (pma, pma.migration)
+    modules = {part for caller in callers for part in vars(caller).values() if isinstance(part, ModuleType)}
     kernels = [
         (module, name, kernel)
-        for module in [pma, *(part for part in modules if part.__name__.startswith("graphtide.gpma."))]
+        for module in {*callers, *(part for part in modules if part.__name__.startswith("graphtide.gpma."))}
         for name, kernel in vars(module).items()
         if isinstance(kernel, Dispatcher)
     ]

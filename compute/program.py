@@ -51,6 +51,23 @@ class Parameter:
         return self.default is NO_DEFAULT
 
 
+def parse_sources(value: Any) -> tuple[ExternalId, ...]:
+    """One vertex id or a list of them, as a tuple without repetitions.
+
+    Raises:
+        ValueError: it is neither, is empty, or mixes integers and strings.
+    """
+    items = list(value) if isinstance(value, list | tuple) else [value]
+    wrong = [item for item in items if isinstance(item, bool) or not isinstance(item, int | str)]
+    if wrong or not items:
+        raise ValueError("a vertex id (an integer or a string), or a list of at least one")
+    if len({type(item) for item in items}) > 1:
+        raise ValueError("ids of one kind, all integers or all strings")
+    if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in items):
+        raise ValueError("integers of 64 bits, from -2^63 to 2^63 - 1")
+    return tuple(dict.fromkeys(items))
+
+
 @dataclass(frozen=True, slots=True)
 class Refresh:
     """What one run of a program did.
@@ -127,6 +144,8 @@ class Program(ABC):
     needs_order: ClassVar[bool] = False
     weight_domains: ClassVar[tuple[str, ...]] = ("unweighted", "non-negative", "any")
     has_parents: ClassVar[bool] = False
+    positional_scalars: ClassVar[tuple[str, ...]] = ()
+    """The names of the scalars in saved states of before they had names, in the order in which those have them."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -170,7 +189,10 @@ class Program(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Column]:
-        """Every array that ``restore`` needs to go on from this epoch (not copied)."""
+        """Every array that ``restore`` needs to go on from this epoch (not copied).
+
+        Numbers go into one array, by name (``saved_scalars.py``).
+        """
 
     @abstractmethod
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:

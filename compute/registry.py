@@ -18,6 +18,7 @@ from .audit.storage import audit_leaves, leaf_after
 from .counts.sspaths import SSPaths
 from .forest.components import Components
 from .forest.external_order import ExternalOrder
+from .moved import new_place
 from .paths.bfs import BFS
 from .paths.sssp import SSSP
 from .paths.sswp import SSWP
@@ -49,13 +50,14 @@ def load_modules(names: Iterable[str]) -> None:
     """Import modules that ``register`` programs of their own.
 
     Raises:
-        ProgramError: one cannot be imported; the message names it and says why.
+        ProgramError: one cannot be imported; the message names it and says why, and where a module lies that it
+            looks for in a former place.
     """
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:  # whatever a user's module does wrong
-            reason = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}{new_place(error)}"
             raise ProgramError(f"the module {name!r} cannot be imported: {reason}") from error
 
 

@@ -288,7 +288,7 @@ def query(
     """Ask a running daemon."""
     import ssl
 
-    from .client.wire import parse_address
+    from .client.addresses import parse_address
     from .config.settings import read_secret
     from .tools.query import parse_parameters, run_query
 

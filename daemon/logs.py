@@ -61,7 +61,7 @@ def handler(format: Format) -> logging.Handler:
     if format == "human":
         from rich.logging import RichHandler
 
-        from .tools.terminal import errors
+        from .terminal import errors
 
         return RichHandler(console=errors(), show_path=False, log_time_format="%H:%M:%S", rich_tracebacks=False)
     stream = logging.StreamHandler(sys.stderr)

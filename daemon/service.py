@@ -31,25 +31,31 @@ from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
 from ..partition import graph
 from ..partition.graph import Graph
+from . import terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config
-from .engine import reuse
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
-from .engine.reuse import IdReuse
-from .engine.topology import EngineTopology, Position, StorageGate
+from .engine.standing import Standing
+from .engine.storage import Storage
+from .engine.topology import EngineTopology
 from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
-from .ingest import decode
+from .ingest import decode, reuse
 from .ingest.decode import Decoder
-from .ingest.ingest import Ingest, IngestReport, PreparedQueue
+from .ingest.loop import Ingest, IngestReport
+from .ingest.prepared import PreparedQueue
+from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
+from .records import placement
+from .records.position import Position
 from .records.stream import Offsets, offsets_from_wire
+from .records.topology import Topology
 from .serve.endpoint import Exposition
-from .serve.server import ServerLimits
+from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
-from .serve.supervisor import ServerLink, TlsFiles
+from .serve.supervisor import ServerLink
 from .state.checkpoint import CheckpointStore, Snapshot, require_same
-from .tools import produce, terminal
+from .state.checkpointer import Checkpointer
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +89,7 @@ def warm_up(config: Config, *, progress: bool) -> None:
         ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
         ("programs", lambda: _warm_up_programs(config)),
         ("decoders", decode.warm_up),
-        ("placement", produce.warm_up),
+        ("placement", placement.warm_up),
         ("reuse of ids", reuse.warm_up),
     ]
     started = time.perf_counter()
@@ -144,36 +150,9 @@ class Service:
             version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
         )
         self._build_source()
-        gate = StorageGate()
-        self.link = self._make_link(gate)
-        self.pipeline = Pipeline(
-            graph=self.graph,
-            index=self.index,
-            reuse=self.reuse,
-            engine=self.engine,
-            queue=self.queue,
-            source=self.source,
-            dead_letters=self.dead_letters,
-            store=store,
-            link=self.link,
-            metrics=self.metrics,
-            gate=gate,
-            position=self.position,
-            identity=self._identity,
-            program_specs=self.specs,
-            updates_max=config.epoch.updates_max,
-            linger_s=config.epoch.linger_ms / 1000,
-            checkpoint_interval_s=config.checkpoint.interval,
-            on_checkpoint=self.ingest.commit_soon,
-            background_audit=BackgroundAudit(
-                Auditor(self.graph, self.engine, self.link.published),
-                self.metrics,
-                self._external,
-                share=config.audit.share,
-                repair=config.audit.repair,
-            ),
-            full_audit=config.audit.full_every_epoch,
-        )
+        storage = Storage(self.graph, self.position)
+        self.link = self._make_link(EngineTopology(storage))
+        self.pipeline = self._make_pipeline(storage, store)
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
@@ -242,7 +221,7 @@ class Service:
             if snapshot.programs.get(program.id) != self.specs[program.id]:
                 continue
             try:
-                program.restore(snapshot.part(f"program/{program.id}"), self.graph)
+                program.restore(snapshot.state_of(program), self.graph)
             except Exception as error:  # of an older version, say: the graph is what counts
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:
@@ -292,7 +271,46 @@ class Service:
             directed=config.graph.directed,
         )
 
-    def _make_link(self, gate: StorageGate) -> ServerLink:
+    def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
+        config = self.config
+        standing = Standing(self.engine.programs, self.specs)
+        checkpoints = Checkpointer(
+            graph=self.graph,
+            index=self.index,
+            programs=standing.fresh,
+            program_specs=self.specs,
+            position=self.position,
+            identity=self._identity,
+            dead_letters=self.dead_letters,
+            store=store,
+            metrics=self.metrics,
+            interval_s=config.checkpoint.interval,
+            on_checkpoint=self.ingest.commit_soon,
+        )
+        background_audit = BackgroundAudit(
+            Auditor(self.graph, self.engine, self.link.published),
+            self.metrics,
+            self._external,
+            share=config.audit.share,
+            repair=config.audit.repair,
+        )
+        return Pipeline(
+            storage=storage,
+            engine=self.engine,
+            standing=standing,
+            index=self.index,
+            reuse=self.reuse,
+            queue=self.queue,
+            source=self.source,
+            link=self.link,
+            metrics=self.metrics,
+            checkpoints=checkpoints,
+            background_audit=background_audit,
+            epochs=config.epoch,
+            full_audit=config.audit.full_every_epoch,
+        )
+
+    def _make_link(self, topology: Topology) -> ServerLink:
         server = self.config.server
         tls = None
         if server.tls.certificate is not None and server.tls.key is not None:
@@ -305,8 +323,8 @@ class Service:
                 "vertex_ids": self.config.graph.vertex_ids,
             },
             index=self.index,
-            topology=EngineTopology(self.graph, gate, self.position),
-            limits=ServerLimits(**server.limits.model_dump()),
+            topology=topology,
+            limits=server.limits,
             token=server.read_token(),
             tls=tls,
             insecure=server.insecure,

@@ -20,6 +20,9 @@ Vertices = npt.NDArray[np.uint32]
 Weights = npt.NDArray[np.float32]
 Ops = npt.NDArray[np.uint8]
 
+# A scalar inside a kernel: Numba's int64 or uint64, NumPy's or Python's for a type checker.
+Int = Any
+
 EMPTY_KEY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 NO_VERTEX = np.uint32(0xFFFF_FFFF)
 MAX_VERTICES = 2**32 - 2
@@ -37,6 +40,10 @@ class Op(IntEnum):
     INSERT = 1
     INSERT_VERTEX = 2
     DELETE_VERTEX = 3
+
+
+# What became of an update; the order of the parts of a ChangeReport.
+INSERTED, OVERWRITTEN, DELETED, ABSENT = 0, 1, 2, 3
 
 
 def pack(src: npt.ArrayLike, dst: npt.ArrayLike) -> Keys:

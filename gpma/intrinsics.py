@@ -1,7 +1,8 @@
-"""What Numba cannot say by itself: prefetch and memmove, on elements of arrays.
+"""What Numba cannot say by itself, on elements of arrays: prefetch, memmove, and loads and stores of words that
+another thread, or process, reads and writes at the same time.
 
-Both are LLVM intrinsics that exist on every target (on a processor without a prefetch instruction the
-prefetch is nothing). Arrays are C-contiguous, indices and counts int64 and never negative; nothing is checked.
+All are LLVM's own and exist on every target (on a processor without a prefetch instruction the prefetch is
+nothing). Arrays are C-contiguous, indices and counts int64 and never negative; nothing is checked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 _BYTES = ir.PointerType(ir.IntType(8))
+_WORD = ir.PointerType(ir.IntType(64))
 _INT32 = ir.IntType(32)
 _INT64 = ir.IntType(64)
 _BOOL = ir.IntType(1)
@@ -49,19 +51,59 @@ def _memmove(
     )
 
 
+def _asking(for_write: bool) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments)
+        keep, data = _INT32(3), _INT32(1)
+        _call(builder, "llvm.prefetch.p0", [address, _INT32(int(for_write)), keep, data])
+        return context.get_dummy_value()
+
+    return generate
+
+
 def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     """prefetch(array, index): ask for the cache line of ``array[index]``, soon to be read and written.
 
     Never faults, wherever the index points.
     """
+    return types.void(array, types.intp), _asking(for_write=True)
+
+
+def _prefetch_to_read(typing_context: Any, array: Any, index: Any) -> Any:
+    """prefetch_to_read(array, index): the same for a line that is only read, and that others may hold too."""
+    return types.void(array, types.intp), _asking(for_write=False)
+
+
+def _load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
+    """load_acquire(array, index): the uint64 there; what was written before its ``store_release`` is visible."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], *arguments)
-        for_write, keep, data = _INT32(1), _INT32(3), _INT32(1)
-        _call(builder, "llvm.prefetch.p0", [address, for_write, keep, data])
+        return builder.load_atomic(builder.bitcast(address, _WORD), "acquire", 8, typ=_INT64)
+
+    return types.uint64(array, types.intp), generate
+
+
+def _store_release(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
+    """store_release(array, index, value): write a uint64 there, after everything that was written before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array_value, place, word = arguments
+        address = _address(context, builder, signature.args[0], array_value, place)
+        builder.store_atomic(word, builder.bitcast(address, _WORD), "release", 8)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp), generate
+    return types.void(array, types.intp, types.uint64), generate
+
+
+def _load_word(typing_context: Any, array: Any, index: Any) -> Any:
+    """load_word(array, index): the eight bytes from that byte on as one uint64, wherever they stand."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments)
+        return builder.load(builder.bitcast(address, _WORD), align=1)
+
+    return types.uint64(array, types.intp), generate
 
 
 def _copy(typing_context: Any, target: Any, to: Any, source: Any, from_: Any, count: Any) -> Any:
@@ -107,5 +149,9 @@ def _shift(typing_context: Any, keys: Any, weights: Any, to: Any, from_: Any, co
 
 # Type checkers see the typing context as a parameter, which callers do not pass.
 prefetch: Any = intrinsic(_prefetch)
+prefetch_to_read: Any = intrinsic(_prefetch_to_read)
+load_acquire: Any = intrinsic(_load_acquire)
+store_release: Any = intrinsic(_store_release)
+load_word: Any = intrinsic(_load_word)
 copy: Any = intrinsic(_copy)
 shift: Any = intrinsic(_shift)

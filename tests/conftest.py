@@ -9,6 +9,7 @@ from types import ModuleType
 import cuda_emulator
 import numpy as np
 import pytest
+from leaks import nothing_is_left_behind as nothing_is_left_behind  # for every test
 
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
 from graphtide.partition.graph import Graph

@@ -22,8 +22,7 @@ from path_runs import PathRun, epochs_of
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.mend import UNREACHED
-from graphtide.compute.paths.program import parse_sources
-from graphtide.compute.program import Published
+from graphtide.compute.program import Published, parse_sources
 from graphtide.gpma.edges import NO_VERTEX
 
 SOURCE_WORD = np.uint64(NO_VERTEX)

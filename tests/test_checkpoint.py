@@ -52,18 +52,18 @@ def test_a_snapshot_comes_back_as_it_was(store: CheckpointStore) -> None:
     assert set(read.part("program/pagerank")) == {"estimate", "empty"}
 
 
-@pytest.mark.parametrize("written", [1, 2, 3, 4])
+@pytest.mark.parametrize("written", [1, 2, 3, 4, 5])
 def test_checkpoints_of_older_formats_are_read(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     monkeypatch.setattr("graphtide.daemon.state.checkpoint.FORMAT", written)
     store.write(snapshot(7))
-    if written <= 3:
+    if written <= 4:
         read = store.newest_good()
         assert read is not None
-        assert read.epoch == (1, 7)
+        assert (read.epoch, read.format) == ((1, 7), written)
     else:
-        with pytest.raises(CheckpointError, match="format 4 is not one that this version reads"):
+        with pytest.raises(CheckpointError, match="format 5 is not one that this version reads"):
             store.newest_good()
 
 

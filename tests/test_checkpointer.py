@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
-from graphtide.daemon.engine.topology import Position
+from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
+from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
@@ -27,7 +29,18 @@ from graphtide.partition.graph import Graph
 
 P = Partition("t", 0)
 VERTICES = 200
-SPECS: dict[str, dict[str, Any]] = {"bfs": {"source": 3}, "components": {}, "pagerank": {}}
+SPECS: dict[str, dict[str, Any]] = {
+    "bfs": {"source": 3},
+    "components": {},
+    "pagerank": {},
+    "ppr": {"sources": [3, 5]},
+}
+# The scalars of states in checkpoints up to format 3, which had no names, in the order in which they stood.
+POSITIONS = {
+    "pagerank": "norm size bound ratio ratio_allowed sum_allowed unseen rounded slipped majorant_rounded passed "
+    "reserve_least reserve",
+    "ppr": "size norm total rounded threshold level",
+}
 
 
 class Stream:
@@ -97,7 +110,7 @@ class Stream:
         graph.load(EdgeList(edges["keys"], edges.get("weights")), n)
         for program in self.programs():
             program.bind(self.index.lookup(np.array(program.sources, np.int64)))
-            program.restore(found.part(f"program/{program.id}"), graph)
+            program.restore(found.state_of(program), graph)
             assert program.audit(graph) == []
         assert found.programs == SPECS
         graph.close()
@@ -163,6 +176,33 @@ def test_an_empty_graph_has_a_checkpoint_too(stream: Stream) -> None:
     stream.checkpoints.close()
     (found,) = read_all(stream.store)
     stream.check(found)
+
+
+def test_a_checkpoint_of_format_3_is_gone_on_from(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        stream.epoch()
+    stream.checkpoints.close()
+    (written,) = read_all(stream.store)
+    arrays = dict(written.arrays)
+    for id, names in POSITIONS.items():
+        scalars = arrays[f"program/{id}/scalars"]
+        arrays[f"program/{id}/scalars"] = np.array([scalars[name] for name in names.split()], np.float64)
+    monkeypatch.setattr(checkpoint, "FORMAT", 3)
+    stream.store.write(replace(written, arrays=arrays))
+    found = stream.store.newest_good()
+    assert found is not None and found.format == 3
+    stream.check(found)
+    kept = {program.id: program for program in stream.engine.programs}
+    for program in stream.programs():
+        program.restore(found.state_of(program), stream.graph)
+        assert program.scalars() == kept[program.id].scalars()
+        for name, column in kept[program.id].state().items():
+            np.testing.assert_array_equal(program.state()[name], column)
+    # Of another length, they are none of this program's.
+    ranks = next(program for program in stream.programs() if program.id == "pagerank")
+    wrong = replace(found, arrays={**arrays, "program/pagerank/scalars": np.zeros(12)})
+    with pytest.raises(ValueError, match=r"float64\(12,\), expected float64\(13,\)"):
+        wrong.state_of(ranks)
 
 
 def test_nothing_new_makes_no_checkpoint(stream: Stream) -> None:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from graphtide.daemon import cli, logs
+from graphtide.daemon import cli, logs, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import ConfigError, NotSupported, SourceError, SourceUnavailable
-from graphtide.daemon.tools import doctor, query, terminal
+from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
 
 COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import socket
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from graphtide.daemon import errors
-from graphtide.daemon.client import wire
-from graphtide.daemon.client.client import AsyncClient, Client
+from graphtide.daemon.client import AsyncClient, Client, addresses, wire
+from graphtide.daemon.client.calls import Request, RequestOfTwoForms
+from graphtide.daemon.client.requests import Requests
 
 CLOSE = object()
 
@@ -246,7 +248,7 @@ def test_wrong_addresses_are_refused(address):
 
 def test_addresses_are_read_and_shown():
     for text in ("unix:/run/x.sock", "tcp://127.0.0.1:7420", "tcp://[::1]:80", "tcp://host.example:1"):
-        assert str(wire.parse_address(text)) == text
+        assert str(addresses.parse_address(text)) == text
 
 
 def test_importing_the_client_imports_no_compiler():
@@ -256,6 +258,28 @@ def test_importing_the_client_imports_no_compiler():
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+REQUESTS = [name for name, item in vars(Requests).items() if isinstance(item, Request | RequestOfTwoForms)]
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_both_clients_have_each_request_with_one_signature_and_its_documentation(name):
+    blocking, asynchronous = getattr(Client, name), getattr(AsyncClient, name)
+    assert inspect.iscoroutinefunction(asynchronous) and not inspect.iscoroutinefunction(blocking)
+    assert inspect.signature(blocking) == inspect.signature(asynchronous)
+    assert inspect.getdoc(blocking) == inspect.getdoc(asynchronous) != ""
+    assert (blocking.__qualname__, asynchronous.__qualname__) == (f"Client.{name}", f"AsyncClient.{name}")
+
+
+def test_a_client_shows_its_requests_as_methods_that_return_what_answers_mean():
+    with Client("unix:/nowhere.sock") as client:
+        top = str(inspect.signature(client.top))
+        get = inspect.signature(client.get)
+    assert top == "(program: 'str', k: 'int' = 10, *, order: 'str' = 'desc') -> 'Top'"
+    assert get.parameters["program"].annotation == "str | list[str] | tuple[str, ...]"
+    assert get.return_annotation == "Values | dict[str, Values]"
+    assert "get" in dir(AsyncClient)
 
 
 # -- the asynchronous client --------------------------------------------------------------------------------

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("compute", "daemon", "gpma", "ops", "partition")
+ONE_WAY = "the way of a record, then of an answer"
 
 
 def run(*command: str) -> None:
@@ -30,10 +35,93 @@ def test_types() -> None:
     run("mypy")
 
 
+def test_the_clients_methods_have_types(tmp_path: Path) -> None:
+    """They are made of descriptions; a user's type checker must see what they take and return all the same."""
+    snippet = """
+from typing import assert_type
+from graphtide import AsyncClient, Client
+from graphtide.daemon.client import Top, Values
+
+async def ask(client: Client, late: AsyncClient) -> None:
+    assert_type(client.top("pagerank", 3, order="asc"), Top)
+    assert_type(client.get("pagerank", [1], parents=True), Values)
+    assert_type(client.get(["pagerank"], [1]), dict[str, Values])
+    assert_type(await late.top("pagerank", k=3), Top)
+    assert_type(await late.get("pagerank", vertices=[1]), Values)
+    assert_type(await late.get(("pagerank",), [1]), dict[str, Values])
+    late.stats()  # type: ignore[unused-coroutine]
+    client.top(3)  # type: ignore[arg-type]
+    client.top("pagerank", odrer="asc")  # type: ignore[call-arg]
+    client.get(3, [1])  # type: ignore[call-overload]
+"""
+    file = tmp_path / "asking.py"
+    file.write_text(snippet)
+    run("mypy", "--warn-unused-ignores", str(file))
+
+
 def test_imports_run_one_way() -> None:
     script = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([script, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str]:
+    """What the contracts say of a copy of the package, with one more line at the end of a file."""
+    for module in [*ROOT.glob("*.py"), *(file for room in ROOMS for file in (ROOT / room).rglob("*.py"))]:
+        copy = folder / "graphtide" / module.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(module.read_bytes())
+    (folder / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    with open(folder / "graphtide" / file, "a") as changed:
+        changed.write(f"\n{line}\n")
+    script = Path(sys.executable).with_name("lint-imports")
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [script, "--no-cache"], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("compute/engine.py", "from ..daemon import errors", "imports flow one way"),
+        ("daemon/ingest/loop.py", "from ..engine import pipeline", ONE_WAY),
+        ("daemon/ingest/reuse.py", "if TYPE_CHECKING: from ..engine import pipeline", ONE_WAY),
+        ("daemon/ingest/sources.py", "from ..serve import results", ONE_WAY),
+        ("daemon/serve/results.py", "from ..state import checkpoint", ONE_WAY),
+        ("daemon/state/checkpoint.py", "def late():\n    from ..ingest import dense", ONE_WAY),
+        ("daemon/records/stream.py", "from ..config import settings", ONE_WAY),
+        ("daemon/tools/produce.py", "from .. import service", ONE_WAY),
+        ("daemon/service.py", "from .tools import produce", ONE_WAY),
+        ("daemon/a_new_module.py", "", ONE_WAY),
+        ("daemon/client/wire.py", "from ...gpma import edges", "the client needs errors"),
+        ("daemon/client/wire.py", "from .. import terminal", "the client needs errors"),
+        ("daemon/serve/handlers.py", "from ..client import results", "only tools use the clients"),
+        ("daemon/serve/serving.py", "from . import handlers", "no two modules lean on each other"),
+        ("daemon/ingest/dense.py", "from . import prepared", "no two modules lean on each other"),
+    ],
+)
+def test_a_wrong_import_breaks_its_contract(tmp_path: Path, file: str, line: str, contract: str) -> None:
+    done = plant(tmp_path, file, line)
+    broken = [line for line in done.stdout.splitlines() if line.endswith("BROKEN")]
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert [name for name in broken if contract in name], broken
+
+
+def test_nothing_else_breaks_a_contract(tmp_path: Path) -> None:
+    """What the test above plants is what it finds: a comment is no import."""
+    done = plant(tmp_path, "daemon/ingest/loop.py", "# from ..engine import pipeline")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports for type checkers and those inside of functions count."""
+    graph = grimp.build_graph("graphtide", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        tuple(TopologicalSorter(imports).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(error.args[1][::-1]))
 
 
 def test_the_client_does_not_load_the_engine() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphtide.daemon.client.wire import TcpAddress, UnixAddress
+from graphtide.daemon.client.addresses import TcpAddress, UnixAddress
 from graphtide.daemon.config import show as config_show
 from graphtide.daemon.config.load import MASK, dotted, from_tables, load, parse_text
 from graphtide.daemon.config.settings import (
     Config,
-    LimitsConfig,
     Section,
     default_socket_path,
     is_loopback,
@@ -244,12 +242,6 @@ def test_start_is_a_word_a_time_or_offsets(given: Any, start: Any) -> None:
         assert source.start_position() == start.timestamp() * 1000
     else:
         assert source.start_position() == start
-
-
-def test_the_server_takes_exactly_these_limits() -> None:
-    from graphtide.daemon.serve.server import ServerLimits
-
-    assert LimitsConfig().model_dump() == asdict(ServerLimits())
 
 
 def test_addresses() -> None:

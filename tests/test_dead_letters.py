@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
+from waiting import until
 
 from graphtide.daemon.ingest.dead_letters import (
     DeadLettersFull,
@@ -125,13 +124,6 @@ def delivered(kafka: DevKafka, topic: str) -> list[tuple[bytes | None, bytes, di
             for records in consumer.poll(timeout_ms=500).values():
                 found += [(record.key, record.value, dict(record.headers)) for record in records]
         return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.kafka

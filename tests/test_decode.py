@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.ingest import decode_text
-from graphtide.daemon.ingest.decode import CONTENT_TYPES, ENCODINGS, REASONS, Decoder, encoding_of, warm_up
+from graphtide.daemon.ingest.decode import REASONS, Decoder, warm_up
 from graphtide.daemon.ingest.decode_columns import Bad, Rules, concatenate
 from graphtide.daemon.ingest.line_parser import GOOD, SET_ASIDE, ParsedLines
-from graphtide.daemon.ingest.spool import HEADER
 from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.encodings import CONTENT_TYPES, ENCODINGS, HEADER_LINE, encoding_of
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord, UpdateBlock
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 
@@ -67,7 +67,7 @@ def raw(
     value: bytes | None, encoding: str, partition: Partition = TOPIC, offset: int = 40, header: bytes | None = None
 ) -> RawRecord:
     """A record; ``header``: the first line of its file."""
-    headers = (("trace", b"1"),) if header is None else ((HEADER, header),)
+    headers = (("trace", b"1"),) if header is None else ((HEADER_LINE, header),)
     return RawRecord(partition, offset, offset + 1, value, encoding, NOW, b"key", headers)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from test_server import Chain, serving
 
-from graphtide.daemon.client.client import Client
+from graphtide.daemon.client import Client
 from graphtide.daemon.serve.supervisor import ServerLink
 
 

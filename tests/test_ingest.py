@@ -15,19 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 
-from graphtide.daemon.engine.reuse import IdReuse
-from graphtide.daemon.engine.topology import StorageGate
+from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
 from graphtide.daemon.ingest.decode import Decoder
-from graphtide.daemon.ingest.ingest import (
-    ROOM_PATIENCE_S,
-    DenseBatch,
-    Ingest,
-    Prepared,
-    PreparedQueue,
-    concatenate,
-    dense_batch,
-)
+from graphtide.daemon.ingest.dense import DenseBatch, dense_batch
+from graphtide.daemon.ingest.loop import ROOM_PATIENCE_S, Ingest
+from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue, concatenate
+from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
 from graphtide.gpma.edges import EdgeBatch, Op, destinations, sources

@@ -20,7 +20,7 @@ from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import ExternalId, Program, Published
 from graphtide.compute.registry import KINDS, make_program
-from graphtide.daemon.ingest.ingest import dense_batch
+from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.records.stream import UpdateBlock
 from graphtide.gpma.edges import NO_VERTEX, Vertices, destinations, sources
 from graphtide.gpma.index.ids import IntColumn

@@ -18,7 +18,8 @@ from hypothesis.extra import numpy as hnp
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS, TcpAddress
+from graphtide.daemon.client.addresses import TcpAddress
+from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.serve.endpoint import CONNECTIONS_MAX, Exposition
 from graphtide.ops.metrics import FRESHNESS_SECONDS_BUCKETS, BatchHistogram, Metrics, catalogue_markdown

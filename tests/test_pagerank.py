@@ -24,6 +24,7 @@ from walks import (
 
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks import pagerank
+from graphtide.compute.walks.certificate import DRIFT
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.sweeps import PUSH_EDGES, SIZE, STRETCH
 from graphtide.compute.walks.walk import parse_damping, parse_tolerance
@@ -331,16 +332,21 @@ def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: 
     apply(graph, [(0, 399, 1), (1, 398, 1)], 400)
     assert "pagerank-residual" in {violation.rule for violation in program.audit(graph)}
 
-    for index, rule in ((0, "pagerank-norm"), (1, "pagerank-sum"), (3, "pagerank-ratio"), (4, None)):
+    for name, rule in (
+        ("norm", "pagerank-norm"),
+        ("size", "pagerank-sum"),
+        ("ratio", "pagerank-ratio"),
+        ("ratio_allowed", None),
+    ):
         program, graph = started(graphs)
-        state = dict(program.state())
-        state["scalars"][index] *= 0.9
+        state = program.state()
+        state["scalars"][name] *= 0.9
         program.restore(state, graph)
         assert ({violation.rule for violation in program.audit(graph)} == {rule}) == (rule is not None)
 
     program, graph = started(graphs)
-    state = dict(program.state())
-    state["scalars"][2] *= 3
+    state = program.state()
+    state["scalars"]["bound"] *= 3
     program.restore(state, graph)
     assert {violation.rule for violation in program.audit(graph)} == {"pagerank-tolerance"}
 
@@ -418,9 +424,9 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     state = program.state()
     light = int(np.argmin(state["weight"]))
     assert state["weight"][light] == 1
-    drift = 0.5 * pagerank.DRIFT * state["scalars"][2]
+    drift = 0.5 * DRIFT * state["scalars"]["bound"]
     state["residual"][light] += drift
-    program._first.sums[SIZE] += drift
+    program._ranks.sums[SIZE] += drift
     assert program.audit(graph) == []
     assert 0.4 < program.drift < 0.6
 

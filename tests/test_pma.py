@@ -26,16 +26,15 @@ from packed_array_machine import as_dict as columns_as_dict
 from graphtide.gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
 from graphtide.gpma.host import array as module
 from graphtide.gpma.host import (
-    columns,
     hot_spot,
+    load_export,
     merge,
     migration,
     search,
+    slot_memory,
     sorting,
+    stretch,
     windows,
-)
-from graphtide.gpma.host import (
-    load_export as spread,
 )
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
@@ -57,17 +56,17 @@ def thresholds(
     Without ``reserved`` the system refuses address space, so that growing and shrinking copy.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MIGRATED_PER_UPDATE", migrated)
+        patch.setattr(migration, "MIGRATED_PER_UPDATE", migrated)
         patch.setattr(module, "DIVIDED_UPDATES_MIN", divided)
         patch.setattr(module, "DIVIDED_REPORT_MIN", 4 * divided)
-        patch.setattr(module, "DIVIDED_MOVES_MIN", divided)
+        patch.setattr(migration, "DIVIDED_MOVES_MIN", divided)
         patch.setattr(hot_spot, "CARRIED_PER_UPDATE", 2 * migrated)
         patch.setattr(hot_spot, "CROWDED_LEAVES", crowded)
         patch.setattr(hot_spot, "REGION_LEAVES", max(2, crowded // 2))
-        patch.setattr(module, "STRETCH_LEAVES_MIN", max(2, crowded // 32))
+        patch.setattr(migration, "STRETCH_LEAVES_MIN", max(2, crowded // 32))
         patch.setattr(hot_spot, "NEAR_LEAVES", max(1, crowded // 128))
         if not reserved:
-            patch.setattr(columns, "_reserve", lambda n_bytes: None)
+            patch.setattr(slot_memory, "_reserve", lambda n_bytes: None)
         yield
 
 
@@ -118,7 +117,7 @@ class OnHost:
     def leaves(self, array: PackedMemoryArray) -> Leaves | None:
         if array.migrating:
             return None
-        layout, slots = array._layout, array._slots
+        layout, slots = array._contents.layout, array._contents.slots
         heads, counts = slots.heads.copy(), slots.counts.copy()
         bounds = layout.edges_min, layout.edges_max
         return Leaves(heads, counts, LEAF_SLOTS, layout.lower, layout.upper, *bounds)
@@ -253,7 +252,7 @@ def test_wide_keys_sort_right() -> None:
 def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
     kernels = {
         kernel
-        for part in (merge, migration, search, sorting, spread, windows)
+        for part in (load_export, merge, search, sorting, stretch, windows)
         for kernel in vars(part).values()
         if isinstance(kernel, Dispatcher)
     }
@@ -277,7 +276,7 @@ def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
             array.ensure_vertices(300)
             for step in range(150):
                 array.apply(EdgeBatch.of(np.full(200, 77), 2**20 - 200 * step + np.arange(200)))
-            assert array._hot_spot.there
+            assert array._migration.hot_spot.there
             keys = rng.permutation(array.export().keys)
             for begin in range(0, keys.size, 500):
                 array.apply(deleted(keys[begin : begin + 500]))
@@ -432,7 +431,7 @@ def test_a_stretch_that_narrows_at_the_beginning_leaves_no_leaf_empty() -> None:
     """Keys below all others, falling: the stretch is carried to the first leaves, which cannot fill it."""
     rng = np.random.default_rng(19)
     with thresholds(crowded=32), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "STRETCH_LEAVES_MIN", 32)
+        patch.setattr(migration, "STRETCH_LEAVES_MIN", 32)
         array = PackedMemoryArray(weighted=False)
         array.ensure_vertices(100)
         model = np.unique(pack(rng.integers(50, 100, 4000), rng.integers(0, 2**31, 4000)))
@@ -492,8 +491,8 @@ def test_a_stretch_goes_home_when_a_hot_spot_is_over() -> None:
         rng = np.random.default_rng(53)
         for step in range(200):
             array.apply(EdgeBatch.of(np.full(100, 5), 2**31 - 100 * step - np.arange(100)))
-        assert array._carried or not array.migrating
-        assert array._hot_spot.there
+        assert array._migration.carried or not array.migrating
+        assert array._migration.hot_spot.there
         for _ in range(1500):
             src, dst = rng.integers(0, 1 << 12, 100), rng.integers(0, 2**31, 100)
             array.apply(EdgeBatch.of(src[:50], dst[:50]))
@@ -501,7 +500,7 @@ def test_a_stretch_goes_home_when_a_hot_spot_is_over() -> None:
             if not array.migrating:
                 break
             assert array.n_edges > 0
-        assert not array._hot_spot.there and not array._carried
+        assert not array._migration.hot_spot.there and not array._migration.carried
         assert array.check() == []
 
 
@@ -532,7 +531,7 @@ def test_shrinking_goes_on_in_order_whatever_comes(order: str, back: float, thre
             batch = np.concatenate([chosen, again])
             ops = np.repeat(np.array([0, 1], np.uint8), [chosen.size, again.size])
             weights = rng.integers(1, 100, batch.size).astype(np.float32)
-            before, n_leaves = array.migrating, array._layout.n_leaves
+            before, n_leaves = array.migrating, array._contents.layout.n_leaves
             array.apply(EdgeBatch(batch, ops, weights))
             model.apply(batch, ops, weights)
             assert array.check() == [], step
@@ -540,7 +539,7 @@ def test_shrinking_goes_on_in_order_whatever_comes(order: str, back: float, thre
             assert np.array_equal(edges.keys, model.keys) and np.array_equal(edges.weights, model.weights)
             assert array.has_edge(model.keys).all()
             begun += array.migrating and not before
-            shrank += array._layout.n_leaves < n_leaves
+            shrank += array._contents.layout.n_leaves < n_leaves
     assert begun >= 1 and shrank >= 1
 
 
@@ -572,7 +571,7 @@ def test_an_array_that_shrinks_grows_again_where_edges_come_back() -> None:
             begin -= 1000
             assert array.apply(EdgeBatch(keys[begin : begin + 1000], np.ones(1000, np.uint8))).slots_moved < 40_000
             assert array.check() == []
-            if not array._shrinks:
+            if not array._migration.shrinks:
                 break
     assert n_slots(array) == held and array.migrating
     while array.migrating:
@@ -584,23 +583,23 @@ def test_an_array_that_shrinks_grows_again_where_edges_come_back() -> None:
 
 @pytest.mark.parametrize("again", ["load", "insert"])
 def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, give_back = threading.Event(), columns.Columns.give_back
+    begun, give_back = threading.Event(), slot_memory.SlotMemory.give_back
 
-    def slowly(self: columns.Columns, first: int, last: int) -> bool:
+    def slowly(self: slot_memory.SlotMemory, first: int, last: int) -> bool:
         begun.set()
         time.sleep(0.01)
         return give_back(self, first, last)
 
-    monkeypatch.setattr(columns.Columns, "give_back", slowly)
-    monkeypatch.setattr(columns, "_PIECE_LEAVES", 64)
+    monkeypatch.setattr(slot_memory.SlotMemory, "give_back", slowly)
+    monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 64)
     array = loaded(200_000, 1 << 14, seed=48)
     edges = array.export()
     keys = np.random.default_rng(49).permutation(edges.keys)
-    n_leaves, begin = array._layout.n_leaves, 0
-    while array._layout.n_leaves == n_leaves:
+    n_leaves, begin = array._contents.layout.n_leaves, 0
+    while array._contents.layout.n_leaves == n_leaves:
         array.apply(deleted(keys[begin : begin + 1000]))
         begin += 1000
-    if array._columns.memory is not None:
+    if array._contents.memory.reservation is not None:
         assert begun.wait(10)
     if again == "load":
         array.load(edges)
@@ -619,7 +618,7 @@ def test_shrinking_by_and_by_gives_memory_back_too() -> None:
     before, held = resident_bytes(), n_slots(array)
     for begin in range(20_000, 2_000_000, 20_000):
         array.apply(deleted(keys[begin : begin + 20_000]))
-    while array._pages._work is not None and not array._pages.done:
+    while array._migration.pages._work is not None and not array._migration.pages.done:
         pass
     assert n_slots(array) < 0.7 * held
     assert resident_bytes() < before - 8 * 0.25 * held
@@ -666,11 +665,11 @@ def test_address_space_is_not_reserved_where_it_is_limited_or_counts_as_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     accounting = tmp_path / "overcommit_memory"
-    monkeypatch.setattr(columns, "_OVERCOMMIT", accounting)
+    monkeypatch.setattr(slot_memory, "_OVERCOMMIT", accounting)
     for limit, mode, reserves in [(-1, "1", True), (-1, "0", True), (-1, "2", False), (1 << 50, "0", False)]:
         accounting.write_text(f"{mode}\n")
         monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, -1))
-        assert (PackedMemoryArray(weighted=False)._columns.memory is not None) == reserves
+        assert (PackedMemoryArray(weighted=False)._contents.memory.reservation is not None) == reserves
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is reserved on Linux only")
@@ -679,36 +678,36 @@ def test_pages_of_new_leaves_come_ahead_of_their_use() -> None:
     rng = np.random.default_rng(29)
     while not array.migrating:
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
-    begin, end = array._slots.stretch_begin, array._slots.stretch_end
-    array._pages.stop()
-    array._columns.release(begin, end)
+    begin, end = array._contents.slots.stretch_begin, array._contents.slots.stretch_end
+    array._migration.pages.stop()
+    array._contents.memory.release(begin, end)
     without = resident_bytes()
-    assert array._columns.populate(begin, end)
+    assert array._contents.memory.populate(begin, end)
     assert resident_bytes() > without + 8 * (end - begin) * LEAF_SLOTS // 2
-    assert not array._slots.counts[begin:end].any()
-    array._columns.release(begin, end)
+    assert not array._contents.slots.counts[begin:end].any()
+    array._contents.memory.release(begin, end)
     assert resident_bytes() < without + 8 * (end - begin) * LEAF_SLOTS // 2
-    array._pages.get(array._columns, begin, end)
+    array._migration.pages.get(array._contents.memory, begin, end)
     array.apply(EdgeBatch.of(rng.integers(0, 1 << 14, 20_000), rng.integers(0, 1 << 14, 20_000)))
-    array._pages.stop()
+    array._migration.pages.stop()
     assert array.check() == []
 
 
 def test_a_migration_waits_for_its_pages_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns.Pages, "done", property(lambda self: False))
+    monkeypatch.setattr(slot_memory.Pages, "done", property(lambda self: False))
     array = loaded(20_000, 1 << 10, seed=31)
     rng = np.random.default_rng(32)
     waited, begun_at = 0, 0
     while not array.migrating:
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 10, 10), rng.integers(0, 1 << 10, 10)))
         begun_at = array.n_edges
-    begin = array._slots.stretch_begin
-    while array.migrating and array._slots.stretch_begin == begin:
+    begin = array._contents.slots.stretch_begin
+    while array.migrating and array._contents.slots.stretch_begin == begin:
         waited += 1
         array.apply(EdgeBatch.of(rng.integers(0, 1 << 10, 10), rng.integers(0, 1 << 10, 10)))
         assert array.check() == []
     assert waited > 10
-    assert array.n_edges <= begun_at + begun_at // module.PATIENCE + 10
+    assert array.n_edges <= begun_at + begun_at // migration.PATIENCE + 10
 
 
 def test_a_large_batch_ends_a_migration() -> None:
@@ -731,7 +730,7 @@ def test_a_left_part_that_becomes_sparse_is_spread_at_once() -> None:
         for _ in range(60):
             if not array.migrating:
                 break
-            keys = array.export().keys[: array._edges_left]
+            keys = array.export().keys[: array._migration.edges_left]
             array.apply(EdgeBatch(keys[np.arange(keys.size) % 8 == 0], np.zeros(keys[::8].size, np.uint8)))
             assert array.check() == []
     assert not array.migrating
@@ -796,7 +795,7 @@ def test_out_of_memory_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, weighted: bool, op: int, reserved: bool
 ) -> None:
     if not reserved:
-        monkeypatch.setattr(columns, "_reserve", lambda n_bytes: None)
+        monkeypatch.setattr(slot_memory, "_reserve", lambda n_bytes: None)
     rng = np.random.default_rng(6)
     keys = np.unique(pack(rng.integers(0, 50, 900), rng.integers(0, 1000, 900)))
     weights = rng.random(keys.size).astype(np.float32)
@@ -835,7 +834,7 @@ def test_out_of_memory_changes_nothing(
 @pytest.mark.parametrize("reserved", [True, False])
 def test_out_of_memory_while_loading_changes_nothing(monkeypatch: pytest.MonkeyPatch, reserved: bool) -> None:
     if not reserved:
-        monkeypatch.setattr(columns, "_reserve", lambda n_bytes: None)
+        monkeypatch.setattr(slot_memory, "_reserve", lambda n_bytes: None)
     array = loaded(900, 50, seed=26)
     before = array.export().keys
     more = loaded(1500, 50, seed=27).export()
@@ -862,8 +861,8 @@ def no_thread(thread: threading.Thread) -> None:
 
 
 def test_a_batch_is_whole_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DIVIDED_MOVES_MIN", 1)
-    monkeypatch.setattr(columns, "_PIECE_LEAVES", 1)
+    monkeypatch.setattr(migration, "DIVIDED_MOVES_MIN", 1)
+    monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)
     rng = np.random.default_rng(28)
     one, two = PackedMemoryArray(weighted=False), PackedMemoryArray(weighted=False, threads=2)
     with monkeypatch.context() as patch:
@@ -1020,15 +1019,15 @@ def test_check_sees_that_redistributed_windows_are_even() -> None:
             seen += 1
             window = array._work.windows
             begin, end = int(window.begin[0]), int(window.end[0])
-            if array._slots.counts[begin + 1] <= LEAF_SLOTS - 2:
-                array._slots.counts[begin : begin + 2] += np.array([-2, 2], np.int32)
+            if array._contents.slots.counts[begin + 1] <= LEAF_SLOTS - 2:
+                array._contents.slots.counts[begin : begin + 2] += np.array([-2, 2], np.int32)
                 assert any("evenly" in problem for problem in array.check())
-                array._slots.counts[begin : begin + 2] += np.array([2, -2], np.int32)
+                array._contents.slots.counts[begin : begin + 2] += np.array([2, -2], np.int32)
             assert array.check() == []
-            if end - begin < array._layout.n_leaves:
-                array._layout.upper[:] -= 1
+            if end - begin < array._contents.layout.n_leaves:
+                array._contents.layout.upper[:] -= 1
                 assert any("out of bounds" in problem for problem in array.check())
-                array._layout.upper[:] += 1
+                array._contents.layout.upper[:] += 1
     assert seen > 5
 
 

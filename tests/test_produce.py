@@ -21,17 +21,16 @@ from kafka.partitioner.default import murmur2
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.columns import UpdateColumns
+from graphtide.daemon.records.placement import canonical, partition_of
 from graphtide.daemon.records.stream import Partition, Source
 from graphtide.daemon.tools import produce as module
 from graphtide.daemon.tools.produce import (
     BadInput,
-    Columns,
     KafkaDestination,
     Produced,
     ProduceFailed,
     SpoolDestination,
-    canonical,
-    partition_of,
     produce,
     produce_files,
     read_columns,
@@ -51,7 +50,7 @@ def plain(ids: IdColumn) -> list[Any]:
     return ids.to_list() if isinstance(ids, StringColumn) else ids.tolist()
 
 
-def rows(columns: Columns) -> list[tuple[object, ...]]:
+def rows(columns: UpdateColumns) -> list[tuple[object, ...]]:
     """Updates as tuples (op, src, dst, weight, ts), absent columns as None."""
     src, dst = (
         ids.to_list() if isinstance(ids, StringColumn) else ids.tolist() for ids in (columns.src, columns.dst)
@@ -84,15 +83,15 @@ def test_strings_are_placed_as_kafka_places_their_utf8(ids: list[str], partition
 
 
 def test_undirected_edges_have_one_order() -> None:
-    ints = Columns(np.array([5, 1, -3]), np.array([2, 4, -3]), np.ones(3, np.uint8))
+    ints = UpdateColumns(np.array([5, 1, -3]), np.array([2, 4, -3]), np.ones(3, np.uint8))
     assert [row[1:3] for row in rows(canonical(ints))] == [(2, 5), (1, 4), (-3, -3)]
-    strings = Columns(StringColumn.of(["b", "é"]), StringColumn.of(["a", "z"]), np.ones(2, np.uint8))
+    strings = UpdateColumns(StringColumn.of(["b", "é"]), StringColumn.of(["a", "z"]), np.ones(2, np.uint8))
     assert [row[1:3] for row in rows(canonical(strings))] == [("a", "b"), ("z", "é")]
 
 
 def test_operations_on_vertices_go_where_their_vertex_belongs(tmp_path: Path) -> None:
     for ids, nothing in ((np.array([5, -3]), 0), (StringColumn.of(["b", "é"]), "")):
-        columns = Columns.of_vertices(Op.DELETE_VERTEX, ids)
+        columns = UpdateColumns.of_vertices(Op.DELETE_VERTEX, ids)
         expected = [(3, name, nothing, None, None) for name in plain(ids)]
         assert rows(columns) == rows(canonical(columns)) == expected
         with contextlib.closing(SpoolDestination(tmp_path, name="ops")) as spool:
@@ -105,7 +104,7 @@ def test_operations_on_vertices_go_where_their_vertex_belongs(tmp_path: Path) ->
         block = Decoder(vertex_ids=kind).decode(record).block
         source.close()
         assert block is not None
-        assert rows(Columns(block.src, block.dst, block.ops)) == expected
+        assert rows(UpdateColumns(block.src, block.dst, block.ops)) == expected
         for file in tmp_path.iterdir():
             file.unlink()
     file = tmp_path / "mixed.csv"
@@ -268,10 +267,12 @@ def sent(source: Source, produced: Produced) -> dict[Partition, list[tuple[int, 
     return found
 
 
-def random_columns(count: int) -> Columns:
+def random_columns(count: int) -> UpdateColumns:
     rng = np.random.default_rng(7)
     src, dst = rng.integers(-1000, 1000, (2, count))
-    return Columns(src, dst, rng.integers(0, 2, count).astype(np.uint8), rng.random(count).astype(np.float32))
+    return UpdateColumns(
+        src, dst, rng.integers(0, 2, count).astype(np.uint8), rng.random(count).astype(np.float32)
+    )
 
 
 def test_a_spool_gets_everything_in_order(tmp_path: Path) -> None:

@@ -19,24 +19,31 @@ from kafka.errors import KafkaConnectionError
 from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
+from graphtide.compute.program import Program
+from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
-from graphtide.daemon.engine.reuse import IdReuse
-from graphtide.daemon.engine.topology import Position, StorageGate
+from graphtide.daemon.engine.standing import Standing
+from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.errors import SourceError
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack
 from graphtide.daemon.ingest.decode import Decoder
-from graphtide.daemon.ingest.ingest import ITEMS_MAX, Ingest, IngestReport, Prepared, PreparedQueue, dense_batch
+from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
+from graphtide.daemon.ingest.loop import Ingest, IngestReport
+from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
+from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.records.columns import UpdateColumns as Edges
 from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.service import Service, _stop_on_signal
 from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
-from graphtide.daemon.tools.produce import Columns as Edges
-from graphtide.daemon.tools.produce import canonical, partition_of
+from graphtide.daemon.state.checkpointer import Checkpointer
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -369,6 +376,36 @@ def no_audit(graph: Graph, engine: Engine) -> BackgroundAudit:
     return BackgroundAudit(Auditor(graph, engine), Metrics(), list, share=0, repair="off")
 
 
+def make_pipeline(
+    store: CheckpointStore,
+    graph: Graph,
+    index: VertexIndex,
+    stub: Any,
+    *,
+    programs: Sequence[Program] = (),
+    queue: PreparedQueue | None = None,
+    reuse: Any = None,
+    metrics: Metrics | None = None,
+    interval_s: float = 0,
+    safe: list[dict[Partition, int]] | None = None,
+) -> Pipeline:
+    """Epochs of this graph. ``stub`` stands for the source, the dead letters and the query server."""
+    metrics = metrics or Metrics()
+    storage, specs = Storage(graph, Position(1)), {program.id: dict[str, Any]() for program in programs}
+    engine = Engine(graph, programs, index.lookup)  # type: ignore[arg-type]
+    standing = Standing(programs, specs)
+    checkpoints = Checkpointer(
+        graph=graph, index=index, programs=standing.fresh, program_specs=specs, position=storage.position,
+        identity={}, dead_letters=stub, store=store, metrics=metrics, interval_s=interval_s,
+        on_checkpoint=lambda offsets: None if safe is None else safe.append(offsets),
+    )  # fmt: skip
+    return Pipeline(
+        storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
+        queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
+        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("error", [OSError(28, "no space"), MemoryError()])
 def test_a_failed_checkpoint_is_tried_again_at_the_end(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -382,14 +419,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     )
     index = VertexIndex.create("int")
     index.insert(np.arange(40))
-    engine = Engine(graph, [], index.lookup)  # type: ignore[arg-type]
-    pipeline = Pipeline(
-        graph=graph, index=index, reuse=at_once(index), engine=engine, queue=queue, source=stub,
-        dead_letters=stub, store=store,
-        link=stub, metrics=Metrics(), gate=StorageGate(), position=Position(1), identity={}, program_specs={},
-        updates_max=10, linger_s=0, checkpoint_interval_s=0, on_checkpoint=safe.append,
-        background_audit=no_audit(graph, engine),
-    )  # fmt: skip
+    pipeline = make_pipeline(store, graph, index, stub, queue=queue, safe=safe)
     nothing = np.empty(0, np.int64)
     queue.put(Prepared([], 0, 40, {P: 7}, nothing, nothing))
     queue.close()
@@ -404,7 +434,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     assert store.newest_good() is None
     assert safe == []
     pipeline.close()
-    engine.close()
+    pipeline.engine.close()
     newest = store.newest_good()
     store.close()
     assert newest is not None
@@ -426,16 +456,10 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
         memory_bytes=lambda: 0,
         published=lambda item, change, alive, *, hold: held.append(hold),
     )
-    index, queue, store = VertexIndex.create("int"), PreparedQueue(100), CheckpointStore(tmp_path)
+    index, store = VertexIndex.create("int"), CheckpointStore(tmp_path)
     index.insert(np.arange(40))
     program = registry.make_program("components", None, {}, index)
-    engine = Engine(graph, [program], index.lookup)  # type: ignore[arg-type]
-    pipeline = Pipeline(
-        graph=graph, index=index, reuse=stub, engine=engine, queue=queue, source=stub, dead_letters=stub,
-        store=store, link=stub, metrics=Metrics(), gate=StorageGate(), position=Position(1), identity={},
-        program_specs={"components": {}}, updates_max=10, linger_s=0, checkpoint_interval_s=0,
-        on_checkpoint=lambda _: None, background_audit=no_audit(graph, engine),
-    )  # fmt: skip
+    pipeline = make_pipeline(store, graph, index, stub, programs=[program], reuse=stub)
     may_write = threading.Event()
     real_write = store.write
 
@@ -472,7 +496,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     epoch((4, 30))
     assert np.flatnonzero(gone[-1]).tolist() == [4, 5, 30, 31] and gone[-1].size >= graph.n_vertices
     assert held[-4:] == [False] * 4
-    engine.close()
+    pipeline.engine.close()
     store.close()
 
 
@@ -487,16 +511,9 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
         flush=lambda: None,
         publish=published.append,
     )
-    index, graph, queue, metrics = VertexIndex.create("int"), Graph(), PreparedQueue(100), Metrics()
-    engine = Engine(graph, [], index.lookup)  # type: ignore[arg-type]
+    index, graph, metrics = VertexIndex.create("int"), Graph(), Metrics()
     store = CheckpointStore(tmp_path)
-    pipeline = Pipeline(
-        graph=graph, index=index, reuse=at_once(index), engine=engine, queue=queue, source=stub,
-        dead_letters=stub, store=store,
-        link=stub, metrics=metrics, gate=StorageGate(), position=Position(1), identity={}, program_specs={},
-        updates_max=10, linger_s=0, checkpoint_interval_s=3600, on_checkpoint=lambda _: None,
-        background_audit=no_audit(graph, engine),
-    )  # fmt: skip
+    pipeline = make_pipeline(store, graph, index, stub, metrics=metrics, interval_s=3600)
     records = (
         [(1, 2, 1), (3, 0, 2)],  # 1, 2 and 3 come
         [(4, 0, 2), (4, 0, 3), (1, 0, 3), (9, 0, 3)],  # 4 comes and goes, 1 goes, 9 never was
@@ -511,7 +528,7 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
             [Prepared([dense], dense.updates, index.n_vertices, {}, np.zeros(1, np.int64), np.array([3]))]
         )
     stats = published[-1].stats
-    engine.close()
+    pipeline.engine.close()
     graph.close()
     store.close()
     assert (stats["vertices"], stats["dead_vertices"], stats["edges"], stats["updates_applied"]) == (3, 2, 0, 11)

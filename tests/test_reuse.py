@@ -16,14 +16,14 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.forest.external_order import SortedVertices
 from graphtide.compute.program import Program, Published
 from graphtide.compute.registry import KINDS, make_program
-from graphtide.daemon.engine import reuse as reuse_module
-from graphtide.daemon.engine.reuse import IdReuse
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest.ingest import Prepared, concatenate, dense_batch
+from graphtide.daemon.ingest import reuse as reuse_module
+from graphtide.daemon.ingest.dense import dense_batch
+from graphtide.daemon.ingest.prepared import Prepared, concatenate
+from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.stream import UpdateBlock
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
-from graphtide.gpma.index import hash_table as slots
-from graphtide.gpma.index import id_table
+from graphtide.gpma.index import hash_table, id_table
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
@@ -277,7 +277,7 @@ def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reuse_module, "LOOKED_THROUGH_PER_ID", 1 << 30)
     monkeypatch.setattr(reuse_module, "PIECE", 5)
     monkeypatch.setattr(reuse_module, "_SCANNED", 7)
-    monkeypatch.setattr(slots, "SLOTS_MIN", 16)
+    monkeypatch.setattr(hash_table, "CELLS_MIN", 16)
     monkeypatch.setattr(id_table, "ARENA_BYTES_MIN", 64)
     monkeypatch.setattr(id_table, "_COPIED_MIN", 1)
 

@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 
 from graphtide.daemon import errors
-from graphtide.daemon.client.client import Client
+from graphtide.daemon.client import Client
+from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.records.topology import Degrees, EdgesExist, NeighborPage, StorageState
 from graphtide.daemon.serve import shared_memory
 from graphtide.daemon.serve.results import ProgramPublication, Publication
-from graphtide.daemon.serve.server import ServerLimits
-from graphtide.daemon.serve.supervisor import Degrees, EdgesExist, NeighborPage, ServerLink, StorageState
+from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
 
 UNREACHED = np.uint64(2**64 - 1)
-LIMITS = ServerLimits(
+LIMITS = LimitsConfig(
     frame_bytes_max=200_000,
     vertices_max=20_000,
     connections_max=20,
@@ -137,7 +138,7 @@ class Chain:
 
 
 @contextlib.contextmanager
-def serving(chain: Chain, folder, limits: ServerLimits = LIMITS, listen=None, **more):
+def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, **more):
     link = ServerLink(
         listen=[f"unix:{folder}/s"] if listen is None else listen,
         graph={"directed": True, "weighted": True, "vertex_ids": chain.kind},
@@ -604,7 +605,7 @@ def test_tls(tmp_path):
     files = ["-keyout", f"{tmp_path}/key", "-out", f"{tmp_path}/cert"]
     if subprocess.run([*command, "subjectAltName=IP:127.0.0.1", *files], capture_output=True).returncode:
         pytest.skip("openssl cannot make a certificate")
-    from graphtide.daemon.serve.supervisor import TlsFiles
+    from graphtide.daemon.serve.listening import TlsFiles
 
     chain = Chain()
     chain.grow(10)

@@ -14,7 +14,8 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 
 from graphtide.daemon.errors import SourceError, SourceUnavailable
-from graphtide.daemon.ingest.kafka import Backoff, KafkaSource
+from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.kafka_client import Backoff
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.ops.kafka import DevKafka, free_port
 

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.errors import ConfigError, SourceError
-from graphtide.daemon.ingest.spool import CORRUPT, HEADER, SpoolSource
+from graphtide.daemon.ingest.spool import CORRUPT, SpoolSource
+from graphtide.daemon.records.encodings import HEADER_LINE
 from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
 from graphtide.daemon.records.stream import Partition, RawRecord
 
@@ -260,10 +261,10 @@ def test_csv_blocks_carry_the_header(tmp_path: Path) -> None:
     records = drain(opened(tmp_path, block_bytes=16))
     assert records[0].headers == () and (records[0].value or b"").startswith(b"src,dst")
     assert len(records) > 2
-    assert all(record.headers == ((HEADER, b"src,dst"),) for record in records[1:])
+    assert all(record.headers == ((HEADER_LINE, b"src,dst"),) for record in records[1:])
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"dst,src\n" + b"1,2\n" * 10))
     restarted = opened(tmp_path, {Partition("a.csv"): 49, Partition("b.csv.gz"): 8})
-    assert [record.headers for record in drain(restarted)] == [((HEADER, b"dst,src"),)]
+    assert [record.headers for record in drain(restarted)] == [((HEADER_LINE, b"dst,src"),)]
 
 
 def test_a_corrupt_record_is_passed_on_as_such(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from graphtide.daemon.serve.shared_memory import allocate
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
-from graphtide.gpma.index import hash_table as slots
-from graphtide.gpma.index import id_kernels, id_table, vertex_index
+from graphtide.gpma.index import hash_table, id_kernels, id_table, vertex_index
 from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
 from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, warm_up
 
@@ -115,8 +114,8 @@ def test_grows_through_many_inserts(kind: Kind) -> None:
 
 @pytest.fixture
 def _tiny_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables of 16 slots, so that they grow, wrap and cluster all the time."""
-    monkeypatch.setattr(slots, "SLOTS_MIN", 16)
+    """Tables of 16 cells, so that they grow, wrap and cluster all the time."""
+    monkeypatch.setattr(hash_table, "CELLS_MIN", 16)
     monkeypatch.setattr(id_table, "ARENA_BYTES_MIN", 64)
     monkeypatch.setattr(id_table, "_COPIED_MIN", 1)
 
@@ -196,8 +195,8 @@ def test_a_generation_that_was_replaced_hears_of_nothing_new(kind: Kind) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_largest_table_is_a_limit_with_a_name(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (slots, vertex_index):
-        monkeypatch.setattr(module, "SLOTS_MAX", 2048)
+    for module in (hash_table, vertex_index):
+        monkeypatch.setattr(module, "CELLS_MAX", 2048)
     index = VertexIndex.create(kind)
     ids = column(many(kind, 1921))
     assert index.insert(ids[np.arange(1920)]).tolist() == list(range(1920))
@@ -221,7 +220,7 @@ def test_a_batch_moves_and_copies_in_proportion_to_itself(kind: Kind, monkeypatc
     def renew(self: Any, arrays: Any, start: int | None = None) -> None:
         nonlocal moved_before
         real_renew(self, arrays, start)
-        moved_before = int(self.table.header[slots.MOVED]) if start is None else 0
+        moved_before = int(self.table.header[hash_table.MOVED]) if start is None else 0
 
     monkeypatch.setattr(type(growing), "_renew", renew)
     moved_before = 0
@@ -229,9 +228,9 @@ def test_a_batch_moves_and_copies_in_proportion_to_itself(kind: Kind, monkeypatc
         copy = growing._copy
         copied_before = 0 if copy is None else copy.done
         index.insert(ids[np.arange(start, start + 100)])
-        moved = int(growing.table.header[slots.MOVED]) - moved_before
+        moved = int(growing.table.header[hash_table.MOVED]) - moved_before
         moved_before += moved
-        assert moved <= 2 * slots.MOVED_PER_ID * 128 + 500, "a little more, up to the end of a run"
+        assert moved <= 2 * hash_table.MOVED_PER_ID * 128 + 500, "a little more, up to the end of a run"
         if copy is not None and growing._copy is copy:
             assert 0 < copy.done - copied_before <= 2 * 1024
             written += 1
@@ -248,7 +247,7 @@ def test_nothing_is_left_to_compile_after_the_warm_up(kind: Kind) -> None:
         id_kernels.remove_ints,
         id_kernels.remove_strings,
         id_kernels.copy_strings,
-        slots.move,
+        hash_table.move,
     )
     before = [len(kernel.signatures) for kernel in kernels]
     index = VertexIndex.create(kind, allocate)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from walks import Update, WalkHistory, apply, new_graph, random_edges, solved, walk_histories
 
 from graphtide.compute.walks import pagerank, ppr
+from graphtide.compute.walks.certificate import SLACK_DRIFT
 from graphtide.compute.walks.edits import ROUNDOFF
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
@@ -52,18 +53,18 @@ def off(graph: Graph, damping: float, value: np.ndarray, rhs: np.ndarray, kept: 
 def check_pagerank(program: PageRank, graph: Graph) -> None:
     """Residuals, slack and sums are off by no more than is kept, and that is within what the bound leaves."""
     n = graph.n_vertices
-    first, second = program._first, program._second
-    weight = first.weight[:n]
-    for system, each in ((first, program._rounding), (second, ROUNDOFF * second.sums[ROUNDED])):
+    ranks, majorant = program._ranks, program._majorant
+    weight = ranks.weight[:n]
+    for system, each in ((ranks, program._rounding), (majorant, ROUNDOFF * majorant.sums[ROUNDED])):
         apart = off(graph, program.damping, system.value[:n], system.rhs[:n], system.residual[:n])
         assert all(x <= Fraction(each) * Fraction(float(w)) for x, w in zip(apart, weight, strict=True))
-    assert program._rounding <= program._reserve
-    assert program._bound + program._reserve <= program.tolerance
-    norm = sum(Fraction(float(y)) for y in first.value[:n])
-    size = sum(abs(Fraction(float(r))) for r in first.residual[:n])
-    slipped = Fraction(ROUNDOFF * first.sums[pagerank.SLIPPED])
-    assert abs(norm - Fraction(float(first.sums[NORM]))) <= slipped
-    assert size - Fraction(float(first.sums[SIZE])) <= slipped
+    assert program._rounding <= program._certificate.reserve
+    assert program._certificate.bound + program._certificate.reserve <= program.tolerance
+    norm = sum(Fraction(float(y)) for y in ranks.value[:n])
+    size = sum(abs(Fraction(float(r))) for r in ranks.residual[:n])
+    slipped = Fraction(ROUNDOFF * ranks.sums[pagerank.SLIPPED])
+    assert abs(norm - Fraction(float(ranks.sums[NORM]))) <= slipped
+    assert size - Fraction(float(ranks.sums[SIZE])) <= slipped
     assert program.audit(graph) == []
     assert program.error_bound <= program.tolerance
 
@@ -119,12 +120,12 @@ def test_rounding_over_its_reserve_is_taken_away_by_a_pass() -> None:
     graph = new_graph(edges=random_edges(np.random.default_rng(8), 300, 1500), n=300)
     program = PageRank("p")
     program.start(graph)
-    program._first.sums[ROUNDED] = 2 * program._reserve / ROUNDOFF
+    program._ranks.sums[ROUNDED] = 2 * program._certificate.reserve / ROUNDOFF
     report = program.refresh(graph, apply(graph, [(299, 298, 1), (298, 297, 1)], 300))
     assert report.edges_read >= graph.n_arcs
-    assert program._rounding < 1e-3 * program._reserve
+    assert program._rounding < 1e-3 * program._certificate.reserve
     check_pagerank(program, graph)
-    program._second.sums[ROUNDED] = 2 * pagerank.SLACK_DRIFT / ROUNDOFF
+    program._majorant.sums[ROUNDED] = 2 * SLACK_DRIFT / ROUNDOFF
     report = program.refresh(graph, apply(graph, [(299, 296, 1), (298, 295, 1)], 300))
     assert report.edges_read >= graph.n_arcs
     check_pagerank(program, graph)

@@ -15,7 +15,7 @@ from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex, VertexIndexReader
 
 NAMES = 90
-"""So few ids that they come back; with tables of 16 slots these are several sizes."""
+"""So few ids that they come back; with tables of 16 cells these are several sizes."""
 
 
 def named(kind: Kind, numbers: np.ndarray) -> IdColumn:
@@ -148,9 +148,9 @@ class Index(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         growing = self.index._growing
-        slots = growing.table.table
+        cells = growing.table.table
         moving = "old" in self.index.arrays()
-        filled = int(np.count_nonzero(slots))
+        filled = int(np.count_nonzero(cells))
         assert int(growing.counts[IDS]) == len(self.known)
         if not moving:
             assert int(growing.counts[FILLED]) == filled

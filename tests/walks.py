@@ -90,9 +90,9 @@ def check_changed(before: np.ndarray, program: RandomWalk, n: int, report: Refre
 
 def chain_below_a_hub(leaves: int, length: int) -> Edges:
     spokes = [(leaf, 0) for leaf in range(1, leaves + 1)]
-    first = leaves + 1
-    links = [(v, v + 1) for v in range(first, first + length - 1)]
-    return [*spokes, (0, first), *links]
+    chain = leaves + 1
+    links = [(v, v + 1) for v in range(chain, chain + length - 1)]
+    return [*spokes, (0, chain), *links]
 
 
 SHAPES: dict[str, Edges] = {

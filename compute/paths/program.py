@@ -19,7 +19,7 @@ form a forest, and after any history the values are those of a fresh start, bit 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numba as nb
@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import HALF, NO_VERTEX, Keys, Vertices
 from ...partition.graph import Graph, GraphChange
+from ..moved import former
 from ..program import (
     Answer,
     Column,
@@ -39,6 +40,7 @@ from ..program import (
     Refresh,
     Violation,
     grown,
+    parse_sources,
     size_violations,
 )
 from . import audit as path_audit
@@ -46,6 +48,9 @@ from . import loss as path_loss
 from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
 from .mend import PARENT, UNREACHED, new_log
+from .templates import digest
+
+_PACKAGE = __name__.partition(".")[0]
 
 _NO_PARENT = np.uint64(NO_VERTEX)
 _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
@@ -57,24 +62,6 @@ SETTLE_SHARE = {True: 0.4, False: 0.125}
 _SETTLE_FLOOR = 4096
 # A push of so many vertices at a time is large: it goes in steps, on several threads.
 _LARGE = 8192
-
-
-def parse_sources(value: Any) -> tuple[ExternalId, ...]:
-    """One vertex id or a list of them, as a tuple without repetitions.
-
-    Raises:
-        ValueError: it is neither, is empty, or mixes integers and strings.
-    """
-    items = list(value) if isinstance(value, list | tuple) else [value]
-    wrong = [item for item in items if isinstance(item, bool) or not isinstance(item, int | str)]
-    if wrong or not items:
-        raise ValueError("a vertex id (an integer or a string), or a list of at least one")
-    if len({type(item) for item in items}) > 1:
-        raise ValueError("ids of one kind, all integers or all strings")
-    if any(isinstance(item, int) and not -(2**63) <= item < 2**63 for item in items):
-        raise ValueError("integers of 64 bits, from -2^63 to 2^63 - 1")
-    return tuple(dict.fromkeys(items))
-
 
 SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources)
 
@@ -113,9 +100,10 @@ class PathProgram(Program):
         )
         self.form = Form.of(functors, self.value, weighted=self.needs_weights)
         self._kernels = kernels_of(self.form)
-        # Whoever made the words: functions may be edited between a checkpoint and its restart.
-        whole = f"{self.form.digest} {self.value.__name__} {at_source!r}"
-        self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
+        functions = self.form.functors.gather, self.form.functors.better
+        self._made_by, self._made_by_before = (
+            _maker(functions, self.value, at_source, place) for place in (_any_of_ours, former)
+        )
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | _NO_PARENT
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
@@ -291,7 +279,7 @@ class PathProgram(Program):
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         word, made_by = state["word"], state["made_by"]
-        if not np.array_equal(made_by, self._made_by):
+        if not any(np.array_equal(made_by, maker) for maker in (self._made_by, self._made_by_before)):
             raise ValueError("saved words: other functions made them than the program has now")
         if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
             raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
@@ -384,6 +372,22 @@ class PathProgram(Program):
             self._word = word
         self._word[self._n : n_vertices] = UNREACHED
         self._n = n_vertices
+
+
+def _maker(
+    functions: Iterable[Callable[..., Any]], value: type, at_source: Any, place: Callable[[str], str]
+) -> Column:
+    """Whoever makes words, as 32 bytes: functions may be edited between a checkpoint and its restart."""
+    whole = " ".join([*(digest(function, place) for function in functions), value.__name__, repr(at_source)])
+    return np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
+
+
+def _any_of_ours(module: str) -> str:
+    """The package alone for modules of graphtide: what a function computes does not change when it moves.
+
+    (Checkpoints up to format 3 have the whole name, which is of before some moved.)
+    """
+    return _PACKAGE if module.partition(".")[0] == _PACKAGE else module
 
 
 def _weights(weights: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32]:

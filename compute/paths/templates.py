@@ -35,15 +35,16 @@ def template(function: Callable[..., Any]) -> Any:
     return function
 
 
-def digest(function: Callable[..., Any]) -> str:
+def digest(function: Callable[..., Any], place: Callable[[str], str] = str) -> str:
     """64 hexadecimal digits that change whenever the function could compute something else.
 
-    Code, constants, defaults, captured values, and the same of every function that it calls by name.
+    Code, constants, defaults, captured values, and the same of every function that it calls by name. ``place``
+    makes of the name of a function's module what counts of it; usually all does.
 
     Raises:
         ProgramError: it captures something whose content cannot be told.
     """
-    return hashlib.sha256("\n".join(_facts(function, set())).encode()).hexdigest()
+    return hashlib.sha256("\n".join(_facts(function, place, set())).encode()).hexdigest()
 
 
 def specialise(made_of: Callable[..., Any], names: Mapping[str, Any], *, parallel: bool = False) -> Kernel:
@@ -70,7 +71,7 @@ def _bound(made_of: Callable[..., Any], names: Mapping[str, Any]) -> FunctionTyp
     return function
 
 
-def _facts(value: Any, seen: set[int]) -> Iterator[str]:
+def _facts(value: Any, place: Callable[[str], str], seen: set[int]) -> Iterator[str]:
     """Everything that decides what a function computes, as text."""
     if isinstance(value, Dispatcher):
         value = value.py_func
@@ -80,7 +81,7 @@ def _facts(value: Any, seen: set[int]) -> Iterator[str]:
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from _facts(item, seen)
+            yield from _facts(item, place, seen)
     elif isinstance(value, np.ndarray):
         yield f"array {value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     elif isinstance(value, FunctionType):
@@ -88,14 +89,14 @@ def _facts(value: Any, seen: set[int]) -> Iterator[str]:
             seen.add(id(value))
             # Compiled code is loaded together with the modules of all that went into it: equal functions of other
             # modules are others.
-            yield f"of {value.__module__}"
+            yield f"of {place(value.__module__)}"
             yield from _facts_of_code(value.__code__)
             captured = value.__code__.co_freevars
             cells = (cell.cell_contents for cell in value.__closure__ or ())
             namespace = {**value.__globals__, **dict(zip(captured, cells, strict=True))}
             used = _used(namespace, (*_names(value.__code__), *captured))
             for item in (*used, *(value.__defaults__ or ())):
-                yield from _facts(item, seen)
+                yield from _facts(item, place, seen)
     elif isinstance(value, ModuleType):
         yield f"module {value.__name__}"
     elif name := getattr(value, "__qualname__", None):  # a type, or a function of a library

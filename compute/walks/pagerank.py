@@ -22,8 +22,15 @@ is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = 
 
 |r| being the sum of the sizes of all residuals (columns of M^-1 add up to at most 1 / (1 - d)). In a sum errors
 cancel that bind at single vertices: b is far below a after dense passes, and the bound may be larger for it.
-``bound`` is set so that error_bound stays below the tolerance; where the ratio or b outgrows its allowance, the
-bound is tightened and the residuals are solved to it before anything is published.
+``bound`` is set so that error_bound stays below the tolerance (``certificate.py``); where the ratio or b outgrows
+its allowance, the bound is tightened and the residuals are solved to it before anything is published.
+
+**When.** Edits leave residuals, slacks and sums that are right, and of any size. ``_settle`` then goes in rounds:
+solve the ranks to the bound, let the weights follow them, solve the majorant, certify. ``_certify`` is the one
+place that says whether everything holds: rounding is within its reserve in both systems, the ratio and b are
+within their allowances, and no residual is left over the bound. What does not hold, it has computed anew or
+tightened by the time it asks for another round. So the error bound is certified at the end of every ``start`` and
+``refresh``, and at no time between.
 
 **Rounding.** A kept residual is not quite that of the estimate: each operation may round it, or the value that it
 belongs to. By how much at most is added up, operation by operation (Higham, "Accuracy and Stability of Numerical
@@ -49,7 +56,9 @@ from ...gpma.edges import Vertices
 from ...gpma.rows import RowView
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
+from ..saved_scalars import SCALARS, packed, unpacked
 from . import sweeps as kernels
+from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
 from .edits import ROUNDOFF
 from .passes import BLOCK, Estimate, Limits, Pulls
 from .sweeps import (
@@ -69,7 +78,7 @@ from .sweeps import (
     Outbox,
     System,
 )
-from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, violations
+from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, require_columns, violations
 
 Work = npt.NDArray[np.int64]
 
@@ -77,24 +86,8 @@ Work = npt.NDArray[np.int64]
 HUB = 4.0
 # A weight is renewed when it is off by this factor.
 WEIGHT_HYSTERESIS = 1.3
-# The relative slack that the majorant's equation is solved to.
-SLACK = 0.15
-# How far the other way the majorant's equation may be off.
-SURPLUS = 1.0
-# The share of the bound that is left to the rounding of kept residuals, ...
-DRIFT = 0.01
-# ... and what the majorant's equation, whose terms are at least 1, is left for it.
-SLACK_DRIFT = 1e-3
 # NumPy adds up in pairs of blocks: a sum is off by less than so many times itself, in units of ``ROUNDOFF``.
 SUM_ROUNDED = 64
-# How far majorant / estimate may grow before the bound is tightened.
-RATIO_ALLOWANCE = 1.03
-# By how much the bound is tightened at once, at most.
-RATIO_STEP = 4.0
-# How far the error of the sum may grow before the bound is tightened, and the share of the tolerance that it may
-# take in any case.
-SUM_ALLOWANCE = 1.25
-SUM_SHARE_MIN = 0.1
 # Where a pass is likely to follow, since what is due costs more than half of what pushes may, they begin at this
 # multiple of the bound: what is far over it, a pass would leave over. Else they begin at the bound: sweeps at
 # higher ones would save few pushes, and cost a look each.
@@ -106,13 +99,13 @@ PUSH_COST = 3
 PASS_VERTEX = 2
 # Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
+# After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
+# that does not mix, many passes would follow, and pushes go where work is left.
+SLOW = 0.5
 # Sweeps that cost more than this many edges, about two milliseconds, are divided between two threads. Smaller ones
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
 PUSH_ALONE = 1 << 20
-# After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
-# that does not mix, many passes would follow, and pushes go where work is left.
-SLOW = 0.5
 # With more changes than this share of the edges, residuals are computed anew instead of being edited.
 EDIT_SHARE = 1 / 10
 # Fewer changes than this are edited on one thread.
@@ -122,7 +115,38 @@ START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
 CHANGED_SHARE = 1 / 3
 
+# The majorant's limits.
+_SLACK_LIMITS = Limits(SURPLUS, SLACK)
+
+# The sums of the ranks as a saved state names them, and all the scalars that it has.
+_SAVED_SUMS = {"norm": NORM, "size": SIZE, "rounded": ROUNDED, "slipped": SLIPPED}
+_SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen")
+
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
+
+
+class _Budget:
+    """What pushing may cost in one solve, in edges, before passes over all edges take over.
+
+    At first that is ``PUSH_MIN`` and one part in ``PUSH_COST`` of what a pass costs. It doubles after each slow
+    pass (``SLOW``), and each time that pushes between two passes are given up: both have cost much for little.
+    """
+
+    def __init__(self, arcs: int, n: int) -> None:
+        self.cost_max = PUSH_MIN + (arcs + PASS_VERTEX * n) // PUSH_COST
+        # |r| after the last of the passes that follow each other.
+        self._size = math.inf
+
+    def gave_up(self) -> None:
+        """Pushes that came after a pass cost too much, and the next pass has to begin anew."""
+        self.cost_max *= 2
+        self._size = math.inf
+
+    def passed(self, size: float) -> None:
+        """A pass has left residuals whose sizes add up to ``size``."""
+        if size > SLOW * self._size:
+            self.cost_max *= 2
+        self._size = size
 
 
 class PageRank(RandomWalk):
@@ -137,6 +161,22 @@ class PageRank(RandomWalk):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("damping", "probability of following an edge", parse_damping, 0.85),
         Parameter("tolerance", "largest relative error of any vertex", parse_tolerance, 1e-3),
+    )
+
+    positional_scalars: ClassVar[tuple[str, ...]] = (
+        "norm",
+        "size",
+        "bound",
+        "ratio",
+        "ratio_allowed",
+        "sum_allowed",
+        "unseen",
+        "rounded",
+        "slipped",
+        "majorant_rounded",
+        "passed",
+        "reserve_least",
+        "reserve",
     )
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
@@ -167,114 +207,103 @@ class PageRank(RandomWalk):
         self._add_vertices(graph.n_vertices, appeared)
         anew = changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN
         if changes and not anew:
-            first, second = (_estimate(system) for system in (self._first, self._second))
-            if changes < EDIT_ALONE:
-                edits = self._edit(graph, change, first), self._edit(graph, change, second)
-            else:
-                edits = self._pulls.pair.run(
-                    lambda: self._edit(graph, change, first), lambda: self._edit(graph, change, second)
-                )
-            for system, edit in zip((self._first, self._second), edits, strict=True):
-                kernels.flag(edit.touched, edit.touched.size, system.flags)
-                kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
-                system.sums[NORM] += edit.norm_by
-                system.sums[SIZE] += edit.size_by
-                system.sums[ROUNDED] += edit.rounded
-                system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + system.sums[SIZE]
-                work[EDGES] += edit.edges_read
+            self._edit_both(graph, change, work)
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:
             self._settle(graph, anew, work)
         return self._report(work, whole=False)
 
     def columns(self) -> dict[str, Column]:
-        return {"estimate": self._first.value}
+        return {"estimate": self._ranks.value}
 
     def scalars(self) -> dict[str, float]:
         return {
-            "norm": float(self._first.sums[NORM]),
+            "norm": float(self._ranks.sums[NORM]),
             "error_bound": self.error_bound,
-            "amplification": self._ratio / (1 - SLACK - SLACK_DRIFT),
+            "amplification": self._certificate.amplification,
         }
 
     @property
     def error_bound(self) -> float:
         """The certified relative error of every result, normalising included (see the head of this file)."""
-        a = (self._bound + max(self._reserve, self._rounding)) * self._ratio / (1 - SLACK - SLACK_DRIFT)
-        return (a + min(a, self._sum_error)) / (1 - a) if a < 1 else math.inf
+        return self._certificate.error_bound(self._rounding, self._sum_error)
 
     @property
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
-        norm, size, rounded, slipped = map(float, self._first.sums)
+        norm, size, rounded, slipped = map(float, self._ranks.sums)
         off = max(0.0, size) + ROUNDOFF * (rounded + slipped)
         return off / ((1 - self.damping) * norm) if norm > 0 else 0.0
 
     @property
     def _rounding(self) -> float:
         """What kept residuals may be off by, in multiples of the weights."""
-        return ROUNDOFF * (float(self._first.sums[ROUNDED]) + self._passed)
+        return ROUNDOFF * (float(self._ranks.sums[ROUNDED]) + self._passed)
 
     def state(self) -> dict[str, Column]:
         n = self._n
-        scalars = [self._bound, self._ratio, self._ratio_allowed, self._sum_allowed, self._unseen]
-        sums = self._first.sums, self._second.sums
-        rounding = [*sums[0][ROUNDED:], sums[1][ROUNDED], self._passed, self._reserve_least, self._reserve]
+        sums = {name: float(self._ranks.sums[slot]) for name, slot in _SAVED_SUMS.items()}
+        certified = {name: getattr(self._certificate, name) for name in Certificate.SCALARS}
+        others = {
+            "majorant_rounded": float(self._majorant.sums[ROUNDED]),
+            "passed": self._passed,
+            "unseen": float(self._unseen),
+        }
         return {
-            "estimate": self._first.value[:n],
-            "residual": self._first.residual[:n],
-            "weight": self._first.weight[:n],
-            "majorant": self._second.value[:n],
-            "slack": self._second.residual[:n],
-            "scalars": np.array([*self._first.sums[:ROUNDED], *scalars, *rounding]),
+            "estimate": self._ranks.value[:n],
+            "residual": self._ranks.residual[:n],
+            "weight": self._ranks.weight[:n],
+            "majorant": self._majorant.value[:n],
+            "slack": self._majorant.residual[:n],
+            SCALARS: packed({**sums, **certified, **others}),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {name: (13,) if name == "scalars" else (n,) for name in self.state()}
-        wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
-        if wrong:
-            raise ValueError(f"the saved {wrong[0]} is not that of a graph of {n} vertices")
+        require_columns(state, ("estimate", "residual", "weight", "majorant", "slack"), n)
+        scalars = unpacked(state, _SAVED_SCALARS)
         self._reset(n)
-        self._first.value[:n] = state["estimate"]
-        self._first.residual[:n] = state["residual"]
-        self._first.weight[:n] = state["weight"]
-        self._first.rhs[:n] = state["weight"] > 0
-        self._second.value[:n] = state["majorant"]
-        self._second.residual[:n] = state["slack"]
-        self._first.sums[:] = state["scalars"][[0, 1, 7, 8]]
-        self._second.sums[ROUNDED] = state["scalars"][9]
-        self._bound, self._ratio, self._ratio_allowed, self._sum_allowed = map(float, state["scalars"][2:6])
-        self._unseen = int(state["scalars"][6])
-        self._passed, self._reserve_least, self._reserve = map(float, state["scalars"][10:])
+        self._ranks.value[:n] = state["estimate"]
+        self._ranks.residual[:n] = state["residual"]
+        self._ranks.weight[:n] = state["weight"]
+        self._ranks.rhs[:n] = state["weight"] > 0
+        self._majorant.value[:n] = state["majorant"]
+        self._majorant.residual[:n] = state["slack"]
+        for name, slot in _SAVED_SUMS.items():
+            self._ranks.sums[slot] = scalars[name]
+        for name in Certificate.SCALARS:
+            setattr(self._certificate, name, scalars[name])
+        self._majorant.sums[ROUNDED] = scalars["majorant_rounded"]
+        self._passed = scalars["passed"]
+        self._unseen = int(scalars["unseen"])
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
         if missed := size_violations(self._n, graph):
             return missed, 0
         part = slice(begin, end)
-        y, z = self._first.value[part], self._second.value[part]
-        w = self._first.weight[part].astype(np.float64)
+        y, z = self._ranks.value[part], self._majorant.value[part]
+        w = self._ranks.weight[part].astype(np.float64)
         alive = graph.alive[part]
-        r, read = self._true_residual(graph, _estimate(self._first), begin, end)
-        s, read_again = self._true_residual(graph, _estimate(self._second), begin, end)
+        r, read = self._true_residual(graph, _estimate(self._ranks), begin, end)
+        s, read_again = self._true_residual(graph, _estimate(self._majorant), begin, end)
         # What recomputing them has rounded itself.
         degrees = graph.in_rows().degrees[part]
         own, own_slack = (ROUNDOFF * (degrees + 10.0) * (np.abs(x) + np.abs(e) + w) for x, e in ((y, r), (z, s)))
-        off = np.maximum(0, np.abs(r - self._first.residual[part]) - own)
-        drift = self._reserve
+        off = np.maximum(0, np.abs(r - self._ranks.residual[part]) - own)
+        drift = self._certificate.reserve
         if alive.any():
             self.drift = max(self.drift, float((off[alive] / (drift * w[alive])).max()))
         # Comparisons are written so that a NaN fails them.
-        exists = (y > 0) & (w >= 1) & (z > 0) & np.isfinite(y + w + z) & (self._first.rhs[part] == 1)
-        gone = (y == 0) & (w == 0) & (z == 0) & (self._first.rhs[part] == 0)
+        exists = (y > 0) & (w >= 1) & (z > 0) & np.isfinite(y + w + z) & (self._ranks.rhs[part] == 1)
+        gone = (y == 0) & (w == 0) & (z == 0) & (self._ranks.rhs[part] == 0)
         rules = {
             "pagerank-positive": np.where(alive, exists, gone),
             "pagerank-residual": off <= drift * w,
-            "pagerank-bound": np.abs(r) <= (self._bound + drift) * w + own,
+            "pagerank-bound": np.abs(r) <= (self._certificate.bound + drift) * w + own,
             "pagerank-slack": (s <= (SLACK + SLACK_DRIFT) * w + own_slack)
             & (s >= -(SURPLUS + SLACK_DRIFT) * w - own_slack),
-            "pagerank-ratio": z <= self._ratio * (1 + 1e-12) * y,
+            "pagerank-ratio": z <= self._certificate.ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
         if not self.error_bound <= self.tolerance:
@@ -282,9 +311,9 @@ class PageRank(RandomWalk):
         return found, read + read_again
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        norm, size, _, slipped = map(float, self._first.sums)
-        total = float(self._first.value[: self._n].sum())
-        sizes = float(np.abs(self._first.residual[: self._n]).sum())
+        norm, size, _, slipped = map(float, self._ranks.sums)
+        total = float(self._ranks.value[: self._n].sum())
+        sizes = float(np.abs(self._ranks.residual[: self._n]).sum())
         found = []
         if not abs(norm - total) <= 1e-9 * total:
             found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
@@ -293,8 +322,8 @@ class PageRank(RandomWalk):
         return found, 0
 
     def memory_bytes(self) -> int:
-        shared = self._first.weight.nbytes + self._second.rhs.nbytes
-        held = sum(array.nbytes for array in (*self._first, *self._second)) - shared
+        shared = self._ranks.weight.nbytes + self._majorant.rhs.nbytes
+        held = sum(array.nbytes for array in (*self._ranks, *self._majorant)) - shared
         return held + self._pulls.memory_bytes + sum(array.nbytes for array in self._outbox)
 
     @staticmethod
@@ -307,131 +336,195 @@ class PageRank(RandomWalk):
     def _reset(self, n: int) -> None:
         capacity = padded(n)
         weight = np.zeros(capacity, np.float32)
-        self._first = _system(capacity, np.zeros(capacity, np.float32), weight)
-        self._second = _system(capacity, weight, weight)
+        self._ranks = _system(capacity, np.zeros(capacity, np.float32), weight)
+        self._majorant = _system(capacity, weight, weight)
         self._n = n
-        self._sum_allowed = SUM_SHARE_MIN * self.tolerance
+        self._certificate = Certificate(self.tolerance)
         # What a pass has rounded, in multiples of the weights and of ``ROUNDOFF``, where that tells more.
         self._passed = 0.0
-        # What of a bound is reserved for rounding, and the least for a graph on which a pass rounds that much.
-        self._reserve = self._reserve_least = 0.0
-        self._allow(1.0)
         self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
 
-    def _allow(self, ratio: float) -> None:
-        """Set the bound for ratios up to somewhat over this one."""
-        self._ratio = ratio
-        self._ratio_allowed = RATIO_ALLOWANCE * ratio
-        self._set_bound()
-
-    def _set_bound(self) -> None:
-        """The widest bound with which both allowances keep to the tolerance."""
-        a = max(self.tolerance - self._sum_allowed, self.tolerance / 2) / (1 + self.tolerance)
-        allowed = a * (1 - SLACK - SLACK_DRIFT) / self._ratio_allowed
-        self._reserve = max(DRIFT * allowed, self._reserve_least)
-        self._bound = max(allowed - self._reserve, allowed / 2)
-
     def _add_vertices(self, n: int, appeared: Vertices) -> None:
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
-        first, second = self._first, self._second
-        if n > first.value.size:
+        ranks, majorant = self._ranks, self._majorant
+        if n > ranks.value.size:
             capacity = padded(max(n, 2 * self._n))
-            weight = extended(first.weight, capacity)
-            self._first = first = _grown(first, capacity, extended(first.rhs, capacity), weight)
-            self._second = second = _grown(second, capacity, weight, weight)
+            weight = extended(ranks.weight, capacity)
+            self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
+            self._majorant = majorant = _grown(majorant, capacity, weight, weight)
         self._n = n
-        for column in (first.value, first.rhs, first.weight, second.value):
+        for column in (ranks.value, ranks.rhs, ranks.weight, majorant.value):
             column[appeared] = 1
-        first.sums[NORM] += appeared.size
-        first.sums[SLIPPED] += first.sums[NORM]
-        kernels.mark_moved(appeared, appeared.size, first.moved)
+        ranks.sums[NORM] += appeared.size
+        ranks.sums[SLIPPED] += ranks.sums[NORM]
+        kernels.mark_moved(appeared, appeared.size, ranks.moved)
+
+    def _edit_both(self, graph: Graph, change: GraphChange, work: Work) -> None:
+        """Make both residuals those of the changed graph."""
+        arcs = change.arcs
+        ranks, majorant = _estimate(self._ranks), _estimate(self._majorant)
+        if len(arcs.inserted) + len(arcs.deleted) < EDIT_ALONE:
+            edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
+        else:
+            edits = self._pulls.pair.run(
+                lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
+            )
+        for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
+            kernels.flag(edit.touched, edit.touched.size, system.flags)
+            kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
+            system.sums[NORM] += edit.norm_by
+            system.sums[SIZE] += edit.size_by
+            system.sums[ROUNDED] += edit.rounded
+            system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + system.sums[SIZE]
+            work[EDGES] += edit.edges_read
 
     def _remove_vertices(self, gone: Vertices) -> None:
         """They have no edges any more."""
-        first, second = self._first, self._second
+        ranks, majorant = self._ranks, self._majorant
         if not gone.size:
             return
-        left = float(first.value[gone].sum())
+        left = float(ranks.value[gone].sum())
         # Taking away leaves what rounding did to the larger sums.
-        first.sums[SLIPPED] += 2 * SUM_ROUNDED * (first.sums[NORM] + first.sums[SIZE])
-        first.sums[NORM] -= left
-        first.sums[SIZE] -= np.abs(first.residual[gone]).sum()
-        for column in (first.value, first.residual, first.rhs, first.weight, second.value, second.residual):
+        ranks.sums[SLIPPED] += 2 * SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+        ranks.sums[NORM] -= left
+        ranks.sums[SIZE] -= np.abs(ranks.residual[gone]).sum()
+        for column in (ranks.value, ranks.residual, ranks.rhs, ranks.weight, majorant.value, majorant.residual):
             column[gone] = 0
-        if left > first.sums[NORM]:
+        if left > ranks.sums[NORM]:
             # What remains of larger sums is known no better than those were.
-            first.sums[[NORM, SIZE]] = first.value[: self._n].sum(), np.abs(first.residual[: self._n]).sum()
-            first.sums[SLIPPED] = SUM_ROUNDED * (first.sums[NORM] + first.sums[SIZE])
-        kernels.mark_moved(gone, gone.size, first.moved)
+            ranks.sums[[NORM, SIZE]] = ranks.value[: self._n].sum(), np.abs(ranks.residual[: self._n]).sum()
+            ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+        kernels.mark_moved(gone, gone.size, ranks.moved)
 
     def _start(self, graph: Graph, alive: npt.NDArray[np.bool_], work: Work) -> None:
         """Coarse estimates, and from them weights and a majorant."""
         n = self._n
-        first, second = self._first, self._second
-        for column in (first.value, first.rhs, first.weight):
+        ranks, majorant = self._ranks, self._majorant
+        for column in (ranks.value, ranks.rhs, ranks.weight):
             column[:n] = alive
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(first))
+        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(ranks))
         for _ in range(START_PASSES):
-            self._pass(graph, first, Limits(0.0, 0.0), work)
-        first.weight[:n] = np.maximum(1.0, first.value[:n] / HUB)
-        first.weight[:n] *= alive
+            self._pass(graph, ranks, Limits(0.0, 0.0), work)
+        ranks.weight[:n] = np.maximum(1.0, ranks.value[:n] / HUB)
+        ranks.weight[:n] *= alive
         # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
-        multiple = float(first.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
-        second.value[:n] = multiple * first.value[:n]
-        second.residual[:n] = first.weight[:n] - multiple * (first.rhs[:n] - first.residual[:n])
-        off = float(first.sums[ROUNDED]) + self._passed * float(first.weight[:n].max())
-        second.sums[ROUNDED] = multiple * off + 8 * float(second.value[:n].max())
-        second.flags[:] = 1
-        self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, False, work)
-        self._allow(kernels.ratio_max(n, first, second))
+        multiple = float(ranks.weight[:n].sum(dtype=np.float64) / np.count_nonzero(alive))
+        majorant.value[:n] = multiple * ranks.value[:n]
+        majorant.residual[:n] = ranks.weight[:n] - multiple * (ranks.rhs[:n] - ranks.residual[:n])
+        off = float(ranks.sums[ROUNDED]) + self._passed * float(ranks.weight[:n].max())
+        majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
+        majorant.flags[:] = 1
+        self._solve(graph, majorant, _SLACK_LIMITS, 1.0, False, work)
+        self._certificate.allow(kernels.ratio_max(n, ranks, majorant))
 
     def _settle(self, graph: Graph, anew: bool, work: Work) -> None:
-        """Solve both systems, until the estimates are within a bound that the majorant justifies.
+        """Solve both systems, and again until the certificate holds.
 
         ``anew``: residuals are not known, and every vertex may be off.
         """
-        first, second = self._first, self._second
         while True:
-            self._solve(graph, first, Limits(self._bound, self._bound), LEVEL, anew, work)
-            self._passed *= kernels.reweigh(first, second, self._bound, HUB, WEIGHT_HYSTERESIS)
-            self._solve(graph, second, Limits(SURPLUS, SLACK), 1.0, anew, work)
+            self._solve(graph, self._ranks, self._limits, LEVEL, anew, work)
+            bound = self._certificate.bound
+            self._passed *= kernels.reweigh(self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
+            self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, anew, work)
             anew = False
-            if not self._rounding_holds(graph, work):
-                continue
-            if not self._ratio_holds(work) or not self._sum_holds():
-                first.flags[:] = 1
-            elif not first.flags.any():
+            if self._certify(graph, work):
                 return
 
+    def _certify(self, graph: Graph, work: Work) -> bool:
+        """Whether everything holds that the error bound rests on, now that both systems are solved.
+
+        If not, another round is needed, and what to do in it is set. In this order, each only where those before
+        it hold:
+
+        1. Rounding of the majorant is within ``SLACK_DRIFT``; else its residuals have been computed anew.
+        2. Rounding of the ranks is within its reserve; else theirs have been computed anew. Where passes alone
+           round too much, the reserve has been raised; where float64 does not do, the bound is what holds.
+        3. The ratio is within its allowance; else the bound has been tightened.
+        4. The error of the sum is within its allowance; else the bound has been tightened.
+        5. No residual of the ranks is flagged, as some are where their weight shrank in this round; all are to be
+           compared with a tightened bound.
+        """
+        ranks, certificate = self._ranks, self._certificate
+        if ROUNDOFF * self._majorant.sums[ROUNDED] > SLACK_DRIFT:
+            self._pass_until_solved(graph, self._majorant, _SLACK_LIMITS, work)
+            return False
+        if not self._rounding <= certificate.reserve and self._round_less(graph, work):  # a NaN is not within it
+            return False
+        if self._ratio_holds(work) and certificate.take_sum_error(self._sum_error):
+            return not ranks.flags.any()
+        ranks.flags[:] = 1
+        return False
+
+    def _round_less(self, graph: Graph, work: Work) -> bool:
+        """Compute the residuals of the ranks anew, as they are too much rounded; whether they keep to the bound.
+
+        Where they cannot, the tolerance being out of reach of float64 on this graph, the bound becomes what holds.
+        """
+        ranks, certificate = self._ranks, self._certificate
+        # By passes alone, since pushes would only round again.
+        solved = self._pass_until_solved(graph, ranks, self._limits, work)
+        if not certificate.take_rounding(self._rounding):
+            ranks.flags[:] = 1
+        if not solved:
+            exists = np.flatnonzero(ranks.weight[: self._n])
+            certificate.bound = float((np.abs(ranks.residual[exists]) / ranks.weight[exists]).max(initial=0))
+            ranks.flags[:] = 0
+        return solved
+
+    def _ratio_holds(self, work: Work) -> bool:
+        """Measure the ratio, of all vertices or of those that moved; false where the bound is tightened for it."""
+        ranks, majorant, certificate = self._ranks, self._majorant, self._certificate
+        whole = self._unseen + work[PUSHES] > self._n
+        if whole:
+            self._unseen = -int(work[PUSHES])
+            ratio = kernels.ratio_max(self._n, ranks, majorant)
+            if work[PASSES]:
+                # All moved and will be reported; what moves from here on is to be looked at again.
+                ranks.moved[:] = 0
+                majorant.moved[:] = 0
+        else:
+            ratio = max(certificate.ratio, kernels.moved_ratio_max(ranks, majorant))
+        if certificate.take_ratio(ratio, of_all=whole):
+            return True
+        # Look at all next time, since they will have got better.
+        self._unseen = self._n + 1
+        return False
+
+    @property
+    def _limits(self) -> Limits:
+        """Of the residuals of the ranks."""
+        return Limits(self._certificate.bound, self._certificate.bound)
+
     def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
-        """Until residuals are within their limits: push, or pass over all edges where that is cheaper."""
-        cost_max = PUSH_MIN + (graph.n_arcs + PASS_VERTEX * self._n) // PUSH_COST
-        shared = False
-        size = math.inf
+        """Until residuals are within their limits: push within a budget, else pass over all edges, in turns.
+
+        ``level``: where pushes begin, in multiples of the limits. ``anew``: as in ``_settle``; a pass comes first.
+        """
+        budget = _Budget(graph.n_arcs, self._n)
+        # The last step was a pass: it has counted what is over its limits, leaves nothing far over them, and
+        # another can go on from it.
+        passing = False
         if anew:
             system.residual[: self._n] = 0
         while True:
             if not anew:
                 pushes = work[PUSHES]
-                # A pass has counted what is over its limits already, and leaves nothing far over them.
-                costs = kernels.push_cost(*self._pulls.over) if shared else 0
-                first = 1.0 if shared else level
-                if costs <= cost_max and self._push(graph, system, limits, first, cost_max, work):
+                cost = kernels.push_cost(*self._pulls.over) if passing else 0
+                highest = 1.0 if passing else level
+                if cost <= budget.cost_max and self._push(graph, system, limits, highest, budget.cost_max, work):
                     return
-                if shared and work[PUSHES] > pushes:
-                    shared = False
-                    cost_max *= 2
+                if passing and work[PUSHES] > pushes:
+                    passing = False
+                    budget.gave_up()
             anew = False
-            if not shared:
+            if not passing:
                 self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
-                shared = True
-                size = math.inf
+                passing = True
             self._pass(graph, system, limits, work)
-            if self._pulls.size > SLOW * size:
-                cost_max *= 2
-            size = self._pulls.size
+            budget.passed(self._pulls.size)
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
@@ -490,9 +583,9 @@ class PageRank(RandomWalk):
         pulls, n = self._pulls, self._n
         norm = float(system.value[:n].sum())
         system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
-        if system is self._first:
+        if system is self._ranks:
             self._passed = 0.0
-            if ROUNDOFF * pulls.rounded_max > self._reserve / 2:
+            if ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
                 # Too much for hubs alone: in multiples of the weights it is less.
                 self._passed = pulls.weighed_max
                 system.sums[ROUNDED] = 0
@@ -500,27 +593,6 @@ class PageRank(RandomWalk):
         self._unseen = self._n + 1
         work[EDGES] += self._pulls.edges
         work[PASSES] += 1
-
-    def _rounding_holds(self, graph: Graph, work: Work) -> bool:
-        """Whether rounding is within what is reserved for it; if not, residuals have been computed anew."""
-        first, second = self._first, self._second
-        if ROUNDOFF * second.sums[ROUNDED] > SLACK_DRIFT:
-            self._pass_until_solved(graph, second, Limits(SURPLUS, SLACK), work)
-            return False
-        if self._rounding <= self._reserve:
-            return True
-        # Pushes would only round again.
-        solved = self._pass_until_solved(graph, first, Limits(self._bound, self._bound), work)
-        if self._rounding > self._reserve / 2:
-            self._reserve_least = 4 * self._rounding
-            self._set_bound()
-            first.flags[:] = 1
-        if not solved:
-            # The tolerance is out of reach of float64 on this graph: say what holds.
-            exists = np.flatnonzero(first.weight[: self._n])
-            self._bound = float((np.abs(first.residual[exists]) / first.weight[exists]).max(initial=0))
-            first.flags[:] = 0
-        return not solved
 
     def _pass_until_solved(self, graph: Graph, system: System, limits: Limits, work: Work) -> bool:
         """Passes until residuals are within their limits (true) or shrink no more (false)."""
@@ -534,52 +606,16 @@ class PageRank(RandomWalk):
                 return False
             size = self._pulls.size
 
-    def _ratio_holds(self, work: Work) -> bool:
-        """Renew the ratio; false when it outgrew its allowance, and the bound has been tightened for it."""
-        first, second = self._first, self._second
-        if self._unseen + work[PUSHES] > self._n:
-            self._unseen = -int(work[PUSHES])
-            self._ratio = kernels.ratio_max(self._n, first, second)
-            if work[PASSES]:
-                # All moved and will be reported; what moves from here on is to be looked at again.
-                first.moved[:] = 0
-                second.moved[:] = 0
-            if self._ratio * RATIO_ALLOWANCE**3 <= self._ratio_allowed:
-                self._allow(self._ratio)
-        else:
-            self._ratio = max(self._ratio, kernels.moved_ratio_max(first, second))
-        if self._ratio <= self._ratio_allowed:
-            return True
-        # The estimates were solved to too wide a bound, and may even be negative: go on by steps, and look at
-        # all of them next time, since they will have got better.
-        self._allow(min(self._ratio, RATIO_STEP * self._ratio_allowed))
-        self._unseen = self._n + 1
-        return False
-
-    def _sum_holds(self) -> bool:
-        """Whether the error of the sum is within its allowance; if not, the bound has been tightened for it."""
-        largest = self.tolerance / 2
-        error = self._sum_error
-        if error <= self._sum_allowed or self._sum_allowed == largest:
-            if SUM_ALLOWANCE**3 * error <= self._sum_allowed:
-                # There is room: what comes next need not be solved as far.
-                self._sum_allowed = max(SUM_ALLOWANCE * error, SUM_SHARE_MIN * self.tolerance)
-                self._set_bound()
-            return True
-        self._sum_allowed = min(SUM_ALLOWANCE * error, largest)
-        self._set_bound()
-        return False
-
     def _report(self, work: Work, *, whole: bool) -> Refresh:
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = kernels.take_moved(self._first, out)
-        self._second.moved[:] = 0
+        changed = kernels.take_moved(self._ranks, out)
+        self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
-            self._first.sums[NORM] = self._first.value[: self._n].sum()
-            self._first.sums[SLIPPED] += SUM_ROUNDED * self._first.sums[NORM]
+            self._ranks.sums[NORM] = self._ranks.value[: self._n].sum()
+            self._ranks.sums[SLIPPED] += SUM_ROUNDED * self._ranks.sums[NORM]
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},
             iterations=int(work[SWEEPS] + work[PASSES]),

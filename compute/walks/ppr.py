@@ -41,8 +41,18 @@ import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...partition.graph import Graph, GraphChange
-from ..paths.program import parse_sources
-from ..program import Answer, Column, ExternalId, Parameter, Published, Refresh, Violation, size_violations
+from ..program import (
+    Answer,
+    Column,
+    ExternalId,
+    Parameter,
+    Published,
+    Refresh,
+    Violation,
+    parse_sources,
+    size_violations,
+)
+from ..saved_scalars import SCALARS, packed, unpacked
 from . import ppr_pushes as kernels
 from .edits import ROUNDOFF
 from .passes import BLOCK, Estimate, Limits, Pulls
@@ -60,7 +70,7 @@ from .ppr_pushes import (
     WORK_SLOTS,
     Walks,
 )
-from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, violations
+from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, require_columns, violations
 
 Work = npt.NDArray[np.int64]
 
@@ -78,6 +88,8 @@ LEVEL = 8.0
 PUSH_SHARE = 0.25
 # ... and this in any case.
 PUSH_MIN = 4096
+# The sums, as a saved state names them.
+_SAVED_SUMS = {"size": SIZE, "norm": NORM, "total": TOTAL, "rounded": ROUNDED}
 # What a pass measures residuals by: nothing, here it is their sum that counts.
 _NO_LIMITS = Limits(math.inf, math.inf)
 
@@ -96,6 +108,8 @@ class PersonalisedPageRank(RandomWalk):
         Parameter("damping", "probability of following an edge", parse_damping, 0.85),
         Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
     )
+
+    positional_scalars: ClassVar[tuple[str, ...]] = ("size", "norm", "total", "rounded", "threshold", "level")
 
     def __init__(
         self, id: str, sources: tuple[ExternalId, ...], damping: float = 0.85, tolerance: float = 1e-3
@@ -154,27 +168,29 @@ class PersonalisedPageRank(RandomWalk):
         return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
 
     def state(self) -> dict[str, Column]:
+        sums = {name: float(self._walks.sums[slot]) for name, slot in _SAVED_SUMS.items()}
         return {
             "estimate": self._walks.value[: self._n],
             "residual": self._walks.residual[: self._n],
             "sources": self._active,
-            "scalars": np.array([*self._walks.sums[: ROUNDED + 1], self._threshold, self._level()]),
+            SCALARS: packed({**sums, "threshold": self._threshold, "level": self._level()}),
         }
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        shapes = {"estimate": (n,), "residual": (n,), "scalars": (6,)}
-        wrong = [name for name, shape in shapes.items() if name not in state or state[name].shape != shape]
-        if wrong or "sources" not in state or (state["sources"] >= n).any():
-            raise ValueError(f"the saved {(*wrong, 'sources')[0]} is not that of a graph of {n} vertices")
+        require_columns(state, ("estimate", "residual"), n)
+        scalars = unpacked(state, (*_SAVED_SUMS, "threshold", "level"))
+        if (state["sources"] >= n).any():
+            raise ValueError(f"the saved sources are not those of a graph of {n} vertices")
         self._reset(n)
         self._walks.value[:n] = state["estimate"]
         self._walks.residual[:n] = state["residual"]
         self._active = self._bound = state["sources"].astype(np.uint32)
-        self._walks.rhs[self._active] = state["scalars"][5]
+        self._walks.rhs[self._active] = scalars["level"]
         kernels.list_all(n, self._walks)
-        self._walks.sums[: ROUNDED + 1] = state["scalars"][:4]
-        self._threshold = float(state["scalars"][4])
+        for name, slot in _SAVED_SUMS.items():
+            self._walks.sums[slot] = scalars[name]
+        self._threshold = scalars["threshold"]
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """The residuals of vertices begin .. end - 1, from their in-edges, against the kept ones."""

@@ -1,8 +1,8 @@
 """Kernels of PageRank: Gauss-Seidel sweeps, and the passes that keep its certificate.
 
-Two linear systems over the same matrix M = I - d * P^T are kept side by side (``pagerank.py`` says why); in
-both, M value = rhs - residual. Columns have a padded capacity, so that flags come in whole 64-bit words, and
-hold zeros past the last vertex, so that blocks are scanned whole.
+Two linear systems over the same matrix M = I - d * P^T are kept side by side, the **ranks** and their
+**majorant** (``pagerank.py`` says why); in both, M value = rhs - residual. Columns have a padded capacity, so that
+flags come in whole 64-bit words, and hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
 Whoever may put a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
@@ -37,7 +37,7 @@ class System(NamedTuple):
     float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
     block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[SUMS]: of the
     values, of the sizes of the residuals, and in units of ``ROUNDOFF`` what rounding may have put between
-    residuals and true ones, and between these two sums and true ones. The second system uses the third only.
+    residuals and true ones, and between these two sums and true ones. The majorant uses the third only.
     """
 
     value: F64
@@ -337,18 +337,18 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
 
 
 @_jit
-def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
-    """Let the weights of moved vertices follow max(1, value / hub), where they are off by the hysteresis.
+def reweigh(ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
+    """Let the weights of moved vertices follow max(1, estimate / hub), where they are off by the hysteresis.
 
     The largest factor by which one shrank, at least 1.
     """
-    value = first.value
-    residual = first.residual
-    weight = first.weight
-    flags = first.flags
-    moved = first.moved
-    slack = second.residual
-    slack_flags = second.flags
+    value = ranks.value
+    residual = ranks.residual
+    weight = ranks.weight
+    flags = ranks.flags
+    moved = ranks.moved
+    slack = majorant.residual
+    slack_flags = majorant.flags
     shrunk = 1.0
     for word in range(moved.size):
         bits = moved[word]
@@ -370,7 +370,7 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
             if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
                 weight[v] = np.float32(target)
                 slack[v] += np.float64(weight[v]) - old
-                second.sums[ROUNDED] += abs(slack[v])
+                majorant.sums[ROUNDED] += abs(slack[v])
                 shrunk = max(shrunk, old / np.float64(weight[v]))
                 slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
                 if abs(residual[v]) > bound * weight[v]:
@@ -379,33 +379,30 @@ def reweigh(first, second, bound, hub, hysteresis):  # type: ignore[no-untyped-d
 
 
 @_jit
-def moved_ratio_max(first, second):  # type: ignore[no-untyped-def]
-    """The largest second.value / first.value among the vertices of which either value moved.
-
-    Infinity where the first value is not positive.
-    """
+def moved_ratio_max(ranks, majorant):  # type: ignore[no-untyped-def]
+    """The largest majorant / estimate among the vertices of which either moved; infinity as ``ratio_max``."""
     largest = 0.0
-    for word in range(first.moved.size):
-        bits = first.moved[word] | second.moved[word]
+    for word in range(ranks.moved.size):
+        bits = ranks.moved[word] | majorant.moved[word]
         v = word << 6
         while bits != np.uint64(0):
-            if bits & _ONE and first.weight[v] > 0.0:
-                largest = max(largest, second.value[v] / first.value[v] if first.value[v] > 0.0 else np.inf)
+            if bits & _ONE and ranks.weight[v] > 0.0:
+                largest = max(largest, majorant.value[v] / ranks.value[v] if ranks.value[v] > 0.0 else np.inf)
             bits >>= _ONE
             v += 1
     return largest
 
 
 @_jit
-def ratio_max(n, first, second):  # type: ignore[no-untyped-def]
-    """The largest second.value / first.value of all, infinity where the first is not positive; of none, 1."""
-    value = first.value
-    majorant = second.value
-    weight = first.weight
+def ratio_max(n, ranks, majorant):  # type: ignore[no-untyped-def]
+    """The largest majorant / estimate of all, infinity for an estimate that is not positive; of none, 1."""
+    value = ranks.value
+    above = majorant.value
+    weight = ranks.weight
     largest = 0.0
     for v in range(n):
         if weight[v] > 0.0:
-            largest = max(largest, majorant[v] / value[v] if value[v] > 0.0 else np.inf)
+            largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
     return largest if largest > 0.0 else 1.0
 
 

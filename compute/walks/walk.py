@@ -15,6 +15,7 @@ PageRank restarts at its sources and bounds the error in sum.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,12 +161,23 @@ def born(graph: Graph, change: GraphChange, known: int) -> Vertices:
     return np.concatenate([new, change.revived_vertices])
 
 
-def violations(rules: dict[str, npt.NDArray[np.bool_]], first: int) -> list[Violation]:
-    """One violation for each rule that does not hold everywhere; rules are about vertices from ``first`` on."""
+def require_columns(state: Mapping[str, Column], names: Iterable[str], n: int) -> None:
+    """Check that a saved state has these columns, of n vertices.
+
+    Raises:
+        ValueError: one is missing or of another length; the message names it.
+    """
+    for name in names:
+        if name not in state or state[name].shape != (n,):
+            raise ValueError(f"the saved {name} is not that of a graph of {n} vertices")
+
+
+def violations(rules: dict[str, npt.NDArray[np.bool_]], begin: int) -> list[Violation]:
+    """One violation for each rule that does not hold everywhere; rules are about vertices from ``begin`` on."""
     found = []
     for rule, holds in rules.items():
         wrong = np.flatnonzero(~holds)
         if wrong.size:
-            vertices = tuple(int(v) + first for v in wrong[:_EVIDENCE])
+            vertices = tuple(int(v) + begin for v in wrong[:_EVIDENCE])
             found.append(Violation(rule, f"at {wrong.size} vertices", vertices))
     return found

@@ -9,7 +9,6 @@ after it. Clients import this module: it must stay free of Numba and of the serv
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
@@ -23,6 +22,8 @@ from ..errors import GraphtideError, LimitExceeded, RequestError
 
 PROTOCOL_VERSIONS = (1,)
 REQUEST, RESPONSE, NOTIFICATION = 0, 1, 2
+RECEIVE_BYTES = 1 << 18
+"""Taken from a socket at once, at most."""
 
 MAP_ENTRIES_MAX = 4096
 """Entries of one map in a request: the partitions of one topic are the longest that is sensible."""
@@ -46,52 +47,6 @@ class MethodLatency(NamedTuple):
     bucket_counts: tuple[int, ...]
     sum_seconds: float
     errors: dict[str, int]
-
-
-# -- addresses --------------------------------------------------------------------------------------------
-
-
-class TcpAddress(NamedTuple):
-    """A host (name or address, IPv6 without brackets) and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
-
-
-class UnixAddress(NamedTuple):
-    """The path of a Unix socket."""
-
-    path: str
-
-    def __str__(self) -> str:
-        return f"unix:{self.path}"
-
-
-def parse_address(text: str) -> TcpAddress | UnixAddress:
-    """``unix:PATH`` or ``tcp://HOST:PORT`` (an IPv6 host in brackets).
-
-    Raises:
-        ValueError: the text is something else.
-    """
-    if text.startswith("unix:") and len(text) > len("unix:"):
-        return UnixAddress(text.removeprefix("unix:"))
-    host, colon, port = text.removeprefix("tcp://").rpartition(":")
-    if text.startswith("tcp://") and colon and host and port.isascii() and port.isdigit() and int(port) <= 65535:
-        return TcpAddress(host.removeprefix("[").removesuffix("]"), int(port))
-    raise ValueError(f"{text!r} is no address; expected unix:PATH or tcp://HOST:PORT")
-
-
-def is_loopback(address: TcpAddress | UnixAddress) -> bool:
-    """True where only this machine can reach the address."""
-    if isinstance(address, UnixAddress) or address.host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address.host).is_loopback
-    except ValueError:
-        return False
 
 
 # -- columns ----------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from ..client.wire import TcpAddress, UnixAddress, is_loopback, parse_address
+from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
 from ..errors import ConfigError
+from ..records.encodings import Encoding
 
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
@@ -214,7 +215,7 @@ class SourceConfig(Section):
         pattern=r"^[A-Za-z0-9._-]{1,200}$",
         description="Kafka: offsets are also committed to the group `graphtide-NAME`, for tools that show lag.",
     )
-    encoding: Literal["msgpack", "json", "csv", "el"] = Field(
+    encoding: Encoding = Field(
         default="msgpack",
         description="Kafka: the encoding of records without a `content-type` header (spool files tell by name).",
     )

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...compute.engine import Engine, ProgramRun
-from ...compute.program import Program, Violation
+from ...compute.program import Violation
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
-from ...partition.existence import Flags
-from ...partition.graph import Graph, GraphChange
+from ...partition.graph import GraphChange
+from ..config.settings import EpochConfig
 from ..failpoints import point
-from ..ingest.ingest import Prepared, PreparedQueue, concatenate
-from ..records.stream import DeadLetters, Partition, Source, offsets_to_wire
-from ..serve.results import ProgramPublication, Publication
+from ..ingest.prepared import Prepared, PreparedQueue, concatenate
+from ..ingest.reuse import IdReuse
+from ..records.stream import Source, offsets_to_wire
+from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
-from ..state.checkpoint import CheckpointStore
 from ..state.checkpointer import Checkpointer
 from .auditing import BackgroundAudit
-from .reuse import IdReuse
-from .topology import Position, StorageGate
+from .standing import Standing
+from .storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -42,73 +41,42 @@ class AuditFailure(AssertionError):
     """The full audit (a test's setting) found results that contradict the graph."""
 
 
-@dataclass(slots=True)
-class ProgramStatus:
-    """What ``programs`` shows of one program: ``fresh``, or ``quarantined`` since an epoch and why."""
-
-    state: str = "fresh"
-    stale_since: list[int] | None = None
-    reason: str | None = None
-    error_bound: float | None = None
-
-
 class Pipeline:
     """Owns the epoch. ``start`` publishes the first one; ``run`` makes the others until the queue is closed."""
 
     def __init__(
         self,
         *,
-        graph: Graph,
+        storage: Storage,
+        engine: Engine,
+        standing: Standing,
         index: VertexIndex,
         reuse: IdReuse,
-        engine: Engine,
         queue: PreparedQueue,
         source: Source,
-        dead_letters: DeadLetters,
-        store: CheckpointStore,
         link: ServerLink,
         metrics: Metrics,
-        gate: StorageGate,
-        position: Position,
-        identity: Mapping[str, Any],
-        program_specs: Mapping[str, dict[str, Any]],
-        updates_max: int,
-        linger_s: float,
-        checkpoint_interval_s: float,
-        on_checkpoint: Callable[[dict[Partition, int]], None],
+        checkpoints: Checkpointer,
         background_audit: BackgroundAudit,
+        epochs: EpochConfig,
         full_audit: bool = False,
     ) -> None:
-        self.graph = graph
+        """``source``: for its lag alone, which is shown. ``full_audit``: check everything after every epoch."""
+        self.graph = storage.graph
+        self.gate = storage.gate
+        self.position = storage.position
+        self.engine = engine
+        self.standing = standing
         self.index = index
         self.reuse = reuse
-        self.engine = engine
         self.queue = queue
         self.source = source
         self.link = link
         self.metrics = metrics
-        self.gate = gate
-        self.position = position
-        self.program_specs = program_specs
-        self.updates_max = updates_max
-        self.linger_s = linger_s
+        self.checkpoints = checkpoints
         self.background_audit = background_audit
+        self.epochs = epochs
         self.full_audit = full_audit
-        self.status = {program.id: ProgramStatus() for program in engine.programs}
-        self.checkpoints = Checkpointer(
-            graph=graph,
-            index=index,
-            programs=self._fresh_programs,
-            program_specs=program_specs,
-            position=position,
-            identity=identity,
-            dead_letters=dead_letters,
-            store=store,
-            metrics=metrics,
-            interval_s=checkpoint_interval_s,
-            on_checkpoint=on_checkpoint,
-        )
-        self._gone: dict[str, Flags] = {}
         self._published_at = 0.0
         self._passes_published = 0
 
@@ -130,7 +98,7 @@ class Pipeline:
     def run(self) -> None:
         """Make epochs until the queue is closed and empty."""
         while True:
-            taken = self.queue.take(self.updates_max, timeout_s=0.1, linger_s=self.linger_s)
+            taken = self.queue.take(self.epochs.updates_max, timeout_s=0.1, linger_s=self.epochs.linger_ms / 1000)
             if taken:
                 point("epoch.taken")
                 self._epoch(taken)
@@ -144,9 +112,6 @@ class Pipeline:
     def close(self) -> None:
         """Write a last checkpoint if anything happened since the newest one, and wait for it."""
         self.checkpoints.close()
-
-    def _fresh_programs(self) -> list[Program]:
-        return [program for program in self.engine.programs if self.status[program.id].state == "fresh"]
 
     # -- one epoch --------------------------------------------------------------------------------------
 
@@ -189,34 +154,12 @@ class Pipeline:
 
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
         for run in runs:
-            self._note(run)
-        died = np.empty(0, np.uint32) if change is None else change.deleted_vertices
-        by_id = {run.id: run for run in runs}
-        programs = {}
-        for program in self.engine.programs:
-            latest = by_id.get(program.id)
-            columns = program.columns()
-            if whole:
-                changed = dict.fromkeys(columns)
-            else:
-                changed = dict(latest.refresh.changed) if latest is not None and latest.refresh is not None else {}
-            status = self.status[program.id]
-            programs[program.id] = ProgramPublication(
-                kind=program.kind,
-                columns=columns,
-                changed=changed,
-                scalars=program.scalars(),
-                state={
-                    "state": status.state,
-                    "stale_since": status.stale_since,
-                    "reason": status.reason,
-                    "error_bound": status.error_bound,
-                    "memory_bytes": program.memory_bytes(),
-                    "parameters": self.program_specs[program.id],
-                },
-                gone=None if status.state == "fresh" else self._gone_since(program.id, change),
-                gone_changed=died,
-            )
+            self.standing.note(run, self.position.epoch)
+        latest = {run.id: run for run in runs}
+        programs = {
+            program.id: self.standing.publication(program, latest.get(program.id), self.graph, change, whole=whole)
+            for program in self.engine.programs
+        }
         self.link.publish(
             Publication(
                 epoch=self.position.epoch,
@@ -231,31 +174,6 @@ class Pipeline:
         self.gate.settle()
         self._published_at = time.monotonic()
         self._passes_published = self.background_audit.passes
-
-    def _gone_since(self, id: str, change: GraphChange | None) -> Flags:
-        """Of a program that stands still: the dense ids that are not, or no more, those of its vertices."""
-        n = self.graph.n_vertices
-        gone = self._gone.get(id)
-        if gone is None:
-            gone = ~self.graph.alive[:n]
-            if change is not None:  # which it has not taken
-                gone[change.revived_vertices] = True
-        if gone.size < n:
-            gone = np.concatenate([gone, np.zeros(n + n // 2 - gone.size, bool)])
-        if change is not None:
-            gone[change.deleted_vertices] = True
-        self._gone[id] = gone
-        return gone
-
-    def _note(self, run: ProgramRun) -> None:
-        status = self.status[run.id]
-        if run.error is not None:
-            if status.state != "quarantined":
-                log.error("program %s failed and is quarantined: %s", run.id, run.error)
-                status.stale_since = list(self.position.epoch)
-            status.state, status.reason = "quarantined", run.error
-        elif run.refresh is not None:
-            status.error_bound = run.refresh.error_bound
 
     def _audit_in_background(self) -> None:
         """A turn of the background audit; what it found wrong is put right, or at least shown."""
@@ -326,8 +244,8 @@ class Pipeline:
 
     def _record_state(self) -> None:
         """What the published epoch is, rather than what made it."""
-        for id, status in self.status.items():
-            self.metrics.program_state(id, status.state)
+        for id, state in self.standing.states().items():
+            self.metrics.program_state(id, state)
         self.metrics.graph(
             vertices=self.graph.n_alive,
             dead_vertices=self.graph.n_vertices - self.graph.n_alive,
@@ -360,7 +278,7 @@ class Pipeline:
             "memory_bytes": self.memory_bytes(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
-            "programs": {id: status.state for id, status in self.status.items()},
+            "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
         }
 

@@ -1,16 +1,7 @@
-"""Answers about edges, read from the storage between its changes.
-
-The engine holds the gate while it applies a batch; a reader holds it while it reads. A reader that needs
-results and storage of one epoch (a path with its weights) asks for a *settled* reading: the engine lets
-those in after it has published an epoch and before it applies the next batch.
-"""
+"""Answers about edges, read from the storage between its changes; questions are in ``records.topology``."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -18,103 +9,21 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
-from ...partition.graph import Graph
-from ..records.stream import Partition, offsets_to_wire
-from ..serve.supervisor import Degrees, EdgesExist, NeighborPage, StorageState
+from ..records.stream import offsets_to_wire
+from ..records.topology import Degrees, EdgesExist, NeighborPage, StorageState
+from .storage import Storage
 
 HOLD_S = 0.05
 """How long the engine waits for a reader that came an epoch too late, so that it is in time for this one."""
 
 
-class StorageGate:
-    """Who may touch the storage: one writer, or readers; settled readers get a turn after each epoch."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._readers = 0
-        self._applying = False
-        self._settled = True
-        self._waiting_for_settled = 0
-        self._held_until = 0.0
-
-    @contextmanager
-    def apply(self) -> Iterator[None]:
-        """The engine changes the storage; from here until ``settle`` storage is ahead of the results."""
-        with self._changed:
-            # Those that wait for results and storage to agree go first; each reading is short and bounded.
-            while self._readers or self._waiting_for_settled or (held := self._held_until - time.monotonic()) > 0:
-                self._changed.wait(None if self._readers or self._waiting_for_settled else held)
-            self._applying = True
-            self._settled = False
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._applying = False
-                self._changed.notify_all()
-
-    def settle(self) -> None:
-        """The results of what was applied are published."""
-        with self._changed:
-            self._settled = True
-            self._changed.notify_all()
-
-    def hold(self, seconds: float) -> None:
-        """Keep the next change away for so long, or until the next settled reading."""
-        with self._changed:
-            self._held_until = time.monotonic() + seconds
-
-    @contextmanager
-    def read(self, *, settled: bool, timeout_s: float) -> Iterator[None]:
-        """Read the storage; ``settled``: only while published results belong to it.
-
-        Raises:
-            TimeoutError: the engine did not let go in time.
-        """
-        with self._changed:
-            if settled:
-                self._waiting_for_settled += 1
-                self._held_until = 0.0
-            try:
-                free = self._changed.wait_for(
-                    lambda: not self._applying and (self._settled or not settled), timeout_s
-                )
-            finally:
-                if settled:
-                    self._waiting_for_settled -= 1
-            if not free:
-                self._changed.notify_all()
-                raise TimeoutError("the storage was busy for too long")
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
-
-
-class Position:
-    """Where the storage stands; changes only while the gate is held for ``apply``."""
-
-    def __init__(self, incarnation: int) -> None:
-        self.incarnation = incarnation
-        self.number = 0
-        self.offsets: dict[Partition, int] = {}
-        self.updates = 0
-
-    @property
-    def epoch(self) -> tuple[int, int]:
-        return self.incarnation, self.number
-
-
 class EngineTopology:
-    """What ``server_link.Topology`` asks, answered from the graph."""
+    """What ``records.topology.Topology`` asks, answered from the graph."""
 
-    def __init__(self, graph: Graph, gate: StorageGate, position: Position) -> None:
-        self._graph = graph
-        self._gate = gate
-        self._position = position
+    def __init__(self, storage: Storage) -> None:
+        self._graph = storage.graph
+        self._gate = storage.gate
+        self._position = storage.position
 
     def current_epoch(self) -> StorageState:
         return StorageState(self._position.epoch, offsets_to_wire(self._position.offsets))

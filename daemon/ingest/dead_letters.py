@@ -27,13 +27,13 @@ from typing import Any
 
 import msgpack
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from ..errors import GraphtideError
 from ..failpoints import point
 from ..records.spool_format import FramingLost, SpoolWriter, read_frames
 from ..records.stream import BadRecord, Partition
-from .kafka import Backoff, connect
+from .kafka_client import Backoff, KafkaLink
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ SEGMENT_BYTES = 16 << 20
 _SEGMENT, _UNDELIVERABLE = "dead-", "undeliverable-"
 _SEND_AT_ONCE = 100
 _ACKNOWLEDGE_S = 30.0
+_BLOCK_S = 10.0
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
@@ -223,7 +224,7 @@ class FileDeadLetters:
 
 
 CLOSE_SECONDS_MAX = 5.0
-"""How long ``close`` waits for letters to be sent."""
+"""How long ``close`` waits for letters to be sent; what is under way is broken off then."""
 
 
 class KafkaDeadLetters(FileDeadLetters):
@@ -248,7 +249,21 @@ class KafkaDeadLetters(FileDeadLetters):
         self.sent = 0
         self.outages = 0
         self._away = False
-        self._producer: KafkaProducer | None = None
+        self._producer = KafkaLink(
+            KafkaProducer,
+            self.client,
+            bootstrap_servers=list(self.servers),
+            acks="all",
+            # An idempotent producer gives up on all that is under way when one record is too large.
+            enable_idempotence=False,
+            max_request_size=128 << 20,
+            allow_auto_create_topics=False,
+            bootstrap_timeout_ms=5_000,
+            max_block_ms=int(_BLOCK_S * 1000),
+            delivery_timeout_ms=int(_ACKNOWLEDGE_S * 1000),
+            request_timeout_ms=10_000,
+            reconnect_backoff_max_ms=5000,
+        )
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._work = threading.Event()
@@ -271,6 +286,8 @@ class KafkaDeadLetters(FileDeadLetters):
         self._work.set()
         self._sender.join(CLOSE_SECONDS_MAX)
         self._abandoned.set()
+        self._producer.break_off()
+        self._sender.join(_BLOCK_S)  # all that it may wait for ends now, or by then
         super().close()
 
     def _run(self) -> None:
@@ -292,7 +309,7 @@ class KafkaDeadLetters(FileDeadLetters):
                     self._work.set()
             if closing:
                 break
-        self._disconnect()
+        self._producer.close()
 
     def _send_some(self) -> bool:
         """Send the oldest letters that wait, and return once they are acknowledged; False when none do.
@@ -339,27 +356,12 @@ class KafkaDeadLetters(FileDeadLetters):
                 segment.unlink()
 
     def _deliver(self, payloads: Sequence[bytes]) -> None:
-        if self._producer is None:
-            self._producer = connect(
-                KafkaProducer,
-                self.client,
-                bootstrap_servers=list(self.servers),
-                acks="all",
-                # An idempotent producer gives up on all that is under way when one record is too large.
-                enable_idempotence=False,
-                max_request_size=128 << 20,
-                allow_auto_create_topics=False,
-                bootstrap_timeout_ms=5_000,
-                max_block_ms=10_000,
-                delivery_timeout_ms=int(_ACKNOWLEDGE_S * 1000),
-                request_timeout_ms=10_000,
-                reconnect_backoff_max_ms=5000,
-            )
+        producer = self._producer.client()
         refused = []
         waiting = []
         for payload in payloads:
             try:
-                waiting.append((payload, self._send(unpack(payload))))
+                waiting.append((payload, self._send(producer, unpack(payload))))
             except _TOO_LARGE:
                 refused.append(payload)
         for payload, future in waiting:
@@ -371,15 +373,14 @@ class KafkaDeadLetters(FileDeadLetters):
             self._set_aside(refused)
         self.sent += len(payloads) - len(refused)
 
-    def _send(self, bad: BadRecord) -> Any:
-        assert self._producer is not None
+    def _send(self, producer: KafkaProducer, bad: BadRecord) -> Any:
         headers = [
             *bad.headers,
             ("graphtide-error", bad.reason.encode()),
             ("graphtide-error-detail", bad.detail.encode()),
             ("graphtide-source", source_of(bad).encode()),
         ]
-        return self._producer.send(self.topic, value=bad.value, key=bad.key, headers=headers)
+        return producer.send(self.topic, value=bad.value, key=bad.key, headers=headers)
 
     def _set_aside(self, payloads: Sequence[bytes]) -> None:
         log.error("%d bad records are too large for topic %s; kept in %s", len(payloads), self.topic, self.path)
@@ -398,15 +399,9 @@ class KafkaDeadLetters(FileDeadLetters):
                 error,
                 self.path,
             )
-        self._disconnect()
+        self._producer.close()
 
     def _answers(self) -> None:
         if self._away:
             self._away = False
             log.info("bad records can be sent to topic %s again", self.topic)
-
-    def _disconnect(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            with contextlib.suppress(KafkaError, OSError):
-                producer.close(timeout=1)

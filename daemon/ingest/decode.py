@@ -5,50 +5,26 @@ every line is good or bad by itself: a bad one becomes a ``BadRecord`` of its ow
 spool file, at the offset of the record that held it in Kafka.
 
 The header of a CSV file is its first line, and the decoder keeps it while it reads on. For a restart in the middle
-of a file the spool source gives that line along with every later block, as the record header ``HEADER``.
+of a file the spool source gives that line along with every later block, as the record header ``HEADER_LINE``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from ...partition.weights import WeightDomain
-from ..records.encode import CONTENT_TYPE
+from ..records.encodings import ENCODINGS, HEADER_LINE, Encoding
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
 from .decode_text import CHUNK_LINES, EDGE_LIST, Layout, Lines, csv_layout, numbered_lines, parse_lines, salvage
-from .spool import HEADER
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
 
-ENCODINGS = ("msgpack", "json", "csv", "el")
-
-CONTENT_TYPES = {
-    CONTENT_TYPE: "msgpack",
-    "application/json": "json",
-    "application/x-ndjson": "json",
-    "text/csv": "csv",
-    "text/plain": "el",
-}
-
 _MATRIX_MARKET = b"%%MatrixMarket"
-
-
-def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
-    """The encoding that a record's ``content-type`` header names, else the default.
-
-    A content type that is not understood is returned as it is: the decoder then says so.
-    """
-    for name, value in headers:
-        if name.lower() == "content-type":
-            text = value.decode("latin-1")
-            plain = text.partition(";")[0].strip().lower()
-            return CONTENT_TYPES.get(plain, text)
-    return default
 
 
 class Decoder:
@@ -59,7 +35,7 @@ class Decoder:
         vertex_ids: Literal["int", "string"] = "int",
         weights: WeightDomain = "non-negative",
         self_loops: Literal["keep", "drop"] = "keep",
-        default_encoding: str = "msgpack",
+        default_encoding: Encoding = "msgpack",
         csv_columns: Sequence[str] | None = None,
         csv_delimiter: str = ",",
         updates_max: int = 1 << 24,
@@ -159,7 +135,7 @@ class Decoder:
         """The layout of the file in whose middle this block stands."""
         known = self._layouts.get(record.partition)
         if known is None:
-            header = dict(record.headers).get(HEADER)
+            header = dict(record.headers).get(HEADER_LINE)
             if header is None:
                 return Bad(Reason.BAD_COLUMN, "the file's header line is not known")
             known = self._layouts[record.partition] = _layout(header, self._delimiter)

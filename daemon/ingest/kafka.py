@@ -12,9 +12,7 @@ nothing, the outage is counted and logged once, and connecting is tried again wi
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,12 +28,12 @@ from kafka.errors import (
     NoError,
     OffsetOutOfRangeError,
 )
-from kafka.net.compat import KafkaNetClient
 from kafka.structs import OffsetAndMetadata
 
 from ..errors import ConfigError, SourceError, SourceUnavailable
+from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord
-from .decode import encoding_of
+from .kafka_client import Backoff, KafkaLink, connect, disconnect
 
 log = logging.getLogger(__name__)
 
@@ -43,30 +41,6 @@ Start = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
-
-
-def connect(kind: Any, client: Mapping[str, Any], **options: Any) -> Any:
-    """One of kafka-python's clients, with those options of ``client`` that it knows, and ours over them.
-
-    When their constructors fail they leave their network thread running; here it is stopped. Long outages
-    would otherwise gather threads.
-
-    Raises:
-        KafkaError: the cluster cannot be reached, or an option is wrong.
-    """
-    made: list[KafkaNetClient] = []
-
-    def network(**settings: Any) -> KafkaNetClient:
-        made.append(KafkaNetClient(**settings))
-        return made[-1]
-
-    known = {key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}
-    try:
-        return kind(**{**known, **options, "kafka_client": network})
-    except BaseException:
-        for leftover in made:
-            leftover.close()
-        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +57,6 @@ class Cluster:
 
     id: str
     topics: Mapping[str, Topic]
-
-
-class Backoff:
-    """Waits between tries: each twice the one before up to a limit, shortened at random by up to half."""
-
-    def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
-        self.first_s = first_s
-        self.limit_s = limit_s
-        self._next_s = first_s
-
-    def reset(self) -> None:
-        self._next_s = self.first_s
-
-    def wait_s(self) -> float:
-        """How long to wait now."""
-        wait = self._next_s * random.uniform(0.5, 1.0)
-        self._next_s = min(2 * self._next_s, self.limit_s)
-        return wait
 
 
 class _Outages:
@@ -134,7 +90,6 @@ class _Overseer(threading.Thread):
     ) -> None:
         super().__init__(name="kafka-overseer", daemon=True)
         self.servers, self.topics, self.group = list(servers), list(topics), group
-        self.client = client
         self.period_s = period_s
         self.outages = _Outages(",".join(servers))
         self.cluster: Cluster | None = None
@@ -142,7 +97,13 @@ class _Overseer(threading.Thread):
         self.commits = 0
         self.commit_failures = 0
         self._commit_failing = False
-        self._admin: KafkaAdminClient | None = None
+        self._admin = KafkaLink(
+            KafkaAdminClient,
+            client,
+            bootstrap_servers=self.servers,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
+        )
         self._pending: dict[TopicPartition, OffsetAndMetadata] | None = None
         self._stopping = False
         self._give_up_at = 0.0
@@ -161,11 +122,15 @@ class _Overseer(threading.Thread):
             self._changed.notify_all()
 
     def stop(self, timeout_s: float) -> None:
-        """Commit what waits, if that can be done in time, and end."""
+        """Commit what waits, if that can be done in time, and end; anything else under way is broken off."""
         with self._changed:
             self._stopping = True
             self._give_up_at = time.monotonic() + timeout_s / 2
+            waits = self._pending is not None
             self._changed.notify_all()
+        if waits:
+            self.join(timeout_s)
+        self._admin.break_off()
         self.join(timeout_s)
 
     def run(self) -> None:
@@ -181,8 +146,9 @@ class _Overseer(threading.Thread):
             except Exception as error:  # whatever the client raises, this thread goes on trying
                 away = retry = True
                 self.error = error
-                self.outages.failed(error)
-                self._disconnect()
+                if not self._stopping:  # else it may be we who broke it off
+                    self.outages.failed(error)
+                self._admin.close()
                 describe_at = 0.0
             with self._changed:
                 if self._stopping and (away or self._pending is None or time.monotonic() > self._give_up_at):
@@ -192,7 +158,7 @@ class _Overseer(threading.Thread):
                 else:
                     backoff.reset()
                     self._changed.wait_for(self._has_work, max(describe_at - time.monotonic(), 0.0))
-        self._disconnect()
+        self._admin.close()
 
     def _is_stopping(self) -> bool:
         return self._stopping
@@ -201,7 +167,7 @@ class _Overseer(threading.Thread):
         return self._stopping or self._pending is not None
 
     def _describe(self) -> None:
-        described = self._connected().describe_topics(self.topics)
+        described = self._admin.client().describe_topics(self.topics)
         cluster_id = self._cluster_id()
         topics = {
             topic["name"]: Topic(
@@ -220,7 +186,7 @@ class _Overseer(threading.Thread):
     def _cluster_id(self) -> str:
         if self.cluster is not None:
             return self.cluster.id
-        return str(self._connected().describe_cluster().get("cluster_id") or "")
+        return str(self._admin.client().describe_cluster().get("cluster_id") or "")
 
     def _note_missing(self, missing: set[str]) -> None:
         known = set(self.topics) if self.cluster is None else set(self.cluster.topics)
@@ -235,7 +201,7 @@ class _Overseer(threading.Thread):
             return True
         done = True
         try:
-            errors = set(self._connected().alter_group_offsets(self.group, offsets).values()) - {NoError}
+            errors = set(self._admin.client().alter_group_offsets(self.group, offsets).values()) - {NoError}
             if errors:
                 raise errors.pop()()
             self.commits += 1
@@ -250,23 +216,6 @@ class _Overseer(threading.Thread):
             if done and self._pending is offsets:
                 self._pending = None
         return done
-
-    def _connected(self) -> KafkaAdminClient:
-        if self._admin is None:
-            self._admin = connect(
-                KafkaAdminClient,
-                self.client,
-                bootstrap_servers=self.servers,
-                request_timeout_ms=_REQUEST_TIMEOUT_MS,
-                bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
-            )
-        return self._admin
-
-    def _disconnect(self) -> None:
-        admin, self._admin = self._admin, None
-        if admin is not None:
-            with contextlib.suppress(KafkaError, OSError):
-                admin.close()
 
 
 class KafkaSource:
@@ -611,8 +560,7 @@ class KafkaSource:
     def _disconnect(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            with contextlib.suppress(KafkaError, OSError):
-                consumer.close(autocommit=False, timeout_ms=1000)
+            disconnect(consumer)
 
 
 def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -> SourceError:

@@ -32,6 +32,7 @@ import crc32c
 import zstandard
 
 from ..errors import ConfigError, SourceError
+from ..records.encodings import HEADER_LINE
 from ..records.spool_format import RECORD_BYTES_MAX, FileKind, FramingLost, file_kind, frame_bytes, frames
 from ..records.stream import Lag, Offsets, Partition, RawRecord
 
@@ -39,9 +40,6 @@ log = logging.getLogger(__name__)
 
 PAUSE_SECONDS_MAX = 0.01
 """The longest pause between two looks at the directory: what an idle spool adds to freshness."""
-
-HEADER = "graphtide-header"
-"""Header of ``.csv`` records that do not begin their file: the file's first line, without its end."""
 
 CORRUPT = "none: the checksum does not hold"
 """The encoding of a frame whose checksum failed."""
@@ -422,7 +420,7 @@ class SpoolSource:
             return []
         headers: tuple[tuple[str, bytes], ...] = ()
         if file.kind.encoding == "csv" and file.offset > 0:
-            headers = ((HEADER, self._header(file)),)
+            headers = ((HEADER_LINE, self._header(file)),)
         return [
             RawRecord(
                 partition=file.partition,

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from ...gpma.edges import Op
 from ...gpma.index.ids import StringColumn
 
-CONTENT_TYPE = "application/vnd.graphtide.edges+msgpack"
 VERSION = 1
 
 Ids = npt.ArrayLike | StringColumn | Sequence[str]
@@ -25,7 +24,7 @@ def encode_msgpack(
     weights: npt.ArrayLike | None = None,
     timestamps_ms: npt.ArrayLike | None = None,
 ) -> bytes:
-    """One columnar record (``CONTENT_TYPE``) of updates in order.
+    """One columnar record (``encodings.CONTENT_TYPE``) of updates in order.
 
     ``src``, ``dst``: int64[n], or n strings; ``ops``: uint8[n] of ``Op`` or one for all (None: inserts);
     operations on vertices name theirs in ``src``, with 0 or an empty string in ``dst``, which may be None where

@@ -17,18 +17,19 @@ from typing import NamedTuple
 
 import crc32c
 
-ENCODINGS = ("msgpack", "json", "csv", "el")
+from .encodings import ENCODINGS
+
 COMPRESSIONS = ("gz", "xz", "zst")
 UNFINISHED = (".tmp", ".part")
 """Endings of files that are still being put in place: they are left alone until renamed."""
 
-HEADER = struct.Struct("<II")
+FRAME_HEADER = struct.Struct("<II")
 RECORD_BYTES_MAX = 64 << 20
 """The largest record. A longer length in a frame's header means that framing is lost."""
 
 
 class FileKind(NamedTuple):
-    """What a spool file's name says: one of ``ENCODINGS``, and one of ``COMPRESSIONS`` or None."""
+    """What a spool file's name says: one of ``encodings.ENCODINGS``, and one of ``COMPRESSIONS`` or None."""
 
     encoding: str
     compression: str | None
@@ -75,7 +76,7 @@ def frame(payload: bytes) -> bytes:
     """
     if not 0 < len(payload) <= RECORD_BYTES_MAX:
         raise ValueError(f"a record must have 1 to {RECORD_BYTES_MAX} bytes, not {len(payload)}")
-    return HEADER.pack(len(payload), crc32c.crc32c(payload)) + payload
+    return FRAME_HEADER.pack(len(payload), crc32c.crc32c(payload)) + payload
 
 
 def frames(buffer: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[Frame]:
@@ -88,17 +89,17 @@ def frames(buffer: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[Fram
         FramingLost: a length is 0 or over ``bytes_max``. (A write that a power cut tore leaves zeros.)
     """
     start = 0
-    while len(buffer) - start >= HEADER.size:
-        length, checksum = HEADER.unpack_from(buffer, start)
+    while len(buffer) - start >= FRAME_HEADER.size:
+        length, checksum = FRAME_HEADER.unpack_from(buffer, start)
         if not 0 < length <= bytes_max:
             raise FramingLost(start, f"a record's length reads {length}; 1 to {bytes_max} is possible")
-        stop = start + HEADER.size + length
+        stop = start + FRAME_HEADER.size + length
         if stop > len(buffer):
             return
-        payload = buffer[start + HEADER.size : stop]
+        payload = buffer[start + FRAME_HEADER.size : stop]
         good = crc32c.crc32c(payload) == checksum
-        if not good and len(buffer) - stop >= HEADER.size:
-            following, _ = HEADER.unpack_from(buffer, stop)
+        if not good and len(buffer) - stop >= FRAME_HEADER.size:
+            following, _ = FRAME_HEADER.unpack_from(buffer, stop)
             if not 0 < following <= bytes_max:
                 raise FramingLost(start, "a record's checksum does not hold, and no record follows it")
         yield Frame(start, stop, payload, good)
@@ -107,7 +108,7 @@ def frames(buffer: bytes, *, bytes_max: int = RECORD_BYTES_MAX) -> Iterator[Fram
 
 def frame_bytes(buffer: bytes) -> int:
     """How many bytes the first frame of a buffer has, as its header says; 0 when that is not there yet."""
-    return HEADER.size + HEADER.unpack_from(buffer)[0] if len(buffer) >= HEADER.size else 0
+    return FRAME_HEADER.size + FRAME_HEADER.unpack_from(buffer)[0] if len(buffer) >= FRAME_HEADER.size else 0
 
 
 class SpoolWriter:

@@ -57,7 +57,7 @@ def offsets_from_wire(wire: Mapping[str, Any]) -> dict[Partition, int]:
 class RawRecord:
     """A record as the source read it.
 
-    ``value`` is None for a Kafka tombstone. ``encoding`` is one of ``decode.ENCODINGS``. For line formats of
+    ``value`` is None for a Kafka tombstone. ``encoding`` is one of ``encodings.ENCODINGS``. For line formats of
     a spool a raw record is a block of whole lines: errors and offsets are then counted per line.
     ``timestamp_ms``: the record's own time, in milliseconds since 1970.
     """

@@ -18,7 +18,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from ..client.wire import TcpAddress
+from ..client.addresses import TcpAddress
 from ..errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,29 +32,16 @@ from ..errors import (
 )
 from ..records.stream import Partition, offsets_from_wire
 from .results import ProgramResults, Snapshot
+from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
 
-if TYPE_CHECKING:
-    from .server import Serving
-
-VERTICES_INLINE_MAX = 1024
-"""So many vertices are looked up and read on the event loop; more go to a thread."""
 PATH_STEPS_INLINE = 64
 """Longer paths are followed on a copy of all parents."""
 PAGE_DEFAULT = 1000
 SCAN_CHUNK = 1 << 20
-ALL_VERTICES = int(NO_VERTEX)
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer, and the stamp (epoch and offsets, packed) of the state that it was read from."""
-
-    stamp: bytes
-    answer: Mapping[str, Any]
 
 
 Outcome = Reply | Coroutine[Any, Any, Reply]
-Handler = Callable[["Serving", "Params"], Outcome]
+Handler = Callable[[Serving, "Params"], Outcome]
 METHODS: dict[str, Handler] = {}
 
 NOT_OFFERED = frozenset(

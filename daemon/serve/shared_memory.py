@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 FDS_PER_MESSAGE_MAX = 250
 """Linux passes at most 253 descriptors in one message (SCM_MAX_FD)."""
+CONTROL_BYTES_MAX = 1 << 17
+"""Of a message between the daemon and its query server."""
 
 
 class SharedMap(mmap.mmap):

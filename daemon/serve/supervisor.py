@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import logging
 import os
 import socket
-import stat
 import subprocess
 import sys
 import threading
@@ -23,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgpack
 import numpy as np
@@ -31,117 +29,24 @@ import numpy.typing as npt
 
 from ... import __version__
 from ...compute.program import Published
-from ...gpma.edges import Vertices, Weights
-from ..client.wire import (
-    LATENCY_BUCKETS_SECONDS,
-    RESPONSE,
-    MethodLatency,
-    TcpAddress,
-    UnixAddress,
-    error_to_wire,
-    is_loopback,
-    parse_address,
-    plain,
-)
+from ...gpma.edges import Vertices
+from ..client.addresses import UnixAddress, parse_address
+from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
+from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.topology import StorageState, Topology
 from . import shared_memory
+from .listening import TlsFiles, check_tls, open_listener
 from .results import Publication, ResultsWriter
-from .server import CONTROL_BYTES_MAX, ServerLimits, tls_context
-from .shared_memory import SharedArray
+from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 
 log = logging.getLogger(__name__)
 
-SOCKET_MODE = 0o660
-BACKLOG = 128
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 5.0
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.1, 5.0
 HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
-RECEIVE_BYTES = 1 << 18
-
-
-# -- what the engine offers -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StorageState:
-    """The state of the storage that an answer was read from. ``offsets`` as queries show them."""
-
-    epoch: tuple[int, int]
-    offsets: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class NeighborPage:
-    """Some neighbours of a vertex: ``neighbors`` uint32[m] in ascending order, ``weights`` float32[m] or None.
-
-    ``known``: whether it is a vertex; ``cursor``: what the request for the next page passes; None when there is
-    none.
-    """
-
-    state: StorageState
-    known: bool
-    neighbors: Vertices
-    weights: Weights | None
-    cursor: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Degrees:
-    """Degrees of vertices: ``out`` and ``in_`` int64[n]; ``in_`` is None when in-edges are not kept.
-
-    ``known``: bool[n], which of them are vertices.
-    """
-
-    state: StorageState
-    known: npt.NDArray[np.bool_]
-    out: npt.NDArray[np.int64]
-    in_: npt.NDArray[np.int64] | None
-
-
-@dataclass(frozen=True, slots=True)
-class EdgesExist:
-    """``exists`` bool[n]."""
-
-    state: StorageState
-    exists: npt.NDArray[np.bool_]
-
-
-class Topology(Protocol):
-    """Questions to the storage, in dense vertices; one thread asks them, one at a time.
-
-    Dense ids that are no vertices (not yet, or no longer, or ``NO_VERTEX``) are allowed everywhere, and have no
-    edges. A TimeoutError tells the client that the storage is busy, a LookupError that it does not keep what was
-    asked for; a ``GraphtideError`` is passed on as it is.
-    """
-
-    def current_epoch(self) -> StorageState:
-        """Where the storage stands."""
-        ...
-
-    def neighbors(
-        self,
-        vertex: int,
-        direction: Literal["out", "in"],
-        limit: int,
-        cursor: int | None,
-        timeout_s: float,
-    ) -> NeighborPage:
-        """At most ``limit`` neighbours after those of the pages before (``cursor``)."""
-        ...
-
-    def degree(self, vertices: Vertices, timeout_s: float) -> Degrees: ...
-
-    def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
-        """Whether src[i] -> dst[i] exists."""
-        ...
-
-    def edge_weights(
-        self, epoch: tuple[int, int], src: Vertices, dst: Vertices, timeout_s: float
-    ) -> Weights | None:
-        """float32[n]: the weights of existing edges, or None when the storage is not at that epoch."""
-        ...
 
 
 class PublishedIndex(Protocol):
@@ -151,86 +56,6 @@ class PublishedIndex(Protocol):
 
     @property
     def generation(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files of the certificate chain and its private key."""
-
-    certificate: str
-    key: str
-
-
-def _check_tls(files: Mapping[str, str] | None) -> None:
-    if files is not None:
-        try:
-            tls_context(**files)
-        except OSError as error:
-            raise ConfigError(f"TLS with {files['certificate']} and {files['key']}: {error}") from error
-
-
-# -- listening ------------------------------------------------------------------------------------------------
-
-
-def open_listener(text: str, *, beyond_loopback: bool) -> tuple[socket.socket, str]:
-    """A listening socket for an address, and the address as clients reach it (the port is filled in).
-
-    Raises:
-        ConfigError: the address is wrong or in use, or reaches beyond loopback and must not.
-    """
-    try:
-        address = parse_address(text)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    try:
-        if isinstance(address, UnixAddress):
-            return _open_unix(address.path), text
-        if not beyond_loopback and not is_loopback(address):
-            raise ConfigError(f"{text} is beyond loopback: configure TLS, or allow it as insecure")
-        return _open_tcp(address)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on {text}: {error.strerror or error}") from error
-
-
-def _open_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
-    family, _, _, _, place = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(place[:2], family=family, backlog=BACKLOG)
-    return listener, str(TcpAddress(address.host, listener.getsockname()[1]))
-
-
-def _open_unix(path: str) -> socket.socket:
-    _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # Restricted before it exists: between bind and a later chmod anyone could connect.
-        before = os.umask(0o777 & ~SOCKET_MODE)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(before)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on; anything else stays, and is an error."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise OSError(errno.EEXIST, "the path exists and is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-        else:
-            raise OSError(errno.EADDRINUSE, "another process answers there")
 
 
 # -- the process ----------------------------------------------------------------------------------------------
@@ -339,7 +164,7 @@ class ServerLink:
         graph: Mapping[str, Any],
         index: PublishedIndex,
         topology: Topology,
-        limits: ServerLimits | None = None,
+        limits: LimitsConfig | None = None,
         token: str | None = None,
         tls: TlsFiles | None = None,
         insecure: bool = False,
@@ -356,7 +181,7 @@ class ServerLink:
         self.connections = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
-            "limits": dataclasses.asdict(limits or ServerLimits()),
+            "limits": (limits or LimitsConfig()).model_dump(),
             "token": token,
             "graph": dict(graph),
             "tls": None if tls is None else dataclasses.asdict(tls),
@@ -382,7 +207,7 @@ class ServerLink:
             ConfigError: an address, or the files for TLS, cannot be used.
         """
         try:
-            _check_tls(self._settings["tls"])
+            check_tls(self._settings["tls"])
             for text in self.listen:
                 self._listeners.append(open_listener(text, beyond_loopback=self._beyond_loopback))
         except ConfigError:

@@ -24,15 +24,19 @@ import crc32c
 import numpy as np
 import numpy.typing as npt
 
+from ...compute.program import Program
+from ...compute.saved_scalars import named
 from ..errors import CheckpointError
 from ..failpoints import point
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 """Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
-strings lay in ``index/data`` side by side, from ``index/offsets`` on."""
-READABLE = (1, 2, 3)
+strings lay in ``index/data`` side by side, from ``index/offsets`` on. In format 3, scalars of programs had places
+in an array, and no names."""
+READABLE = (1, 2, 3, 4)
+_SCALARS_NAMED = 4
 _CHUNK = 1 << 20
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -46,7 +50,7 @@ class Snapshot:
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
     ``index/...`` and ``program/<id>/...``; ``programs`` maps each program id to what it was made from, so that a
     state is only given to the same program again; ``identity`` is what must be the same at restart (source and
-    graph settings); ``offsets`` are in wire form.
+    graph settings); ``offsets`` are in wire form. ``format`` is that of the checkpoint that it was read from.
     """
 
     epoch: tuple[int, int]
@@ -55,11 +59,21 @@ class Snapshot:
     programs: dict[str, dict[str, Any]]
     facts: dict[str, Any]
     arrays: Arrays
+    format: int = FORMAT
 
     def part(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """The arrays under ``prefix/``, with the prefix taken off."""
         start = f"{prefix}/"
         return {name[len(start) :]: array for name, array in self.arrays.items() if name.startswith(start)}
+
+    def state_of(self, program: Program) -> dict[str, Array]:
+        """The saved state of a program, as ``Program.restore`` takes it now, whatever the format.
+
+        Raises:
+            ValueError: it has other scalars than such a program had in that format.
+        """
+        state = self.part(f"program/{program.id}")
+        return state if self.format >= _SCALARS_NAMED else named(state, program.positional_scalars)
 
 
 class CheckpointStore:
@@ -275,6 +289,7 @@ def _read(folder: Path) -> Snapshot:
         programs=manifest["programs"],
         facts=manifest["facts"],
         arrays=arrays,
+        format=manifest["format"],
     )
 
 

@@ -19,9 +19,9 @@ from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
-from ..engine.topology import Position
 from ..errors import CheckpointError
 from ..failpoints import point
+from ..records.position import Position
 from ..records.stream import DeadLetters, Partition, offsets_to_wire
 from .checkpoint import CheckpointStore, Snapshot
 

@@ -28,11 +28,11 @@ from rich.table import Table
 
 from ...gpma.edges import Op
 from ...gpma.index.ids import IntColumn
-from ..client.client import Client
+from .. import terminal
+from ..client import Client
 from ..errors import ConfigError, GraphtideError, Unavailable
 from ..records.encode import encode_msgpack
 from ..records.spool_format import SpoolWriter
-from . import terminal
 from .generate import Churn, Updates
 from .produce import read_updates, windowed
 

@@ -19,11 +19,11 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
-from ..client.wire import UnixAddress, parse_address
+from ..client.addresses import UnixAddress, parse_address
 from ..config.settings import Config, read_secret
 from ..errors import GraphtideError
 
@@ -68,7 +68,7 @@ def report(config: Config, *, as_json: bool = False) -> int:
     else:
         from rich.text import Text
 
-        from .terminal import output, table
+        from ..terminal import output, table
 
         shown = table(("check", "", "found", "hint"), [])
         for finding in findings:
@@ -103,7 +103,7 @@ def _cores(config: Config) -> Iterator[Finding]:
 
 
 def _memory(config: Config) -> Iterator[Finding]:
-    from .terminal import size
+    from ..terminal import size
 
     memory = psutil.virtual_memory()
     enough = memory.available >= MEMORY_WARN_BYTES
@@ -283,10 +283,10 @@ def _kafka(config: Config) -> Iterator[Finding]:
         return
     from kafka import KafkaConsumer
 
-    from ..ingest.kafka import connect
+    from ..ingest.kafka_client import connect, disconnect
 
     servers = ", ".join(config.source.bootstrap_servers)
-    options = {
+    options: dict[str, Any] = {
         "bootstrap_servers": list(config.source.bootstrap_servers),
         "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
         "request_timeout_ms": KAFKA_TIMEOUT_MS,
@@ -308,7 +308,7 @@ def _kafka(config: Config) -> Iterator[Finding]:
                 hint = "create it, or let this user describe it"
                 yield Finding(f"topic {topic}", "fail", "not there", hint)
     finally:
-        consumer.close()
+        disconnect(consumer)
 
 
 CHECKS: tuple[Check, ...] = (

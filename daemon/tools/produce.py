@@ -19,16 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol, cast
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from ...gpma.edges import Op, Ops, Weights
+from ...gpma.edges import Op, Ops
 from ...gpma.index.ids import IdColumn, IntColumn, StringColumn, concatenate_ids
 from ..errors import GraphtideError
 from ..ingest.decode import Decoder
-from ..records.encode import CONTENT_TYPE, encode_msgpack
+from ..records.columns import UpdateColumns
+from ..records.encodings import CONTENT_TYPE
+from ..records.placement import canonical, partition_of
 from ..records.spool_format import SpoolWriter
 from ..records.stream import Partition, RawRecord, offsets_to_wire
 
@@ -53,137 +54,7 @@ class ProduceFailed(GraphtideError):
     retriable = True
 
 
-# -- placement ----------------------------------------------------------------------------------------------
-
-_SEED, _M, _MASK = np.uint64(0x9747B28C), np.uint64(0x5BD1E995), np.uint64(0xFFFF_FFFF)
-_13, _15, _24, _32 = np.uint64(13), np.uint64(15), np.uint64(24), np.uint64(32)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _mix(h: np.uint64, k: np.uint64) -> np.uint64:
-    k = (k * _M) & _MASK
-    k ^= k >> _24
-    k = (k * _M) & _MASK
-    return ((h * _M) & _MASK) ^ k
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _finish(h: np.uint64) -> np.uint64:
-    h ^= h >> _13
-    h = (h * _M) & _MASK
-    return (h ^ (h >> _15)) & np.uint64(0x7FFF_FFFF)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _place_integers(ids: IntColumn, partitions: int) -> npt.NDArray[np.int32]:
-    placed = np.empty(ids.size, np.int32)
-    for i in range(ids.size):
-        word = np.uint64(ids[i])
-        h = _mix(_mix(_SEED ^ np.uint64(8), word & _MASK), word >> _32)
-        placed[i] = _finish(h) % np.uint64(partitions)
-    return placed
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _place_strings(
-    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], partitions: int
-) -> npt.NDArray[np.int32]:
-    placed = np.empty(offsets.size - 1, np.int32)
-    for i in range(placed.size):
-        start, stop = offsets[i], offsets[i + 1]
-        length = stop - start
-        whole = start + (length & ~3)
-        h = _SEED ^ np.uint64(length)
-        for at in range(start, whole, 4):
-            word = np.uint64(0)
-            for byte in range(4):
-                word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-            h = _mix(h, word)
-        if whole < stop:
-            for at in range(whole, stop):
-                h ^= np.uint64(data[at]) << np.uint64(8 * (at - whole))
-            h = (h * _M) & _MASK
-        placed[i] = _finish(h) % np.uint64(partitions)
-    return placed
-
-
-def partition_of(ids: IdColumn, partitions: int) -> npt.NDArray[np.int32]:
-    """int32[n]: the partition of each src, as Kafka's default partitioner places it as a key.
-
-    The hash is MurmurHash2 (Appleby, 2008) with the seed and sign bit of Kafka's Java client.
-    """
-    if isinstance(ids, StringColumn):
-        return _place_strings(ids.data, ids.offsets, partitions)
-    return _place_integers(np.ascontiguousarray(ids, np.int64), partitions)
-
-
-def warm_up() -> None:
-    """Compile the placement, or load it from the cache."""
-    partition_of(np.zeros(1, np.int64), 1)
-    partition_of(StringColumn.of(["a"]), 1)
-
-
 # -- columns ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """n updates in order.
-
-    ``ops``: uint8[n]; ``weights``: float32[n], or None (all 1.0); ``timestamps_ms``: int64[n] or None.
-    """
-
-    src: IdColumn
-    dst: IdColumn
-    ops: Ops
-    weights: Weights | None = None
-    timestamps_ms: npt.NDArray[np.int64] | None = None
-
-    def __len__(self) -> int:
-        return int(self.ops.size)
-
-    def take(self, chosen: npt.NDArray[np.int64]) -> Columns:
-        """The updates at these places."""
-        return Columns(
-            self.src[chosen],
-            self.dst[chosen],
-            self.ops[chosen],
-            None if self.weights is None else self.weights[chosen],
-            None if self.timestamps_ms is None else self.timestamps_ms[chosen],
-        )
-
-    @classmethod
-    def of_vertices(cls, op: Op, vertices: IdColumn) -> Columns:
-        """One operation, ``Op.INSERT_VERTEX`` or ``Op.DELETE_VERTEX``, on each of these."""
-        n = len(vertices)
-        nothing: IdColumn = np.zeros(n, np.int64)
-        if isinstance(vertices, StringColumn):
-            nothing = StringColumn(np.empty(0, np.uint8), np.zeros(n + 1, np.int64))
-        return cls(vertices, nothing, np.full(n, op, np.uint8))
-
-    def encode(self) -> bytes:
-        """One columnar record."""
-        ops = None if (self.ops == Op.INSERT).all() else self.ops
-        return encode_msgpack(self.src, self.dst, ops, self.weights, self.timestamps_ms)
-
-
-def canonical(columns: Columns) -> Columns:
-    """Every edge with its smaller end as src (integers by value, strings by bytes), as undirected graphs do.
-
-    Operations on vertices stay as they are.
-    """
-    src, dst = columns.src, columns.dst
-    turned = columns.ops <= Op.INSERT
-    ends: tuple[IdColumn, IdColumn]
-    if isinstance(src, StringColumn) or isinstance(dst, StringColumn):
-        assert isinstance(src, StringColumn) and isinstance(dst, StringColumn)
-        rows = zip(src.to_list(), dst.to_list(), turned.tolist(), strict=True)
-        pairs = [sorted((a, b), key=str.encode) if edge else (a, b) for a, b, edge in rows]
-        ends = StringColumn.of([a for a, _ in pairs]), StringColumn.of([b for _, b in pairs])
-    else:
-        turned &= src > dst
-        ends = np.where(turned, dst, src), np.where(turned, src, dst)
-    return Columns(ends[0], ends[1], columns.ops, columns.weights, columns.timestamps_ms)
 
 
 def window_events(
@@ -219,7 +90,7 @@ def window_events(
     return src[causes], dst[causes], ops[order], times[order], causes
 
 
-def windowed(columns: Columns, window_seconds: float) -> Columns:
+def windowed(columns: UpdateColumns, window_seconds: float) -> UpdateColumns:
     """Timed inserts as a sliding window, deletes added: see ``window_events``.
 
     Raises:
@@ -233,10 +104,10 @@ def windowed(columns: Columns, window_seconds: float) -> Columns:
         raise BadInput("a window needs edges in order of their time")
     window_ms = round(window_seconds * 1000)
     src, dst, ops, ts, causes = window_events(columns.src, columns.dst, columns.timestamps_ms, window_ms)
-    return Columns(src, dst, ops, None if columns.weights is None else columns.weights[causes], ts)
+    return UpdateColumns(src, dst, ops, None if columns.weights is None else columns.weights[causes], ts)
 
 
-def _concatenate(parts: Sequence[Columns]) -> Columns:
+def _concatenate(parts: Sequence[UpdateColumns]) -> UpdateColumns:
     def optional(name: str, absent: float, dtype: Any) -> Any:
         columns = [getattr(part, name) for part in parts]
         if all(column is None for column in columns):
@@ -247,7 +118,7 @@ def _concatenate(parts: Sequence[Columns]) -> Columns:
         )
         return np.concatenate(list(filled))
 
-    return Columns(
+    return UpdateColumns(
         concatenate_ids([part.src for part in parts]),
         concatenate_ids([part.dst for part in parts]),
         np.concatenate([part.ops for part in parts]),
@@ -259,7 +130,7 @@ def _concatenate(parts: Sequence[Columns]) -> Columns:
 # -- files --------------------------------------------------------------------------------------------------
 
 
-def read_columns(path: Path, *, vertex_ids: Literal["int", "string"] = "int") -> Iterator[Columns]:
+def read_columns(path: Path, *, vertex_ids: Literal["int", "string"] = "int") -> Iterator[UpdateColumns]:
     """The updates of one file, in big blocks.
 
     By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or
@@ -284,7 +155,7 @@ def read_columns(path: Path, *, vertex_ids: Literal["int", "string"] = "int") ->
         if (updates := decoded.block) is not None:
             times = updates.timestamps_ms
             stamped = isinstance(times, np.ndarray) and bool(times.any())
-            yield Columns(
+            yield UpdateColumns(
                 updates.src,
                 updates.dst,
                 updates.ops,
@@ -293,14 +164,14 @@ def read_columns(path: Path, *, vertex_ids: Literal["int", "string"] = "int") ->
             )
 
 
-def read_updates(path: Path, *, vertex_ids: Literal["int", "string"] = "int") -> Columns:
+def read_updates(path: Path, *, vertex_ids: Literal["int", "string"] = "int") -> UpdateColumns:
     """The updates of one file, all at once: see ``read_columns``; weights are 1.0 where the file has none."""
     parts = list(read_columns(path, vertex_ids=vertex_ids))
     if not parts:
         raise BadInput(f"{path} holds no edges")
     whole = _concatenate(parts)
     weights = np.ones(len(whole), np.float32) if whole.weights is None else whole.weights
-    return Columns(whole.src, whole.dst, whole.ops, weights, whole.timestamps_ms)
+    return UpdateColumns(whole.src, whole.dst, whole.ops, weights, whole.timestamps_ms)
 
 
 _OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard.open}
@@ -334,7 +205,7 @@ def _has_events(path: Path) -> bool:
     return len(first.split()) == 5 and not first.startswith((b"#", b"%"))
 
 
-def _events(block: bytes, where: str, vertex_ids: str) -> Columns:
+def _events(block: bytes, where: str, vertex_ids: str) -> UpdateColumns:
     fields = block.split()
     if len(fields) != 5 * (block.count(b"\n") + (not block.endswith(b"\n"))):
         raise BadInput(f"{where}: every line must have five fields: op src dst weight ts")
@@ -353,7 +224,7 @@ def _events(block: bytes, where: str, vertex_ids: str) -> Columns:
         times = None if (ts == b"-").any() else ts.astype(np.int64) * 1000
     except ValueError as error:
         raise BadInput(f"{where}: {error}") from error
-    return Columns(ids[0], ids[1], np.where(inserts, Op.INSERT, Op.DELETE).astype(np.uint8), weights, times)
+    return UpdateColumns(ids[0], ids[1], np.where(inserts, Op.INSERT, Op.DELETE).astype(np.uint8), weights, times)
 
 
 def _event_ids(fields: list[bytes], vertex_ids: str) -> IdColumn:
@@ -419,7 +290,7 @@ class KafkaDestination:
         from kafka import KafkaAdminClient, KafkaProducer
         from kafka.errors import KafkaError
 
-        from ..ingest.kafka import connect
+        from ..ingest.kafka_client import connect
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
@@ -427,7 +298,7 @@ class KafkaDestination:
         self._in_flight: deque[Any] = deque()
         self._next: dict[Partition, int] = {}
         try:
-            options = {"bootstrap_servers": servers, "bootstrap_timeout_ms": 10_000}
+            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": 10_000}
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
             self.partitions = len(described["partitions"])
@@ -468,8 +339,9 @@ class KafkaDestination:
         return dict(self._next)
 
     def close(self) -> None:
-        with contextlib.suppress(self._error, OSError):
-            self._producer.close(timeout=5)
+        from ..ingest.kafka_client import disconnect
+
+        disconnect(self._producer, timeout_s=5.0)
 
     def _settle(self) -> None:
         try:
@@ -491,7 +363,7 @@ class Produced:
 
 
 def produce(
-    columns: Iterable[Columns],
+    columns: Iterable[UpdateColumns],
     destination: Destination,
     *,
     undirected: bool = False,
@@ -514,7 +386,7 @@ def produce(
     return Produced(updates, destination.finish())
 
 
-def _by_partition(columns: Columns, partitions: int) -> Iterator[tuple[int, Columns]]:
+def _by_partition(columns: UpdateColumns, partitions: int) -> Iterator[tuple[int, UpdateColumns]]:
     if partitions == 1:
         yield 0, columns
         return
@@ -531,7 +403,7 @@ def read_files(
     *,
     vertex_ids: Literal["int", "string"] = "int",
     window_seconds: float | None = None,
-) -> Iterator[Columns]:
+) -> Iterator[UpdateColumns]:
     """The updates of files, one after the other; with a window, all at once (they must fit into memory).
 
     Args:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...compute.paths.program import PathProgram, parse_sources
-from ...compute.program import ExternalId, Parameter, Program
+from ...compute.paths import PathProgram
+from ...compute.program import ExternalId, Parameter, Program, parse_sources
 from ...compute.registry import KINDS
 
 PACKAGE = Program.__module__.split(".")[0]

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..client.client import Client
+from ..client import Client
 from ..client.wire import unpack_bitmap, unpack_column
-from .terminal import output, table
+from ..terminal import output, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""

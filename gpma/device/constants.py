@@ -6,8 +6,7 @@ What only one side needs to know is said on that side.
 
 from __future__ import annotations
 
-from ..edges import EMPTY_KEY, NO_VERTEX, Op
-from ..host.arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
+from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, NO_VERTEX, OVERWRITTEN, Op
 from .geometry import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .structures import RECORD
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ChangeReport, EdgeList
-from ..host.arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
 from .module import import_cupy
 
 

@@ -3,30 +3,40 @@
 GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017) with its batch update on one
 or two cores: keys ``src << 32 | dst`` in ascending order in an array with gaps, so that the edges of a row lie
 together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
-``arrays.py`` and ``columns.py`` the columns and their memory, and the kernels are in ``sorting.py`` (order a
-batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be redistributed),
-``migration.py`` (grow, shrink) and ``load_export.py``.
+``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
+shrinks, and the kernels are in ``sorting.py`` (order a batch), ``search.py`` (where does it fall), ``merge.py``
+(write), ``windows.py`` (what must be redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import EMPTY_KEY, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights
-from ..layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL, Layout
+from ..edges import (
+    DELETED,
+    EMPTY_KEY,
+    INSERTED,
+    ChangeReport,
+    EdgeBatch,
+    EdgeList,
+    Keys,
+    SubCSR,
+    Vertices,
+    Weights,
+)
+from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..threads import Pair
-from . import hot_spot, merge, migration, search, sorting, windows
-from . import load_export as spread
-from .arrays import DELETED, INSERTED, RowIndex
-from .columns import Columns, Pages
+from . import load_export, merge, migration, search, sorting, windows
+from .arrays import RowIndex
+from .contents import Contents
 from .gather import gather
-from .hot_spot import HotSpot
-from .invariants import State, wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
+from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
+from .migration import Migration
+from .slot_memory import SlotMemory
 from .sorting import Packing
 from .work import (
     Part,
@@ -47,23 +57,9 @@ ROOM = 1.5
 # one update to so many edges; larger ones are given back after the batch.
 KEPT_UPDATES_MIN = 1 << 18
 KEPT_EDGES_PER_UPDATE = 12
-# So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
-# updates of 5% of the edges, before the part that has not moved yet runs out of room.
-MIGRATED_PER_UPDATE = 20
-# One new edge in so many in one window shows where a hot spot is now; or, beside a stretch, that it is of use. An
-# array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
-HOT_SHARE = 8
-RESERVE_SHARE = 50
-# A batch moves more edges than MIGRATED_PER_UPDATE up to so many, which take a millisecond.
-CARRIED_EDGES = 600_000
-# A stretch of so few leaves that was carried is not worth it any more.
-STRETCH_LEAVES_MIN = 1 << 6
-# A migration waits for its pages until one edge for so many edges has come; then it goes on without.
-PATIENCE = 80
-# From so many updates, entries of a report, or edges that move, on two threads are faster than one.
+# From so many updates, or entries of a report, on two threads are faster than one.
 DIVIDED_UPDATES_MIN = 6000
 DIVIDED_REPORT_MIN = 40_000
-DIVIDED_MOVES_MIN = 100_000
 # Updates looked at to divide a batch in two.
 SAMPLE = 255
 
@@ -78,48 +74,40 @@ class PackedMemoryArray:
         self.weighted = weighted
         self._threads = threads
         self._pair = Pair(threads)
-        self._n_edges = 0
-        self._n_vertices = 0
-        self._layout = Layout.holding(0)
-        self._columns = Columns.holding(self._layout.n_leaves, LEAF_SHIFT, weighted=weighted)
-        self._slots = self._columns.slots(self._layout.n_leaves)
-        self._slots.heads[0] = self._slots.tops[0] = 0
-        self._pages = Pages()
-        # While a migration goes on: whether it shrinks the array, the edges left of the stretch, and up to how
-        # many edges it waits for pages.
-        self._shrinks = False
-        self._edges_left = 0
-        self._patient_until = 0
-        # Where new edges crowd, and whether the stretch was carried there.
-        self._hot_spot = HotSpot()
-        self._carried = False
+        layout = Layout.holding(0)
+        memory = SlotMemory.holding(layout.n_leaves, LEAF_SHIFT, weighted=weighted)
+        slots = memory.slots(layout.n_leaves)
+        slots.heads[0] = slots.tops[0] = 0
+        rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
+        self._contents = Contents(layout, memory, slots, rows)
+        self._migration = Migration(self._contents, self._pair, divided=threads > 1)
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
         self._n_windows = 0
-        self._rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
         self._no_work = self._work = new_work(0, weighted=weighted)
 
     @property
     def n_edges(self) -> int:
-        return self._n_edges
+        return self._contents.n_edges
 
     @property
     def n_vertices(self) -> int:
-        return self._n_vertices
+        return self._contents.n_vertices
 
     @property
     def migrating(self) -> bool:
         """The array has grown and has not yet spread into all of its leaves, or it leaves some of them."""
-        return self._slots.stretch_begin < self._slots.stretch_end
+        return self._contents.migrating
 
     def ensure_vertices(self, n_vertices: int) -> None:
         """Make room for rows 0 .. n_vertices - 1; new rows are empty."""
-        if n_vertices > self._rows.degrees.size:
-            room = max(n_vertices, int(self._rows.degrees.size * ROOM))
+        now = self._contents
+        if n_vertices > now.rows.degrees.size:
+            room = max(n_vertices, int(now.rows.degrees.size * ROOM))
             rows = RowIndex(np.zeros(room, np.uint32), np.zeros(room, np.uint32))
-            for new, old in zip(rows, self._rows, strict=True):
+            for new, old in zip(rows, now.rows, strict=True):
                 new[: old.size] = old
-            self._rows = rows
-        self._n_vertices = max(self._n_vertices, n_vertices)
+            now.rows = rows
+        now.n_vertices = max(now.n_vertices, n_vertices)
 
     def load(self, edges: EdgeList) -> None:
         """Replace the contents by these edges (ascending keys, no key twice).
@@ -132,24 +120,25 @@ class PackedMemoryArray:
         weights = self._weight_column(edges.weights)
         if weights.size != (keys.size if self.weighted else 0):
             raise ValueError("a weighted array needs one weight for each edge")
-        bad = spread.first_bad_key(keys, self._n_vertices)
+        now = self._contents
+        bad = load_export.first_bad_key(keys, now.n_vertices)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
-        other = self._other_columns(layout)
-        self._pages.stop()
+        other = self._other_memory(layout)
+        self._migration.forget()
         if other is not None:
-            self._columns = other
+            now.memory = other
         else:
-            self._release(layout.n_leaves, self._layout.n_leaves)
-        self._columns.prefer_large_pages(layout.n_leaves)
-        self._layout, self._slots = layout, self._columns.slots(layout.n_leaves)
+            self._release(layout.n_leaves, now.layout.n_leaves)
+        now.memory.prefer_large_pages(layout.n_leaves)
+        now.layout = layout
+        now.view_leaves(layout.n_leaves)
         self._n_windows = 0
-        self._hot_spot = HotSpot()
-        self._rows.degrees[:] = 0
-        spread.count_degrees(keys, self._rows.degrees)
-        spread.load(keys, weights, self._slots, self._rows.leaf)
-        self._n_edges = keys.size
+        now.rows.degrees[:] = 0
+        load_export.count_degrees(keys, now.rows.degrees)
+        load_export.load(keys, weights, now.slots, now.rows.leaf)
+        now.n_edges = keys.size
 
     def apply(self, batch: EdgeBatch) -> ChangeReport:
         """Apply a batch: all of it, or nothing when an exception is raised (those of ``prepare``)."""
@@ -171,13 +160,14 @@ class PackedMemoryArray:
         self._n_windows = 0
         parts = self._look_up(batch) if len(batch) else []
         totals = parts[0].totals if len(parts) == 1 else totals_of(parts)
-        n_edges = self._n_edges + totals[INSERTED] - totals[DELETED]
-        layout = self._layout.resized(n_edges)
-        at_once = layout is not self._layout
-        if not at_once and self._should_grow(n_edges):
+        now = self._contents
+        n_edges = now.n_edges + totals[INSERTED] - totals[DELETED]
+        layout = now.layout.resized(n_edges)
+        at_once = layout is not now.layout
+        if not at_once and self._migration.should_grow(n_edges):
             layout = layout.grown()
         columns = report_columns(totals, weighted=self.weighted)
-        return Plan(parts, n_edges, layout, at_once, columns, self._other_columns(layout))
+        return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout))
 
     def commit(self, plan: Plan) -> ChangeReport:
         """Write what ``prepare`` planned. Cannot fail: it takes no memory that grows with batch or graph.
@@ -191,37 +181,31 @@ class PackedMemoryArray:
         parts, n_edges, layout, at_once, columns, other = plan
         if not parts:
             return report(columns, 0, weighted=self.weighted)
-        n_leaves_before = self._layout.n_leaves
+        now = self._contents
+        n_leaves_before, fewer = now.layout.n_leaves, n_edges < now.n_edges
         if other is not None and layout.n_leaves > n_leaves_before:
-            self._move_to(other, n_leaves_before)
-        m = sum(part.end - part.begin for part in parts)
+            now.move_to(other, n_leaves_before)
+        begin, end = parts[0].begin, parts[-1].end
         self._n_windows = 0
-        if self.migrating:
-            begin, end = parts[0].begin, parts[-1].end
-            self._edges_left += migration.net_change(self._work.updates, begin, end, self._slots.stretch_begin)
+        self._migration.count(self._work.updates, begin, end)
         written = self._merge(parts, all_wait=at_once)
-        self._hot_spot.count(m)
-        beside = False
+        in_use = False
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
         else:
-            slots_moved, waiting = self._redistribute(written.n_pending, m)
-            beside = waiting * HOT_SHARE > m
-        fewer = n_edges < self._n_edges
-        self._n_edges = n_edges
+            slots_moved, in_use = self._redistribute(written.n_pending, end - begin)
+        now.n_edges = n_edges
         self._fill_report(parts, written.shortened, columns)
         if other is not None and layout.n_leaves < n_leaves_before:
-            self._move_to(other, layout.n_leaves)
-        self._layout = layout
+            now.move_to(other, layout.n_leaves)
+        now.layout = layout
+        slots = now.slots
         if layout.n_leaves > n_leaves_before and not at_once:
-            self._begin_to_grow(n_leaves_before)
-        elif self.migrating:
-            # What is being used is not taken away.
-            if not beside or self._shrinks:
-                slots_moved += self._migrate(m)
-        elif n_edges < layout.edges_few and fewer and self._columns.memory is not None:
-            slots_moved += self._begin_to_shrink()
-            slots_moved += self._migrate(m)
+            self._migration.grow(n_leaves_before)
+        else:
+            slots_moved += self._migration.go_on(end - begin, fewer=fewer, in_use=in_use)
+        if now.slots is not slots:  # something moved, or the bounds are others now
+            self._n_windows = 0
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
             self._work = self._no_work
             self._n_windows = 0
@@ -230,18 +214,19 @@ class PackedMemoryArray:
     def close(self) -> None:
         """End the threads; what comes later is done by the caller's."""
         self._pair.close()
-        self._pages.close()
+        self._migration.pages.close()
 
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
-        slots, rows = self._slots, self._rows
+        slots, rows = self._contents.slots, self._contents.rows
         return RowView(slots.keys, slots.weights, slots.counts, rows.leaf, rows.degrees, LEAF_SHIFT)
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied."""
-        keys = np.empty(self._n_edges, np.uint64)
-        weights = np.empty(self._n_edges if self.weighted else 0, np.float32)
-        spread.export(self._slots, keys, weights)
+        n_edges = self._contents.n_edges
+        keys = np.empty(n_edges, np.uint64)
+        weights = np.empty(n_edges if self.weighted else 0, np.float32)
+        load_export.export(self._contents.slots, keys, weights)
         return EdgeList(keys, weights if self.weighted else None)
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
@@ -257,7 +242,7 @@ class PackedMemoryArray:
         if not self.weighted:
             raise LookupError("this array keeps no weights")
         slots = self._find(keys)
-        weights = self._slots.weights[slots]
+        weights = self._contents.slots.weights[slots]
         weights[slots < 0] = np.nan
         return weights
 
@@ -268,8 +253,8 @@ class PackedMemoryArray:
             IndexError: a vertex does not exist.
         """
         vertices = column(vertices, np.uint32)
-        if vertices.size and int(vertices.max()) >= self._n_vertices:
-            raise IndexError(f"vertex {int(vertices.max())} of {self._n_vertices}")
+        if vertices.size and int(vertices.max()) >= self._contents.n_vertices:
+            raise IndexError(f"vertex {int(vertices.max())} of {self._contents.n_vertices}")
         return gather(self.view(), vertices, weighted=self.weighted, pair=self._pair)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -278,11 +263,11 @@ class PackedMemoryArray:
         The leaves of a grown array count from the beginning, though their pages come by and by; address space
         that is only reserved takes no memory.
         """
-        slots = self._slots
+        slots, rows = self._contents.slots, self._contents.rows
         return {
             "slots": slots.keys.nbytes + slots.weights.nbytes,
             "leaves": slots.counts.nbytes + slots.heads.nbytes + slots.tops.nbytes,
-            "rows": self._rows.leaf.nbytes + self._rows.degrees.nbytes,
+            "rows": rows.leaf.nbytes + rows.degrees.nbytes,
             "scratch": self._work.n_bytes,
         }
 
@@ -293,8 +278,8 @@ class PackedMemoryArray:
         the whole array, and of the windows that the last batch redistributed (after growth, and between
         ``prepare`` and ``commit``, these cannot be seen).
         """
-        state = State(self._layout, self._slots, self._rows, self._n_edges, self._n_vertices, self._edges_left)
-        problems = wrong_sizes(state)
+        now = self._contents
+        problems = wrong_sizes(now)
         if problems:
             return problems
         found = self._work.windows
@@ -302,35 +287,35 @@ class PackedMemoryArray:
         spans = zip(found.new_begin[:n].tolist(), found.new_end[:n].tolist(), strict=True)
         keys = self.export().keys
         return (
-            wrong_keys(state, keys)
-            + wrong_leaves(state)
-            + wrong_windows(state, spans)
-            + wrong_stretch(state)
-            + wrong_rows(state, keys)
+            wrong_keys(now, keys)
+            + wrong_leaves(now)
+            + wrong_windows(now, spans)
+            + wrong_stretch(now, self._migration.edges_left)
+            + wrong_rows(now, keys)
         )
 
     def _find(self, keys: Keys) -> npt.NDArray[np.int64]:
         found = np.empty(keys.size, np.int64)
-        search.find_slots(self._slots, column(keys, np.uint64), found)
+        search.find_slots(self._contents.slots, column(keys, np.uint64), found)
         return found
 
     def _look_up(self, batch: EdgeBatch) -> list[Part]:
         """Order a batch and find where it falls, in one part or two; they end up side by side in the updates."""
-        work = self._reserve(len(batch))
+        work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
         weights = self._weight_column(batch.weights)
         divided = self._threads > 1 and keys.size >= DIVIDED_UPDATES_MIN
         pivot = self._pivot(keys) if divided else EMPTY_KEY
         differing, largest, n_below, ordered = sorting.survey(keys, pivot)
-        if largest >> 32 >= self._n_vertices:
-            raise ValueError(f"the batch names row {largest >> 32} of {self._n_vertices}")
+        if largest >> 32 >= now.n_vertices:
+            raise ValueError(f"the batch names row {largest >> 32} of {now.n_vertices}")
         packing = Packing.of(int(keys[0]), differing, keys.size)
         if not ordered:
             sorting.divide(keys, packing, pivot, n_below, work.sort)
 
         def part(begin: int, end: int) -> Part:
             first, last, *totals = search.look_up(
-                self._slots, keys, ops, weights, ordered, packing, work.sort, work.updates, begin, end
+                now.slots, keys, ops, weights, ordered, packing, work.sort, work.updates, begin, end
             )
             return Part(first, last, tuple(totals))
 
@@ -341,13 +326,13 @@ class PackedMemoryArray:
     def _pivot(self, keys: Keys) -> np.uint64:
         """The first key of a leaf that has about half of these updates before it."""
         sample = np.sort(keys[:: max(1, keys.size // SAMPLE)])
-        leaf = search.find_leaf(self._slots, sample[sample.size // 2])
-        head: np.uint64 = self._slots.heads[leaf]
+        slots = self._contents.slots
+        head: np.uint64 = slots.heads[search.find_leaf(slots, sample[sample.size // 2])]
         return head
 
     def _merge(self, parts: list[Part], *, all_wait: bool) -> _Written:
         """Apply the updates to leaves that have room for them."""
-        slots, rows, work = self._slots, self._rows, self._work
+        slots, rows, work = self._contents.slots, self._contents.rows, self._work
         # The positions of the sort are free by now.
         updates, pending, shortened = work.updates, work.pending, work.sort.positions
 
@@ -377,203 +362,52 @@ class PackedMemoryArray:
             lists += [(left.begin, a_listed), (noted, b_listed)]
         return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
 
-    def _redistribute(self, n_pending: int, n_updates: int) -> tuple[int, int]:
-        """Redistribute what must be; returns the slots written, and how many new edges took leaves of a stretch.
-
-        Notes hot spots.
-        """
+    def _redistribute(self, n_pending: int, n_updates: int) -> tuple[int, bool]:
+        """Redistribute what must be; returns the slots written, and whether that makes use of a stretch."""
         if n_pending == 0:
-            return 0, 0
-        layout, slots, work = self._layout, self._slots, self._work
-        found = work.windows
+            return 0, False
+        now, work, found = self._contents, self._work, self._work.windows
+        layout, slots, row_leaf = now.layout, now.slots, now.rows.leaf
         n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
-        waiting_max = n_updates // HOT_SHARE if self._hot_spot.there else n_updates
-        first, last, wide, waiting = windows.hot_leaves(
-            slots, work.pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max
-        )
-        if first >= 0:
-            self._hot_spot.see(slots.heads[first], slots.heads[last], self._n_edges, wide=wide)
+        in_use = self._migration.watch(work.pending, found, n, n_updates)
         moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:
-            merge.redistribute(slots, self._rows.leaf, work.pending, found, first, last)
+            merge.redistribute(slots, row_leaf, work.pending, found, first, last)
 
-        if self._threads > 1 and moved >= DIVIDED_MOVES_MIN and half < n:
+        if self._threads > 1 and moved >= migration.DIVIDED_MOVES_MIN and half < n:
             self._pair.run(lambda: redistribute(0, half), lambda: redistribute(half, n))
         else:
             redistribute(0, n)
-        if self.migrating:
-            stretch = (stretch_begin, stretch_end) if stretch_begin < stretch_end else None
-            self._slots = self._columns.slots(layout.n_leaves, stretch)
+        if now.migrating:
+            now.view_leaves(layout.n_leaves, stretch_begin, stretch_end)
         self._n_windows = n
-        return int(moved), int(waiting)
+        return int(moved), in_use
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
         """Spread everything over so many leaves, with the new edges that wait; returns the slots written."""
-        before = self._layout.n_leaves
-        self._pages.stop()
-        slots = self._columns.slots(max(before, n_leaves))
-        merge.resize(slots, self._rows.leaf, self._work.pending, n_waiting, 0, before, n_leaves)
-        self._columns.prefer_large_pages(n_leaves)
+        now = self._contents
+        before = now.layout.n_leaves
+        self._migration.pages.stop()
+        slots = now.memory.slots(max(before, n_leaves))
+        merge.resize(slots, now.rows.leaf, self._work.pending, n_waiting, 0, before, n_leaves)
+        now.memory.prefer_large_pages(n_leaves)
         self._release(n_leaves, before)
-        self._slots = self._columns.slots(n_leaves)
+        now.view_leaves(n_leaves)
         return n_edges
 
-    def _should_grow(self, n_edges: int) -> bool:
-        """With this many edges after the batch: there are many, or another such batch would be too much; or they
-        crowd in one place, and no stretch is left, or almost none."""
-        layout, slots = self._layout, self._slots
-        if self.migrating:
-            lengthens = not self._shrinks and slots.stretch_end == layout.n_leaves
-            if not lengthens or slots.stretch_end - slots.stretch_begin > layout.n_leaves // RESERVE_SHARE:
-                return False
-        if self._hot_spot.there and n_edges > layout.edges_crowded:
-            return True
-        if self.migrating:
-            return False
-        soon = 2 * n_edges - self._n_edges > layout.edges_max and n_edges > FILL * layout.n_slots
-        return n_edges > layout.edges_many or soon
-
-    def _begin_to_grow(self, before: int) -> None:
-        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there."""
-        after = self._layout.n_leaves
-        self._shrinks = False
-        self._carried = False
-        self._edges_left = self._n_edges
-        self._patient_until = self._n_edges + self._n_edges // PATIENCE
-        self._n_windows = 0  # the bounds are others now
-        self._columns.prefer_large_pages(after)
-        self._pages.get(self._columns, before, after)
-        self._slots = self._columns.slots(after, (min(before, self._slots.stretch_begin), after))
-
-    def _begin_to_shrink(self) -> int:
-        """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
-        slots = self._slots
-        begin, end, before = migration.sparse_block(slots)
-        edges = int(slots.counts[begin:end].sum(dtype=np.int64))
-        stretch_begin = begin + max(1, math.ceil(edges / SHARE_FULL))
-        if stretch_begin >= end:
-            return 0
-        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, end, stretch_begin)
-        self._shrinks = True
-        self._carried = False
-        self._edges_left = before + edges
-        self._patient_until = 0
-        self._n_windows = 0
-        self._slots = self._columns.slots(slots.counts.size, (stretch_begin, end))
-        return edges
-
-    def _end_shrinking(self) -> None:
-        """Cut off the leaves that nothing uses any more, as far as the edges can do without them."""
-        used, before = self._slots.stretch_begin, self._layout.n_leaves
-        self._layout = self._layout.cut(used, self._n_edges)
-        n_leaves = self._layout.n_leaves
-        self._slots = self._columns.slots(n_leaves, (used, n_leaves) if used < n_leaves else None)
-        self._shrinks = False
-        self._pages.give_back(self._columns, n_leaves, before)
-
-    def _migrate(self, n_updates: int) -> int:
-        """Let edges migrate after a batch of so many updates; returns the slots written."""
-        if not self.migrating or not (self._shrinks or self._pages.done or self._n_edges > self._patient_until):
-            return 0
-        self._n_windows = 0
-        moved = 0
-        n_leaves = self._slots.counts.size
-        if self._shrinks and self._n_edges > self._layout.edges_enough:
-            self._shrinks = False
-        way, leaves, per_update = self._way()
-        edges = min(n_updates * per_update, max(CARRIED_EDGES, n_updates * MIGRATED_PER_UPDATE))
-        room = self._slots.stretch_end - self._slots.stretch_begin
-        while self.migrating and moved < edges:
-            before = self._slots.stretch_begin
-            some, begin, end = self._steps(way, leaves, edges - moved)
-            if some == 0:
-                if way != migration.SPREAD:
-                    break
-                # The left part is too sparse for steps. That takes many deletions, which cost as much.
-                merge.resize(self._slots, self._rows.leaf, self._work.pending, 0, 0, n_leaves, n_leaves)
-                begin = end
-                moved += self._n_edges
-            moved += some
-            self._edges_left += some if begin > before else -some
-            self._slots = self._columns.slots(n_leaves, (begin, end) if begin < end else None)
-            if way == migration.CARRY:
-                break
-        if way == migration.CARRY:
-            self._carried = self._slots.stretch_end < n_leaves
-            if self._slots.stretch_end - self._slots.stretch_begin < room:
-                self._hot_spot.stay(self._n_edges)
-            if self._slots.stretch_end - self._slots.stretch_begin < STRETCH_LEAVES_MIN:
-                moved += self._close_stretch()
-        if self._shrinks and self._slots.stretch_end == n_leaves:
-            self._end_shrinking()
-        return moved
-
-    def _close_stretch(self) -> int:
-        """Spread some leaves before a narrow stretch over it, if they have the keys; returns the slots written."""
-        slots, n_leaves = self._slots, self._slots.counts.size
-        end, width = slots.stretch_end, slots.stretch_end - slots.stretch_begin
-        begin = max(0, slots.stretch_begin - 2 * width)
-        edges = int(slots.counts[begin:end].sum())
-        if edges < LEAF_LEAST * (end - begin):
-            return 0
-        merge.resize(slots, self._rows.leaf, self._work.pending, 0, begin, slots.stretch_begin, end)
-        self._slots = self._columns.slots(n_leaves)
-        return edges
-
-    def _way(self) -> tuple[int, int, int]:
-        """Where the stretch goes; past how many leaves, where it is carried; and how many edges an update."""
-        slots = self._slots
-        if self._shrinks:
-            return migration.GATHER, 0, MIGRATED_PER_UPDATE
-        if self._hot_spot.there:
-            return migration.CARRY, *self._hot_spot.course(slots)
-        if self._carried:
-            return migration.CARRY, slots.counts.size - slots.stretch_end, MIGRATED_PER_UPDATE
-        return migration.SPREAD, 0, MIGRATED_PER_UPDATE
-
-    def _steps(self, way: int, leaves: int, edges: int) -> tuple[int, int, int]:
-        """Some steps, of at most so many edges; returns how many moved, and the stretch."""
-        slots, row_leaf = self._slots, self._rows.leaf
-        room = (slots.stretch_end - slots.stretch_begin) << LEAF_SHIFT
-        if self._threads == 1 or min(edges, room) < DIVIDED_MOVES_MIN or way == migration.CARRY:
-            done: tuple[int, int, int] = migration.migrate(slots, row_leaf, way, leaves, self._edges_left, edges)
-            return done
-        step = migration.plan_step(slots, way, leaves, self._edges_left, edges)
-        middle = (step.begin + step.end) // 2
-        if middle > step.begin:
-            self._pair.run(
-                lambda: migration.move(slots, row_leaf, step, step.begin, middle),
-                lambda: migration.move(slots, row_leaf, step, middle, step.end),
-            )
-        elif step.edges:
-            migration.move(slots, row_leaf, step, step.begin, step.end)
-        if step.edges:
-            migration.vacate(slots, step)
-        return step.edges, step.stretch_begin, step.stretch_end
-
-    def _other_columns(self, layout: Layout) -> Columns | None:
-        """New columns for an array of this layout, unless the present ones will do."""
-        columns = self._columns
-        room = columns.n_leaves_max
-        if room == layout.n_leaves or (columns.memory is not None and room > layout.n_leaves):
+    def _other_memory(self, layout: Layout) -> SlotMemory | None:
+        """New memory for an array of this layout, unless the present one will do."""
+        memory = self._contents.memory
+        room = memory.n_leaves_max
+        if room == layout.n_leaves or (memory.reservation is not None and room > layout.n_leaves):
             return None
-        return Columns.holding(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
+        return SlotMemory.holding(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
 
     def _release(self, n_leaves: int, n_leaves_before: int) -> None:
         """Let leaves at the end go, if there are any; no pages may come or go meanwhile."""
         if n_leaves < n_leaves_before:
-            self._columns.release(n_leaves, n_leaves_before)
-
-    def _move_to(self, columns: Columns, n_leaves: int) -> None:
-        """Copy the first so many leaves into other columns."""
-        slots = self._slots
-        stretch = (slots.stretch_begin, slots.stretch_end) if self.migrating else None
-        moved = columns.slots(n_leaves, stretch)
-        for name in ("keys", "weights", "counts", "heads", "tops"):
-            new, old = getattr(moved, name), getattr(slots, name)
-            new[:] = old[: new.size]
-        self._columns, self._slots = columns, moved
+            self._contents.memory.release(n_leaves, n_leaves_before)
 
     def _fill_report(self, parts: list[Part], shortened: list[tuple[int, int]], columns: ReportColumns) -> None:
         """Fill the report's columns, and let the index of shortened rows point at their first keys."""
@@ -584,7 +418,7 @@ class PackedMemoryArray:
 
         for begin, end in shortened:
             if begin < end:
-                merge.advance_rows(self._slots, self._rows, listed, begin, end)
+                merge.advance_rows(self._contents.slots, self._contents.rows, listed, begin, end)
         left, right = parts[0], parts[-1]
         if len(parts) == 1:
             fill(left, columns)
@@ -631,13 +465,13 @@ def warm_up() -> None:
         array.load(array.export())
         array.has_edge(few.keys)
         array.rows(dst)
-        # Until it grows, and then by all kinds of steps.
+        # Until it grows, and then by all kinds of moves.
         first = dst.size
         while not array.migrating:
             array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
             first += 500
         array.apply(few)
-        _divided_step(array)
+        array._migration.warm_up()
         # Until it shrinks, in the same way.
         array.load(array.export())
         keys = array.export().keys
@@ -646,12 +480,4 @@ def warm_up() -> None:
         while begin < keys.size and not array.migrating:
             array.apply(EdgeBatch(keys[begin : begin + 8], np.zeros(8, np.uint8)))
             begin += 8
-        _divided_step(array)
-
-
-def _divided_step(array: PackedMemoryArray) -> None:
-    """One step with the kernels that two threads call."""
-    slots = array._slots
-    step = migration.plan_step(slots, array._way()[0], 0, array._edges_left, 1)
-    migration.move(slots, array._rows.leaf, step, step.begin, step.end)
-    migration.vacate(slots, step)
+        array._migration.warm_up()

@@ -5,18 +5,12 @@ Plain containers: ``array.py`` owns and allocates them, the kernels read and wri
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..edges import Keys, Ops, Vertices, Weights
-
-# A scalar inside a kernel: Numba's int64 or uint64, NumPy's or Python's for a type checker.
-Int = Any
-
-# What became of an update; the order of the parts of a ChangeReport.
-INSERTED, OVERWRITTEN, DELETED, ABSENT = 0, 1, 2, 3
 
 
 class Slots(NamedTuple):

@@ -13,10 +13,9 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import LOW, Offsets, SubCSR, Vertices, Weights
+from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
 from ..rows import RowView, ask_for_row, first_slot
 from ..threads import Pair
-from .arrays import Int
 
 # From so many edges, two threads are faster than one.
 DIVIDED_EDGES_MIN = 1 << 16

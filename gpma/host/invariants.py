@@ -6,50 +6,38 @@ Each function lists, in words, what is violated.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
 from ..edges import Keys, sources
-from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT, Layout
-from .arrays import RowIndex, Slots
+from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT
+from .contents import Contents
 
 
-class State(NamedTuple):
-    """An array, and what it says about itself; ``edges_left``: edges left of the stretch, while there is one."""
-
-    layout: Layout
-    slots: Slots
-    rows: RowIndex
-    n_edges: int
-    n_vertices: int
-    edges_left: int
-
-
-def wrong_sizes(state: State) -> list[str]:
+def wrong_sizes(contents: Contents) -> list[str]:
     """Sizes and counts; where these are wrong there is no sense in looking further."""
-    n_leaves, counts = state.layout.n_leaves, state.slots.counts
-    if counts.size != n_leaves or state.slots.keys.size != state.layout.n_slots:
+    n_leaves, counts = contents.layout.n_leaves, contents.slots.counts
+    if counts.size != n_leaves or contents.slots.keys.size != contents.layout.n_slots:
         return ["the arrays do not have the size that the layout says"]
-    if counts.min() < 0 or counts.max() > LEAF_SLOTS or int(counts.sum(dtype=np.int64)) != state.n_edges:
-        return [f"leaf counts are impossible, or do not add up to {state.n_edges} edges"]
+    if counts.min() < 0 or counts.max() > LEAF_SLOTS or int(counts.sum(dtype=np.int64)) != contents.n_edges:
+        return [f"leaf counts are impossible, or do not add up to {contents.n_edges} edges"]
     return []
 
 
-def wrong_keys(state: State, keys: Keys) -> list[str]:
+def wrong_keys(contents: Contents, keys: Keys) -> list[str]:
     """The order of all keys, and how many there are for the size of the array."""
     problems = []
     if not (keys[1:] > keys[:-1]).all():
         problems.append("keys are not in strictly ascending order")
-    if not state.layout.edges_min <= state.n_edges <= state.layout.edges_max:
-        problems.append(f"{state.n_edges} edges are out of bounds for {state.layout.n_leaves} leaves")
+    if not contents.layout.edges_min <= contents.n_edges <= contents.layout.edges_max:
+        problems.append(f"{contents.n_edges} edges are out of bounds for {contents.layout.n_leaves} leaves")
     return problems
 
 
-def wrong_leaves(state: State) -> list[str]:
+def wrong_leaves(contents: Contents) -> list[str]:
     """Counts and heads of the leaves outside the stretch."""
-    slots = state.slots
-    in_use = np.ones(state.layout.n_leaves, np.bool_)
+    slots = contents.slots
+    in_use = np.ones(contents.layout.n_leaves, np.bool_)
     in_use[slots.stretch_begin : slots.stretch_end] = False
     leaf = np.flatnonzero(in_use)
     counts, heads = slots.counts[leaf], slots.heads[leaf]
@@ -69,11 +57,11 @@ def wrong_leaves(state: State) -> list[str]:
     return problems
 
 
-def wrong_windows(state: State, windows: Iterable[tuple[int, int]]) -> list[str]:
+def wrong_windows(contents: Contents, windows: Iterable[tuple[int, int]]) -> list[str]:
     """Windows (begin, end) that were redistributed: spread evenly, and within the bounds of their height."""
-    layout = state.layout
+    layout = contents.layout
     for begin, end in windows:
-        counts = state.slots.counts[begin:end]
+        counts = contents.slots.counts[begin:end]
         if counts.max() - counts.min() > 1:
             return [f"leaves {begin} to {end} were redistributed, but not evenly"]
         height = (end - begin).bit_length() - 1  # beside a stretch they may be wider by half, or cut short
@@ -83,28 +71,28 @@ def wrong_windows(state: State, windows: Iterable[tuple[int, int]]) -> list[str]
     return []
 
 
-def wrong_stretch(state: State) -> list[str]:
-    """The empty leaves of a migration."""
-    slots = state.slots
+def wrong_stretch(contents: Contents, edges_left: int) -> list[str]:
+    """The empty leaves of a migration, and how many edges are said to be left of them."""
+    slots = contents.slots
     if slots.stretch_begin >= slots.stretch_end:
-        at_end = slots.stretch_begin == slots.stretch_end == state.layout.n_leaves
+        at_end = slots.stretch_begin == slots.stretch_end == contents.layout.n_leaves
         return [] if at_end else ["there is a stretch, but nothing migrates"]
     problems = []
     if slots.counts[slots.stretch_begin : slots.stretch_end].any():
         problems.append("the stretch is not empty")
     left = int(slots.counts[: slots.stretch_begin].sum(dtype=np.int64))
-    if left != state.edges_left:
-        problems.append(f"{left} edges are left of the stretch, not {state.edges_left}")
+    if left != edges_left:
+        problems.append(f"{left} edges are left of the stretch, not {edges_left}")
     return problems
 
 
-def wrong_rows(state: State, keys: Keys) -> list[str]:
+def wrong_rows(contents: Contents, keys: Keys) -> list[str]:
     """Degrees, and the leaf in which each row begins."""
     src = sources(keys)
-    degrees = np.bincount(src, minlength=state.n_vertices)
-    if degrees.size > state.n_vertices or not np.array_equal(degrees, state.rows.degrees[: degrees.size]):
+    degrees = np.bincount(src, minlength=contents.n_vertices)
+    if degrees.size > contents.n_vertices or not np.array_equal(degrees, contents.rows.degrees[: degrees.size]):
         return ["degrees are not the lengths of the rows"]
     row, first = np.unique(src, return_index=True)
-    leaf = np.searchsorted(np.cumsum(state.slots.counts, dtype=np.int64), first, side="right")
-    wrong = np.flatnonzero(state.rows.leaf[row] != leaf)
+    leaf = np.searchsorted(np.cumsum(contents.slots.counts, dtype=np.int64), first, side="right")
+    wrong = np.flatnonzero(contents.rows.leaf[row] != leaf)
     return [f"row {row[wrong[0]]} does not begin in the leaf that its index says"] if wrong.size else []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, HALF, Keys, Vertices, Weights
+from ..edges import EMPTY_KEY, HALF, Int, Keys, Vertices, Weights
 from ..intrinsics import copy
 from ..layout import LEAF_SHIFT
-from .arrays import Int, Slots
+from .arrays import Slots
 from .search import set_head
 
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, HALF, Keys, Ops, Vertices, Weights
+from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, OVERWRITTEN, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import copy, prefetch, shift
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .arrays import DELETED, INSERTED, OVERWRITTEN, Int, Pending, RowIndex, Slots, Updates
+from .arrays import Pending, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
 from .windows import Windows
 

@@ -1,262 +1,260 @@
 """How an array comes to have other leaves: by and by, a few edges with each batch.
 
-A **stretch** of empty leaves lies between two parts. The part on one side has its final density, the one on the
-other is as dense as before; a step takes edges from the end of the latter that is next to the stretch and writes
-them at the other end of the stretch, which so moves on. Both parts are in order all the time, searches go to the
-one or the other (``search.find_leaf``), walks along a row skip empty leaves, and each part keeps its own density
-bounds (``windows.py``).
-
-Where all updates fall on one **hot spot**, spreading evenly would give it but little room, again and again. Then
-the stretch is carried there, past leaves that stay as full as they are, and waits: windows beside it take the
-leaves that they need (``windows.py``). Through a hot region it goes to and fro, and gives room where leaves are
-crowded. When that is over it is carried back.
+While an array **migrates**, a stretch of empty leaves (``stretch.py``) lies between two parts. The part on one
+side has its final density, the one on the other is as dense as before, and edges move from the latter to the
+former. Each part keeps its own density bounds (``windows.py``).
 
 **Growth** adds empty leaves behind the last one, which costs nothing: they are the stretch. It moves left, and
 narrows until it is used up. **Shrinking** makes a small stretch of the first sparse leaves. It moves right, and
 widens until it reaches the end of the array; then it is cut off.
 
-A step writes into leaves that are empty, never into one that it reads: its target is no wider than the
-stretch. So its pieces are independent of each other. Incremental resizing is known from hash tables (Larson:
-Dynamic hash tables, CACM 31(4), 1988); here it is a packed array's.
+Where all updates fall on one **hot spot** (``hot_spot.py``), spreading evenly would give it but little room, again
+and again. Then the stretch is carried there, past leaves that stay as full as they are, and waits: windows beside
+it take the leaves that they need. Through a hot region it goes to and fro, and gives room where leaves are
+crowded. When that is over it is carried back.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
 
-import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, HALF, Vertices
-from ..intrinsics import copy
-from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
-from .arrays import DELETED, INSERTED, Int, Slots, Updates
-from .search import set_head
+from ..layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL
+from ..threads import Pair
+from . import hot_spot, merge, stretch, windows
+from .arrays import Pending, Updates
+from .contents import Contents
+from .hot_spot import HotSpot
+from .slot_memory import Pages
+from .windows import Windows
 
-# With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
-# emptiness: such an array is spread at once.
-SHARE_MIN = 2 * LEAF_LEAST
-# A stretch that moves right begins with the room in the first block of so many leaves no denser than this.
-BLOCK_LEAVES = 64
-BLOCK_DENSITY = 0.55
-# It moves at least so many edges a step: over a leaf or two nothing would be gained, for want of half leaves.
-STEP_EDGES = 1000
+# So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
+# updates of 5% of the edges, before the part that has not moved yet runs out of room.
+MIGRATED_PER_UPDATE = 20
+# One new edge in so many in one window shows where a hot spot is now; or, beside a stretch, that it is of use. An
+# array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
+HOT_SHARE = 8
+RESERVE_SHARE = 50
+# A batch moves more edges than MIGRATED_PER_UPDATE up to so many, which take a millisecond.
+CARRIED_EDGES = 600_000
+# A stretch of so few leaves that was carried is not worth it any more.
+STRETCH_LEAVES_MIN = 1 << 6
+# A migration waits for its pages until one edge for so many edges has come; then it goes on without.
+PATIENCE = 80
+# From so many edges that move, two threads are faster than one.
+DIVIDED_MOVES_MIN = 100_000
 
-
-# So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, they get
-# only RELIEVED.
-CARRIED_LEAVES = 32
-CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.65 * LEAF_SLOTS
-# Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
-SPREAD, GATHER, CARRY = 0, 1, 2
-
-
-class Step(NamedTuple):
-    """Edges that move next: ``edges`` of them, from ``source_slot`` in leaf ``source`` on, into leaves ``begin``
-    to ``end``; the stretch is then from ``stretch_begin`` to ``stretch_end``."""
-
-    source: Int
-    source_slot: Int
-    begin: Int
-    end: Int
-    edges: Int
-    stretch_begin: Int
-    stretch_end: Int
+_NOTHING_PENDING = Pending(
+    np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
+)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def net_change(updates: Updates, lo: Int, hi: Int, leaf_end: Int) -> Int:
-    """By how many edges updates lo..hi change what is in the leaves before ``leaf_end``."""
-    leaf, status = updates.leaf, updates.status
-    net = np.int64(0)
-    for i in range(lo, hi):
-        if np.int64(leaf[np.uintp(i)]) >= leaf_end:
-            break
-        state = status[np.uintp(i)]
-        net += np.int64(state == INSERTED) - np.int64(state == DELETED)
-    return net
+class Migration:
+    """The migration of one array's edges: whether one begins, where the stretch goes, and how far with each batch.
 
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_left(slots: Slots, edges_left: Int, edges_wanted: Int) -> Step:
-    """The next step of a stretch that moves left, of about so many edges at most; ``edges_left`` are left of it.
-
-    A step without edges: there is nothing that can be moved this way (fewer than SHARE_MIN a leaf).
+    ``shrinks``: it is to make the array smaller. ``edges_left``: the edges left of the stretch. ``carried``: the
+    stretch was carried to a hot spot. All three mean something only while there is a stretch. ``pages``: those of
+    the leaves that come or go.
     """
-    counts = slots.counts
-    end = np.int64(slots.stretch_end)
-    source = np.int64(slots.stretch_begin)
-    width = min(end - source, (edges_wanted * end + edges_left - 1) // max(np.int64(edges_left), np.int64(1)))
-    if edges_left < SHARE_MIN * end or width <= 0:
-        return Step(source, np.int64(0), end, end, np.int64(0), source, end)
-    wanted = edges_left * width // end
-    edges = np.int64(0)
-    while edges < wanted:
-        source -= 1
-        edges += np.int64(counts[np.uintp(source)])
-    # What stays behind in the last source leaf: enough for a leaf, or nothing where the target has the room.
-    stays = edges - wanted
-    if 0 < stays < LEAF_LEAST:
-        stays = np.int64(0) if edges <= width * LEAF_SLOTS else np.int64(LEAF_LEAST)
-    begin = source + (np.int64(1) if stays > 0 else np.int64(0))
-    return Step(source, stays, end - width, end, edges - stays, begin, end - width)
 
+    def __init__(self, contents: Contents, pair: Pair, *, divided: bool) -> None:
+        """``divided``: large moves are shared between both threads of the pair."""
+        self._contents = contents
+        self._pair = pair
+        self._divided = divided
+        self.pages = Pages()
+        self.hot_spot = HotSpot()
+        self.shrinks = False
+        self.edges_left = 0
+        self.carried = False
+        # Up to how many edges it waits for pages.
+        self._patient_until = 0
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_right(slots: Slots, edges_wanted: Int) -> Step:
-    """The next step of a stretch that moves right: whole leaves, with about so many edges (at least STEP_EDGES).
+    def forget(self) -> None:
+        """The array is about to be filled anew: no pages come or go, and nothing is known of hot spots."""
+        self.pages.stop()
+        self.hot_spot = HotSpot()
 
-    Leaves become SHARE_FULL full; those that are denser stay so, since the stretch must not narrow. A step without
-    edges: nothing is right of the stretch.
-    """
-    counts = slots.counts
-    source = np.int64(slots.stretch_end)
-    room = source - np.int64(slots.stretch_begin)
-    leaves = np.int64(counts.size) - source
-    taken, width, edges = np.int64(0), np.int64(0), np.int64(0)
-    while taken < leaves and edges < max(edges_wanted, STEP_EDGES):
-        more = edges + np.int64(counts[np.uintp(source + taken)])
-        wider = min(taken + 1, np.int64(np.ceil(more / SHARE_FULL)))
-        if wider > room:
-            break
-        edges, width = more, wider
-        taken += 1
-    begin = np.int64(slots.stretch_begin)
-    return Step(source, np.int64(0), begin, begin + width, edges, begin + width, source + taken)
+    def count(self, updates: Updates, begin: int, end: int) -> None:
+        """Updates begin..end are about to be merged."""
+        if self._contents.migrating:
+            self.edges_left += stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
+        self.hot_spot.count(end - begin)
 
+    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int) -> bool:
+        """Note where new edges crowd in n windows, which are about to be redistributed after so many updates.
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Step:
-    """The next step of a stretch that is carried past so many leaves (to the left, if they are fewer than none).
-
-    They stay about as full as they are, and the stretch as wide as it is; but crowded ones are relieved.
-    """
-    counts = slots.counts
-    begin, end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
-    most = min(abs(leaves), end - begin, CARRIED_LEAVES)
-    taken, edges = np.int64(0), np.int64(0)
-    while taken < most and edges < edges_wanted:
-        edges += np.int64(counts[np.uintp(begin - 1 - taken if leaves < 0 else end + taken)])
-        taken += 1
-    width = taken
-    if edges > CROWDED * taken:
-        width = min(np.int64(np.ceil(edges / RELIEVED)), end - begin)
-    if leaves < 0:
-        return Step(begin - taken, np.int64(0), end - width, end, edges, begin - taken, end - width)
-    return Step(end, np.int64(0), begin, begin + width, edges, begin + width, end + taken)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_step(slots: Slots, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int) -> Step:
-    """The next step of ``way``; ``leaves`` only matter where the stretch is carried."""
-    if way == SPREAD:
-        return plan_left(slots, edges_left, edges_wanted)
-    if way == GATHER:
-        return plan_right(slots, edges_wanted)
-    return plan_carry(slots, leaves, edges_wanted)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
-    """Where a stretch that moves right can begin: (first leaf of a block, the one behind it, edges before it)."""
-    counts = slots.counts
-    before = np.int64(0)
-    for begin in range(0, counts.size, BLOCK_LEAVES):
-        end = min(np.int64(begin + BLOCK_LEAVES), np.int64(counts.size))
-        edges = np.int64(0)
-        for leaf in range(begin, end):
-            edges += np.int64(counts[np.uintp(leaf)])
-        if edges <= BLOCK_DENSITY * LEAF_SLOTS * (end - begin):
-            return np.int64(begin), end, before
-        before += edges
-    return np.int64(counts.size), np.int64(counts.size), before
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def move(slots: Slots, row_leaf: Vertices, step: Step, first: Int, last: Int) -> None:
-    """Write leaves first..last of the step's target, their heads and the index of rows that begin in them."""
-    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
-    share, extra = step.edges // (step.end - step.begin), step.edges % (step.end - step.begin)
-    before = (first - step.begin) * share + min(np.int64(first - step.begin), extra)
-    source, taken = np.int64(step.source), np.int64(step.source_slot)
-    while before >= np.int64(counts[np.uintp(source)]) - taken:
-        before -= np.int64(counts[np.uintp(source)]) - taken
-        source += 1
-        taken = np.int64(0)
-    taken += before
-    row = _row_before(slots, source, taken)
-    for leaf in range(first, last):
-        count = share + (1 if leaf - step.begin < extra else 0)
-        base = leaf << LEAF_SHIFT
-        to = base
-        while to < base + count:
-            there = np.int64(counts[np.uintp(source)]) - taken
-            if there == 0:
-                source += 1
-                taken = np.int64(0)
-                continue
-            run = min(there, base + count - to)
-            from_ = (source << LEAF_SHIFT) + taken
-            copy(keys, to, keys, from_, run)
-            if weights.size:
-                copy(weights, to, weights, from_, run)
-            to += run
-            taken += run
-        counts[np.uintp(leaf)] = np.int32(count)
-        set_head(heads, tops, leaf, keys[np.uintp(base)])
-        for slot in range(base, to):
-            u = keys[np.uintp(slot)] >> HALF
-            if u != row:
-                row_leaf[np.uintp(u)] = np.uint32(leaf)
-                row = u
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _row_before(slots: Slots, leaf: Int, slot: Int) -> Int:
-    """The row of the key before this one; EMPTY_KEY where there is none."""
-    while slot == 0 and leaf > 0:
-        leaf = (slots.stretch_begin if leaf == slots.stretch_end else leaf) - 1
-        slot = np.int64(slots.counts[np.uintp(leaf)])
-    if slot == 0:
-        return np.uint64(EMPTY_KEY)
-    return slots.keys[np.uintp((leaf << LEAF_SHIFT) + slot - 1)] >> HALF
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def vacate(slots: Slots, step: Step) -> None:
-    """After everything of the step was written: its sources are empty."""
-    counts = slots.counts
-    if step.source_slot > 0:
-        counts[np.uintp(step.source)] = np.int32(step.source_slot)
-    for leaf in range(step.stretch_begin, slots.stretch_begin):
-        counts[np.uintp(leaf)] = np.int32(0)
-    for leaf in range(slots.stretch_end, step.stretch_end):
-        counts[np.uintp(leaf)] = np.int32(0)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def migrate(
-    slots: Slots, row_leaf: Vertices, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int
-) -> tuple[Int, Int, Int]:
-    """Move about so many edges, in as many steps as that takes; returns (moved, stretch begin, stretch end)."""
-    moved = np.int64(0)
-    while moved < edges_wanted and slots.stretch_begin < slots.stretch_end:
-        step = plan_step(slots, way, leaves, edges_left, edges_wanted - moved)
-        if step.edges == 0:
-            break
-        move(slots, row_leaf, step, step.begin, step.end)
-        vacate(slots, step)
-        moved += step.edges
-        edges_left -= step.edges  # as long as the stretch moves left, and else of no use
-        # Past how many leaves is left: on their old side.
-        leaves += slots.stretch_begin - step.stretch_begin if leaves < 0 else slots.stretch_end - step.stretch_end
-        slots = Slots(
-            slots.keys,
-            slots.weights,
-            slots.counts,
-            slots.heads,
-            slots.tops,
-            step.stretch_begin,
-            step.stretch_end,
+        True: many of these edges take leaves of the stretch.
+        """
+        now = self._contents
+        waiting_max = n_updates // HOT_SHARE if self.hot_spot.there else n_updates
+        first, last, wide, beside = windows.hot_leaves(
+            now.slots, pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max
         )
-    return moved, np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
+        if first >= 0:
+            heads = now.slots.heads
+            self.hot_spot.see(heads[first], heads[last], now.n_edges, wide=wide)
+        return bool(beside * HOT_SHARE > n_updates)
+
+    def should_grow(self, n_edges: int) -> bool:
+        """With this many edges after the batch: there are many, or another such batch would be too much; or they
+        crowd in one place, and no stretch is left, or almost none."""
+        now = self._contents
+        layout, slots = now.layout, now.slots
+        if now.migrating:
+            lengthens = not self.shrinks and slots.stretch_end == layout.n_leaves
+            if not lengthens or slots.stretch_end - slots.stretch_begin > layout.n_leaves // RESERVE_SHARE:
+                return False
+        if self.hot_spot.there and n_edges > layout.edges_crowded:
+            return True
+        if now.migrating:
+            return False
+        soon = 2 * n_edges - now.n_edges > layout.edges_max and n_edges > FILL * layout.n_slots
+        return n_edges > layout.edges_many or soon
+
+    def grow(self, before: int) -> None:
+        """Open a stretch behind the last one of so many leaves, or lengthen the one that is there."""
+        now = self._contents
+        after = now.layout.n_leaves
+        self.shrinks = False
+        self.carried = False
+        self.edges_left = now.n_edges
+        self._patient_until = now.n_edges + now.n_edges // PATIENCE
+        now.memory.prefer_large_pages(after)
+        self.pages.get(now.memory, before, after)
+        now.view_leaves(after, min(before, now.slots.stretch_begin), after)
+
+    def go_on(self, n_updates: int, *, fewer: bool, in_use: bool) -> int:
+        """Let some edges move after a batch of so many updates; begin to shrink if it is time; returns the slots
+        written.
+
+        ``fewer``: the batch left fewer edges than there were. ``in_use``: it used the stretch, which is not taken
+        away then.
+        """
+        now = self._contents
+        if now.migrating:
+            return self._move(n_updates) if self.shrinks or not in_use else 0
+        if fewer and now.n_edges < now.layout.edges_few and now.memory.reservation is not None:
+            return self._begin_to_shrink() + self._move(n_updates)
+        return 0
+
+    def _begin_to_shrink(self) -> int:
+        """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
+        now = self._contents
+        slots = now.slots
+        begin, end, before = stretch.sparse_block(slots)
+        edges = int(slots.counts[begin:end].sum(dtype=np.int64))
+        stretch_begin = begin + max(1, math.ceil(edges / SHARE_FULL))
+        if stretch_begin >= end:
+            return 0
+        self._spread(begin, end, stretch_begin)
+        self.shrinks = True
+        self.carried = False
+        self.edges_left = before + edges
+        self._patient_until = 0
+        now.view_leaves(slots.counts.size, stretch_begin, end)
+        return edges
+
+    def _end_shrinking(self) -> None:
+        """Cut off the leaves that nothing uses any more, as far as the edges can do without them."""
+        now = self._contents
+        used, before = now.slots.stretch_begin, now.layout.n_leaves
+        now.layout = now.layout.cut(used, now.n_edges)
+        n_leaves = now.layout.n_leaves
+        now.view_leaves(n_leaves, used, n_leaves)
+        self.shrinks = False
+        self.pages.give_back(now.memory, n_leaves, before)
+
+    def _move(self, n_updates: int) -> int:
+        """Move edges after a batch of so many updates; returns the slots written."""
+        now = self._contents
+        if not now.migrating or not (self.shrinks or self.pages.done or now.n_edges > self._patient_until):
+            return 0
+        moved = 0
+        n_leaves = now.slots.counts.size
+        if self.shrinks and now.n_edges > now.layout.edges_enough:
+            self.shrinks = False
+        way, leaves, per_update = self._way()
+        edges = min(n_updates * per_update, max(CARRIED_EDGES, n_updates * MIGRATED_PER_UPDATE))
+        room = now.slots.stretch_end - now.slots.stretch_begin
+        while now.migrating and moved < edges:
+            before = now.slots.stretch_begin
+            some, begin, end = self._make_moves(way, leaves, edges - moved)
+            if some == 0:
+                if way != stretch.SPREAD:
+                    break
+                # The left part is too sparse for moves. That takes many deletions, which cost as much.
+                self._spread(0, n_leaves, n_leaves)
+                begin = end
+                moved += now.n_edges
+            moved += some
+            self.edges_left += some if begin > before else -some
+            now.view_leaves(n_leaves, begin, end)
+            if way == stretch.CARRY:
+                break
+        if way == stretch.CARRY:
+            self.carried = now.slots.stretch_end < n_leaves
+            if now.slots.stretch_end - now.slots.stretch_begin < room:
+                self.hot_spot.stay(now.n_edges)
+            if now.slots.stretch_end - now.slots.stretch_begin < STRETCH_LEAVES_MIN:
+                moved += self._close_stretch()
+        if self.shrinks and now.slots.stretch_end == n_leaves:
+            self._end_shrinking()
+        return moved
+
+    def _close_stretch(self) -> int:
+        """Spread some leaves before a narrow stretch over it, if they have the keys; returns the slots written."""
+        now = self._contents
+        slots = now.slots
+        end, width = slots.stretch_end, slots.stretch_end - slots.stretch_begin
+        begin = max(0, slots.stretch_begin - 2 * width)
+        edges = int(slots.counts[begin:end].sum())
+        if edges < LEAF_LEAST * (end - begin):
+            return 0
+        self._spread(begin, slots.stretch_begin, end)
+        now.view_leaves(slots.counts.size)
+        return edges
+
+    def _spread(self, begin: int, end: int, new_end: int) -> None:
+        """Spread what is in leaves begin..end evenly over leaves begin..new_end."""
+        now = self._contents
+        merge.resize(now.slots, now.rows.leaf, _NOTHING_PENDING, 0, begin, end, new_end)
+
+    def _way(self) -> tuple[int, int, int]:
+        """Where the stretch goes; past how many leaves, where it is carried; and how many edges an update."""
+        slots = self._contents.slots
+        if self.shrinks:
+            return stretch.GATHER, 0, MIGRATED_PER_UPDATE
+        if self.hot_spot.there:
+            return stretch.CARRY, *self.hot_spot.course(slots)
+        if self.carried:
+            return stretch.CARRY, slots.counts.size - slots.stretch_end, MIGRATED_PER_UPDATE
+        return stretch.SPREAD, 0, MIGRATED_PER_UPDATE
+
+    def _make_moves(self, way: int, leaves: int, edges: int) -> tuple[int, int, int]:
+        """Some moves, of at most so many edges together; returns how many moved, and the stretch."""
+        slots, row_leaf = self._contents.slots, self._contents.rows.leaf
+        room = (slots.stretch_end - slots.stretch_begin) << LEAF_SHIFT
+        if not self._divided or min(edges, room) < DIVIDED_MOVES_MIN or way == stretch.CARRY:
+            done: tuple[int, int, int] = stretch.make_moves(slots, row_leaf, way, leaves, self.edges_left, edges)
+            return done
+        move = stretch.plan_move(slots, way, leaves, self.edges_left, edges)
+        middle = (move.begin + move.end) // 2
+        if middle > move.begin:
+            self._pair.run(
+                lambda: stretch.write_leaves(slots, row_leaf, move, move.begin, middle),
+                lambda: stretch.write_leaves(slots, row_leaf, move, middle, move.end),
+            )
+        elif move.edges:
+            stretch.write_leaves(slots, row_leaf, move, move.begin, move.end)
+        if move.edges:
+            stretch.vacate(slots, move)
+        return move.edges, move.stretch_begin, move.stretch_end
+
+    def warm_up(self) -> None:
+        """Compile what two threads call, by one small move; the array must be loaded anew then."""
+        slots, row_leaf = self._contents.slots, self._contents.rows.leaf
+        move = stretch.plan_move(slots, self._way()[0], 0, self.edges_left, 1)
+        stretch.write_leaves(slots, row_leaf, move, move.begin, move.end)
+        stretch.vacate(slots, move)

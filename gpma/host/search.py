@@ -5,10 +5,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import Keys, Offsets, Ops, Vertices, Weights
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops, Vertices, Weights
 from ..intrinsics import copy, prefetch
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
-from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Slots, Updates
+from .arrays import Slots, Updates
 from .sorting import Packing, SortScratch, order_part
 
 # Searches that run side by side, so that their cache misses overlap.

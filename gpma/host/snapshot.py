@@ -19,10 +19,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ChangeReport, EdgeList, Keys, Weights
+from ..edges import ChangeReport, EdgeList, Int, Keys, Weights
 from ..intrinsics import copy
 from ..rows import RowView
-from .arrays import Int
 
 PIECE_EDGES = 1 << 16
 """Edges of a piece. A batch waits for at most one: 0.8 MB with weights, 0.1 ms of copying."""

@@ -17,8 +17,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import HALF, Keys, Ops, Weights
-from .arrays import Int
+from ..edges import HALF, Int, Keys, Ops, Weights
 
 # Up to here insertion beats counting.
 INSERTION_MAX = 40

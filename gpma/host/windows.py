@@ -35,8 +35,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ..edges import Int
 from ..layout import LEAF_LEAST, LEAF_SLOTS, SHARE_FULL
-from .arrays import Int, Pending, Slots
+from .arrays import Pending, Slots
 
 Bounds = npt.NDArray[np.float64]
 

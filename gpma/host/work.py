@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ChangeReport, EdgeList
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
 from ..layout import Layout
-from .arrays import ABSENT, DELETED, INSERTED, OVERWRITTEN, Pending, Updates
-from .columns import Columns
+from .arrays import Pending, Updates
+from .slot_memory import SlotMemory
 from .sorting import SortScratch
 from .windows import Windows
 
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
     """A batch that was looked up, which will leave ``n_edges`` edges in an array of this ``layout``.
 
     ``at_once``: everything is spread over the layout at once; else a larger layout is filled by and by.
-    ``columns``: the report, to be filled; ``other``: the columns to which the array moves, if it must.
+    ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must.
     """
 
     parts: list[Part]
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     layout: Layout
     at_once: bool
     columns: ReportColumns
-    other: Columns | None
+    other: SlotMemory | None
 
 
 class Work(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the vertex index's kernels are made of: hashes, and the memory operations that NumPy has no words for.
+"""What the vertex index's kernels are made of: the hashes of ids, and whether two strings are the same.
 
 The hash of an integer is a seeded two-round multiply and xor-shift mix (the form of MurmurHash3's finaliser,
 with the seeds between the rounds, so that whoever chooses ids cannot choose collisions); strings are taken in
@@ -7,14 +7,11 @@ words of eight bytes, each mixed in by one multiplication.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numba as nb
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+
+from ..intrinsics import load_word
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -33,66 +30,6 @@ def hash_int(value: np.int64, seed_0: np.uint64, seed_1: np.uint64) -> np.uint64
     h = (h ^ (h >> _S32) ^ seed_1) * _MIX_2
     h = (h ^ (h >> _S29)) * _MIX_3
     return np.uint64(h ^ (h >> _S32))
-
-
-def _element(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any, index: Any) -> Any:
-    made = context.make_array(array_type)(context, builder, array)
-    return cgutils.get_item_pointer(  # type: ignore[no-untyped-call]
-        context, builder, array_type, made, [index], wraparound=False
-    )
-
-
-def _load_acquire(typing_context: Any, array: Any, index: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _element(context, builder, signature.args[0], args[0], signature.args[1], args[1])
-        return builder.load_atomic(pointer, "acquire", 8, typ=ir.IntType(64))
-
-    return types.uint64(array, types.intp), generate
-
-
-def _store_release(typing_context: Any, array: Any, index: Any, value: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _element(context, builder, signature.args[0], args[0], signature.args[1], args[1])
-        builder.store_atomic(args[2], pointer, "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.uint64), generate
-
-
-def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _element(context, builder, signature.args[0], args[0], signature.args[1], args[1])
-        byte_pointer = ir.IntType(8).as_pointer()
-        i32 = ir.IntType(32)
-        function = cgutils.get_or_insert_function(  # type: ignore[no-untyped-call]
-            builder.module, ir.FunctionType(ir.VoidType(), [byte_pointer, i32, i32, i32]), "llvm.prefetch.p0"
-        )
-        read, keep, data = i32(0), i32(3), i32(1)
-        builder.call(function, [builder.bitcast(pointer, byte_pointer), read, keep, data])
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
-
-
-def _load_word(typing_context: Any, array: Any, index: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _element(context, builder, signature.args[0], args[0], signature.args[1], args[1])
-        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
-
-    return types.uint64(array, types.intp), generate
-
-
-load_acquire: Any = intrinsic(_load_acquire)
-"""``load_acquire(array, index)``: the uint64 there; what was written before its ``store_release`` is visible."""
-
-store_release: Any = intrinsic(_store_release)
-"""``store_release(array, index, value)``: write a uint64 there, after everything that was written before."""
-
-prefetch: Any = intrinsic(_prefetch)
-"""``prefetch(array, index)``: begin to fetch that element's cache line, for reading."""
-
-load_word: Any = intrinsic(_load_word)
-"""``load_word(array, index)``: the eight bytes from there on as one uint64, wherever they stand."""
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")

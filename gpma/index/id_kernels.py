@@ -1,8 +1,8 @@
 """Looking ids up, and inserting them, in tables as in ``hash_table.py``: kernels for integers and for strings.
 
 Batches are taken in blocks: hash and prefetch all, then look. Readers share the arrays with the one writer
-without locks. An id is written first and its slot afterwards with a release store, so whoever sees the slot
-(acquire load) sees the id. A vertex whose id was removed may get another one, in the same way: who meets a slot
+without locks. An id is written first and its cell afterwards with a release store, so whoever sees the cell
+(acquire load) sees the id. A vertex whose id was removed may get another one, in the same way: who meets a cell
 compares the id itself, which is then either, and right for either.
 
 ``counts`` is the writer's own: what ``VERTICES`` .. ``REMOVED`` name. The first ``counts[FREE]`` of ``free``
@@ -15,8 +15,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import NO_VERTEX, Vertices
-from ..host.arrays import Int
+from ..edges import NO_VERTEX, Int, Vertices
+from ..intrinsics import load_acquire, prefetch_to_read, store_release
 from .hash_table import (
     COVERED,
     DENSE,
@@ -32,11 +32,11 @@ from .hash_table import (
     vacant_before,
     vacate,
 )
-from .hashing import Bytes, Words, equal_bytes, hash_bytes, hash_int, load_acquire, prefetch, store_release
+from .hashing import Bytes, Words, equal_bytes, hash_bytes, hash_int
 from .ids import IntColumn
 
 VERTICES, FREE, IDS, FILLED, ARENA_USED, ARENA_LIVE, REMOVED = range(7)
-"""Vertices, and those of them that are free; ids in the table; slots that are not empty, of the table that will
+"""Vertices, and those of them that are free; ids in the table; cells that are not empty, of the table that will
 hold all ids once it has grown; bytes of the arena in use, and those of them that belong to vertices that are not
 free; ids that were ever removed."""
 COUNTS = 7
@@ -71,15 +71,15 @@ def _find_int(
     hashed: np.uint64,
     value: np.int64,
 ) -> tuple[np.int64, np.int64]:
-    """(dense vertex, its slot), or (-1, the empty slot where the search ended)."""
+    """(dense vertex, its cell), or (-1, the empty cell where the search ended)."""
     mask = np.uint64(table.size - 1)
     at = hashed >> shift
     while True:
-        slot = load_acquire(table, np.int64(at))
-        if slot == np.uint64(0):
+        cell = load_acquire(table, np.int64(at))
+        if cell == np.uint64(0):
             return np.int64(-1), np.int64(at)
-        if slot & TAG == hashed & TAG:
-            dense = np.int64(slot & DENSE) - np.int64(1)
+        if cell & TAG == hashed & TAG:
+            dense = np.int64(cell & DENSE) - np.int64(1)
             covered = np.uint64(dense) < load_acquire(header, COVERED)
             if covered and dense < bound and external[dense] == value:
                 return dense, np.int64(at)
@@ -104,16 +104,16 @@ def lookup_ints(
             if moving:
                 aside[j] = is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for j in range(count):
             if aside[j]:
-                slot = load_acquire(old, np.int64(hashes[j] >> old_shift))
+                cell = load_acquire(old, np.int64(hashes[j] >> old_shift))
             else:
-                slot = load_acquire(table, np.int64(hashes[j] >> shift))
-            if slot != np.uint64(0):
-                prefetch(external, np.int64(slot & DENSE) - np.int64(1))
+                cell = load_acquire(table, np.int64(hashes[j] >> shift))
+            if cell != np.uint64(0):
+                prefetch_to_read(external, np.int64(cell & DENSE) - np.int64(1))
         for j in range(count):
             if aside[j]:
                 dense, _ = _find_int(header, old, old_shift, external, bound, hashes[j], ids[base + j])
@@ -146,7 +146,7 @@ def insert_ints(
 ) -> np.int64:
     """Insert from visit ``begin`` on until all are in or no room is left; the next visit.
 
-    ``limit``: the most slots of the table that may be filled.
+    ``limit``: the most cells of the table that may be filled.
     """
     shift, old_shift = shift_of(table), shift_of(old)
     start = header[START]
@@ -167,16 +167,16 @@ def insert_ints(
             hashes[j] = hashed
             aside[j] = moving and is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for j in range(count):
             if aside[j]:
-                slot = old[np.int64(hashes[j] >> old_shift)]
+                cell = old[np.int64(hashes[j] >> old_shift)]
             else:
-                slot = table[np.int64(hashes[j] >> shift)]
-            if slot != np.uint64(0):
-                prefetch(external, np.int64(slot & DENSE) - np.int64(1))
+                cell = table[np.int64(hashes[j] >> shift)]
+            if cell != np.uint64(0):
+                prefetch_to_read(external, np.int64(cell & DENSE) - np.int64(1))
         for j in range(count):
             element = _element(base + j, half)
             if aside[j]:
@@ -195,11 +195,11 @@ def insert_ints(
                     break
                 dense, n_free, n_vertices = _next_vertex(free, n_free, n_vertices)
                 external[dense] = ids[element]
-                slot = (hashes[j] & TAG) | np.uint64(dense + 1)
+                cell = (hashes[j] & TAG) | np.uint64(dense + 1)
                 if aside[j]:
-                    store_release(old, at, slot)
+                    store_release(old, at, cell)
                 else:
-                    store_release(table, at, slot)
+                    store_release(table, at, cell)
                 n_ids += np.int64(1)
                 if fills:
                     filled += np.int64(1)
@@ -248,15 +248,15 @@ def _find_string(
     start: np.int64,
     end: np.int64,
 ) -> tuple[np.int64, np.int64]:
-    """(dense vertex, its slot), or (-1, the empty slot where the search ended)."""
+    """(dense vertex, its cell), or (-1, the empty cell where the search ended)."""
     mask = np.uint64(table.size - 1)
     at = hashed >> shift
     while True:
-        slot = load_acquire(table, np.int64(at))
-        if slot == np.uint64(0):
+        cell = load_acquire(table, np.int64(at))
+        if cell == np.uint64(0):
             return np.int64(-1), np.int64(at)
-        if slot & TAG == hashed & TAG:
-            dense = np.int64(slot & DENSE) - np.int64(1)
+        if cell & TAG == hashed & TAG:
+            dense = np.int64(cell & DENSE) - np.int64(1)
             covered = np.uint64(dense) < load_acquire(header, COVERED)
             if covered and dense < bound:
                 place = load_acquire(places, dense)
@@ -293,21 +293,21 @@ def lookup_strings(
             if moving:
                 aside[j] = is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for stage in range(2):
             for j in range(count):
                 if aside[j]:
-                    slot = load_acquire(old, np.int64(hashes[j] >> old_shift))
+                    cell = load_acquire(old, np.int64(hashes[j] >> old_shift))
                 else:
-                    slot = load_acquire(table, np.int64(hashes[j] >> shift))
-                dense = np.int64(slot & DENSE) - np.int64(1)
+                    cell = load_acquire(table, np.int64(hashes[j] >> shift))
+                dense = np.int64(cell & DENSE) - np.int64(1)
                 if 0 <= dense < bound:
                     if stage == 0:
-                        prefetch(places, dense)
+                        prefetch_to_read(places, dense)
                     else:
-                        prefetch(arena, np.int64(places[dense] >> LENGTH_BITS))
+                        prefetch_to_read(arena, np.int64(places[dense] >> LENGTH_BITS))
         for j in range(count):
             first, end = bounds[base + j], bounds[base + j + 1]
             if aside[j]:
@@ -335,7 +335,7 @@ def insert_strings(
 ) -> np.int64:
     """Insert from visit ``begin`` on until all are in or no room is left; the next visit.
 
-    ``limit``: the most slots of the table that may be filled.
+    ``limit``: the most cells of the table that may be filled.
     """
     shift, old_shift = shift_of(table), shift_of(old)
     start = header[START]
@@ -358,21 +358,21 @@ def insert_strings(
             hashes[j] = hashed
             aside[j] = moving and is_in_old(hashed, old, old_shift, start, moved)
             if aside[j]:
-                prefetch(old, np.int64(hashed >> old_shift))
+                prefetch_to_read(old, np.int64(hashed >> old_shift))
             else:
-                prefetch(table, np.int64(hashed >> shift))
+                prefetch_to_read(table, np.int64(hashed >> shift))
         for stage in range(2):
             for j in range(count):
                 if aside[j]:
-                    slot = old[np.int64(hashes[j] >> old_shift)]
+                    cell = old[np.int64(hashes[j] >> old_shift)]
                 else:
-                    slot = table[np.int64(hashes[j] >> shift)]
-                dense = np.int64(slot & DENSE) - np.int64(1)
+                    cell = table[np.int64(hashes[j] >> shift)]
+                dense = np.int64(cell & DENSE) - np.int64(1)
                 if 0 <= dense < n_vertices:
                     if stage == 0:
-                        prefetch(places, dense)
+                        prefetch_to_read(places, dense)
                     else:
-                        prefetch(arena, np.int64(places[dense] >> LENGTH_BITS))
+                        prefetch_to_read(arena, np.int64(places[dense] >> LENGTH_BITS))
         for j in range(count):
             element = _element(base + j, half)
             first, end = bounds[element], bounds[element + 1]
@@ -403,11 +403,11 @@ def insert_strings(
                 store_release(places, dense, (np.uint64(used) << LENGTH_BITS) | np.uint64(end - first))
                 used += end - first
                 live += end - first
-                slot = (hashes[j] & TAG) | np.uint64(dense + 1)
+                cell = (hashes[j] & TAG) | np.uint64(dense + 1)
                 if aside[j]:
-                    store_release(old, at, slot)
+                    store_release(old, at, cell)
                 else:
-                    store_release(table, at, slot)
+                    store_release(table, at, cell)
                 n_ids += np.int64(1)
                 if fills:
                     filled += np.int64(1)
@@ -454,7 +454,7 @@ def copy_strings(
             if np.int64(place >> LENGTH_BITS) != first:
                 break
             if i + _AHEAD < dense.size:
-                prefetch(arena, np.int64(places[dense[i + _AHEAD]] >> LENGTH_BITS))
+                prefetch_to_read(arena, np.int64(places[dense[i + _AHEAD]] >> LENGTH_BITS))
             length = np.int64(place & LENGTH)
             to_places[dense[i]] = (np.uint64(end + first - begin) << LENGTH_BITS) | np.uint64(length)
             first += length

@@ -3,7 +3,7 @@ are also the reverse map.
 
 ``IntTable`` and ``StringTable`` are one generation of these arrays, as readers hold them. ``GrowingTable`` is
 the writer's: it replaces arrays by others, each time as a new generation, and without a pause. The table moves
-slot by slot (``hash_table.py``); of what holds the ids, once it is five eighths full, a copy with more room is
+cell by cell (``hash_table.py``); of what holds the ids, once it is five eighths full, a copy with more room is
 filled beside it as ids come in, and takes over when it has caught up. The copy of an arena leaves behind what
 no vertex has as its id any more. An array that was replaced is never written again, but for an old table while
 it is being moved.
@@ -27,13 +27,13 @@ from .hash_table import (
     GENERATION,
     HEADER_WORDS,
     MOVED,
-    NO_SLOTS,
+    NO_CELLS,
     START,
     capacity,
+    cells_for,
     first_empty,
     move,
     size_after,
-    slots_for,
 )
 from .hashing import Bytes, Words
 from .id_kernels import (
@@ -97,8 +97,8 @@ class _Copy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IntTable:
-    """int64 ids: ``header`` uint64[HEADER_WORDS], ``table`` uint64[slots], ``old`` the table that is being moved,
-    or ``NO_SLOTS``; ``external`` int64[room] in dense order."""
+    """int64 ids: ``header`` uint64[HEADER_WORDS], ``table`` uint64[cells], ``old`` the table that is being moved,
+    or ``NO_CELLS``; ``external`` int64[room] in dense order."""
 
     kind: ClassVar[str] = "int"
     header: Words
@@ -111,7 +111,7 @@ class IntTable:
         """An empty table with room for at least ``n_vertices``."""
         header, table = _empty(allocate, n_vertices, generation)
         external = allocate("external", _room(max(n_vertices, capacity(table.size))), np.dtype(np.int64))
-        return cls(header, table, NO_SLOTS, external)
+        return cls(header, table, NO_CELLS, external)
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays of ids."""
@@ -199,7 +199,7 @@ class StringTable:
         header, table = _empty(allocate, n_vertices, generation)
         places = allocate("places", _room(max(n_vertices, capacity(table.size))), np.dtype(np.uint64))
         arena = allocate("arena", max(_room(arena_bytes), ARENA_BYTES_MIN), np.dtype(np.uint8))
-        return cls(header, table, NO_SLOTS, places, arena)
+        return cls(header, table, NO_CELLS, places, arena)
 
     def columns(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays of ids."""
@@ -318,12 +318,12 @@ IdTable = IntTable | StringTable
 def arrays_of(table: IdTable) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a table by name, for ``table_of``; ``old`` is left out where nothing is being moved."""
     arrays = {"header": table.header, "table": table.table, **table.columns()}
-    return arrays if table.old is NO_SLOTS else {**arrays, "old": table.old}
+    return arrays if table.old is NO_CELLS else {**arrays, "old": table.old}
 
 
 def table_of(kind: str, arrays: Mapping[str, npt.NDArray[Any]]) -> IdTable:
     """The table over arrays that ``arrays_of`` gave, as another process sees them."""
-    header, table, old = arrays["header"], arrays["table"], arrays.get("old", NO_SLOTS)
+    header, table, old = arrays["header"], arrays["table"], arrays.get("old", NO_CELLS)
     if kind == "int":
         return IntTable(header, table, old, arrays["external"])
     return StringTable(header, table, old, arrays["places"], arrays["arena"])
@@ -433,8 +433,8 @@ class GrowingTable:
     def _grow_on(self, ids: IdColumn) -> None:
         """After a batch: copy a little further what is filling up, and let go of a table that has been moved."""
         table = self.table
-        if table.old is not NO_SLOTS and int(table.header[MOVED]) == table.old.size:
-            self._renew({"old": NO_SLOTS})
+        if table.old is not NO_CELLS and int(table.header[MOVED]) == table.old.size:
+            self._renew({"old": NO_CELLS})
         if self._copy is not None or table.is_filling(self.counts):
             ids_bytes = int(ids.offsets[-1] - ids.offsets[0]) if isinstance(ids, StringColumn) else 0
             self._copy_on(max(len(ids) * _COPIED_PER_ITEM, _COPIED_MIN), ids_bytes * _COPIED_PER_ITEM)
@@ -477,7 +477,7 @@ def _empty(allocate: Allocate, n_vertices: int, generation: int) -> tuple[Words,
     header = allocate("header", HEADER_WORDS, np.dtype(np.uint64))
     header[:2] = np.frombuffer(os.urandom(16), np.uint64)
     header[GENERATION], header[COVERED] = generation, EVERYTHING
-    return header, allocate("table", slots_for(n_vertices), np.dtype(np.uint64))
+    return header, allocate("table", cells_for(n_vertices), np.dtype(np.uint64))
 
 
 def _room(items: int) -> int:
@@ -496,10 +496,10 @@ def _is_filling(used: int, size: int) -> bool:
 
 def _writable(old: Words) -> Words:
     """The old table, in the one form for which inserting is compiled."""
-    return _NO_SLOTS_WRITABLE if old is NO_SLOTS else old
+    return _NO_CELLS_WRITABLE if old is NO_CELLS else old
 
 
-_NO_SLOTS_WRITABLE = np.zeros(2, np.uint64)
+_NO_CELLS_WRITABLE = np.zeros(2, np.uint64)
 """Never written: where nothing is moved, every id is in the table."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import MAX_VERTICES, NO_VERTEX, Vertices
-from .hash_table import GENERATION, MOVED_PER_ID, SLOTS_MAX, SLOTS_MIN, capacity
+from .hash_table import CELLS_MAX, CELLS_MIN, GENERATION, MOVED_PER_ID, capacity
 from .id_table import Allocate, GrowingTable, IdTable, IntTable, StringTable, arrays_of, strings_at, table_of
 from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
 
@@ -67,7 +67,7 @@ class VertexIndex:
         self._growing = GrowingTable(table, allocate)
         self._allocate = allocate
         self._given: list[Vertices] = []
-        self._vertices_max = min(vertices_max, capacity(SLOTS_MAX))
+        self._vertices_max = min(vertices_max, capacity(CELLS_MAX))
 
     @classmethod
     def create(cls, kind: Kind, allocate: Allocate = in_memory, vertices_max: int = MAX_VERTICES) -> VertexIndex:
@@ -280,7 +280,7 @@ def _all_but(without: Vertices | None, n_vertices: int) -> Vertices:
 def warm_up(kind: Kind) -> None:
     """Compile every kernel, or load it from the cache."""
     index = VertexIndex.create(kind)
-    for base in range(0, capacity(SLOTS_MIN) + SLOTS_MIN // MOVED_PER_ID + 1, 100):  # until it has grown
+    for base in range(0, capacity(CELLS_MIN) + CELLS_MIN // MOVED_PER_ID + 1, 100):  # until it has grown
         numbers = np.arange(base, base + 100)
         ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
         index.insert_edges(ids, ids)

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numba as nb
 import numpy as np
@@ -32,9 +31,7 @@ from ...gpma.edges import Keys, Op, Ops, Vertices, frozen
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import Flags
 from ...partition.graph import GraphChange
-
-if TYPE_CHECKING:
-    from ..ingest.ingest import DenseBatch
+from .dense import DenseBatch
 
 Grace = Callable[[], bool]
 """Whether everybody has gone who was there when it began."""

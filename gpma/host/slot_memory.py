@@ -49,10 +49,10 @@ _KEY_BYTES, _WEIGHT_BYTES = 8, 4
 
 
 @dataclass(frozen=True)
-class Columns:
+class SlotMemory:
     """Room for ``n_leaves_max`` leaves; counts of leaves that were never used are 0.
 
-    ``memory`` is the reservation that the columns lie in, or None.
+    ``reservation`` is the address space that the columns lie in, or None.
     """
 
     keys: npt.NDArray[np.uint64]
@@ -61,14 +61,14 @@ class Columns:
     heads: npt.NDArray[np.uint64]
     tops: npt.NDArray[np.uint64]
     leaf_shift: int
-    memory: mmap.mmap | None
+    reservation: mmap.mmap | None
 
     @property
     def n_leaves_max(self) -> int:
         return self.counts.size
 
     @classmethod
-    def holding(cls, n_leaves: int, leaf_shift: int, *, weighted: bool) -> Columns:
+    def holding(cls, n_leaves: int, leaf_shift: int, *, weighted: bool) -> SlotMemory:
         """New columns for an array that has this many leaves now.
 
         Raises:
@@ -111,19 +111,19 @@ class Columns:
 
     def prefer_large_pages(self, n_leaves: int) -> None:
         """Ask for large pages where an array of so many leaves fills some: a fault in 2 MiB, not in 4 KiB."""
-        if self.memory is not None and (_KEY_BYTES * n_leaves) << self.leaf_shift >= _HUGE_MIN:
+        if self.reservation is not None and (_KEY_BYTES * n_leaves) << self.leaf_shift >= _HUGE_MIN:
             # A kernel without them says so.
             with suppress(OSError):
-                self.memory.madvise(mmap.MADV_HUGEPAGE)
+                self.reservation.madvise(mmap.MADV_HUGEPAGE)
 
     def release(self, n_leaves: int, n_leaves_before: int) -> None:
         """Give back what lies behind the first ``n_leaves`` of ``n_leaves_before`` leaves."""
         self.counts[n_leaves:n_leaves_before] = 0
-        if self.memory is not None:
-            origin = np.frombuffer(self.memory, np.uint8).ctypes.data
+        if self.reservation is not None:
+            origin = np.frombuffer(self.reservation, np.uint8).ctypes.data
             for begin, end in self._pages(n_leaves, n_leaves_before):
                 if begin < end:
-                    self.memory.madvise(mmap.MADV_DONTNEED, begin - origin, end - begin)
+                    self.reservation.madvise(mmap.MADV_DONTNEED, begin - origin, end - begin)
 
     def populate(self, first: int, last: int) -> bool:
         """Have pages for leaves first..last; False where the system cannot say."""
@@ -175,23 +175,23 @@ class Pages:
         """All pages that were asked for are there, or will not come; or all are gone."""
         return self._work is None or self._work.done()
 
-    def get(self, columns: Columns, first: int, last: int) -> None:
+    def get(self, memory: SlotMemory, first: int, last: int) -> None:
         """Begin to get pages for leaves first..last; nothing is to be done for few leaves.
 
         Never fails: without this thread pages come when they are touched.
         """
-        self._start(columns, columns.populate, first, last)
+        self._start(memory, memory.populate, first, last)
 
-    def give_back(self, columns: Columns, first: int, last: int) -> None:
+    def give_back(self, memory: SlotMemory, first: int, last: int) -> None:
         """Begin to give back the pages of leaves first..last; ``stop`` before these are used again.
 
         Never fails: without this thread the pages stay.
         """
-        self._start(columns, columns.give_back, first, last)
+        self._start(memory, memory.give_back, first, last)
 
-    def _start(self, columns: Columns, advise: Callable[[int, int], bool], first: int, last: int) -> None:
+    def _start(self, memory: SlotMemory, advise: Callable[[int, int], bool], first: int, last: int) -> None:
         self.stop()
-        if columns.memory is None or last - first < _PIECE_LEAVES:
+        if memory.reservation is None or last - first < _PIECE_LEAVES:
             return
         self._stop.clear()
         if self._thread is None:

@@ -1,0 +1,296 @@
+"""Every request of the clients, written once: its parameters, and how its answer is read."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import RequestError, TimedOut, Unavailable
+from .addresses import parse_address
+from .calls import Call, Request, RequestOfTwoForms
+from .results import (
+    Component,
+    Degree,
+    EdgeFlags,
+    Ids,
+    Info,
+    Neighbors,
+    Offsets,
+    Path,
+    Result,
+    Top,
+    Values,
+    VertexIds,
+)
+from .wire import PROTOCOL_VERSIONS, unpack_bitmap, unpack_column
+
+
+class Requests:
+    """What both clients are: a server's address, and a method for each request."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str | None = None,
+        timeout: float = 30.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        """``timeout``: seconds to connect, and for each answer. ``ssl_context``: use TLS (TCP only).
+
+        Nothing is sent before the first call.
+
+        Raises:
+            ValueError: the address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``.
+        """
+        self._address = parse_address(address)
+        self._token = token
+        self._timeout = timeout
+        self._ssl_context = ssl_context
+        self.server: Info | None = None
+
+    def _get_one(
+        self,
+        program: str,
+        vertices: VertexIds,
+        *,
+        parents: bool = False,
+        min_offsets: Offsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Values]:
+        """Values of vertices; of several programs (a list) as a dict, all of one epoch.
+
+        ``min_offsets``: only from an epoch that covers these, for which it waits up to ``timeout_ms``.
+        """
+        params = _get_params(program, vertices, parents, min_offsets, timeout_ms)
+        return Call("get", params, _decode_get, (timeout_ms or 0) / 1000)
+
+    def _get_several(
+        self,
+        program: list[str] | tuple[str, ...],
+        vertices: VertexIds,
+        *,
+        parents: bool = False,
+        min_offsets: Offsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[dict[str, Values]]:
+        params = _get_params(list(program), vertices, parents, min_offsets, timeout_ms)
+        return Call("get", params, _decode_get_several, (timeout_ms or 0) / 1000)
+
+    get = RequestOfTwoForms(_get_one, _get_several)
+
+    @Request
+    def top(self, program: str, k: int = 10, *, order: str = "desc") -> Call[Top]:
+        """The k vertices of largest (``order="asc"``: smallest) value."""
+
+        def decode(result: Mapping[str, Any]) -> Top:
+            values, stale = unpack_column(result["values"]), result.get("stale")
+            return Top(*_stamp(result), ids=_ids(result["ids"]), values=values, stale=stale)
+
+        return Call("top", {"program": program, "k": k, "order": order}, decode)
+
+    @Request
+    def path(self, program: str, target: int | str, *, timeout_ms: int | None = None) -> Call[Path]:
+        """The path from the program's source to the target."""
+
+        def decode(result: Mapping[str, Any]) -> Path:
+            weights = result.get("weights")
+            return Path(
+                *_stamp(result),
+                vertices=_ids(result["vertices"]),
+                value=result["value"],
+                weights=None if weights is None else unpack_column(weights),
+                stale=result.get("stale"),
+            )
+
+        params = {"program": program, "target": target, "timeout_ms": timeout_ms}
+        return Call("path", params, decode, (timeout_ms or 0) / 1000)
+
+    @Request
+    def component(
+        self, vertex: int | str, *, limit: int | None = None, program: str | None = None
+    ) -> Call[Component]:
+        """The component of a vertex, with up to ``limit`` members."""
+
+        def decode(result: Mapping[str, Any]) -> Component:
+            return Component(
+                *_stamp(result),
+                label=result["label"],
+                size=result["size"],
+                members=_ids(result["members"]),
+                stale=result.get("stale"),
+            )
+
+        return Call("component", {"vertex": vertex, "limit": limit, "program": program}, decode)
+
+    @Request
+    def neighbors(
+        self,
+        vertex: int | str,
+        *,
+        direction: str = "out",
+        limit: int | None = None,
+        cursor: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Neighbors]:
+        """A page of a vertex's neighbours."""
+
+        def decode(result: Mapping[str, Any]) -> Neighbors:
+            weights = result.get("weights")
+            return Neighbors(
+                *_stamp(result),
+                ids=_ids(result["ids"]),
+                weights=None if weights is None else unpack_column(weights),
+                cursor=result["cursor"],
+            )
+
+        params = {
+            "vertex": vertex,
+            "direction": direction,
+            "limit": limit,
+            "cursor": cursor,
+            "timeout_ms": timeout_ms,
+        }
+        return Call("neighbors", params, decode, (timeout_ms or 0) / 1000)
+
+    @Request
+    def degree(self, vertices: VertexIds) -> Call[Degree]:
+        """Out- and in-degrees."""
+
+        def decode(result: Mapping[str, Any]) -> Degree:
+            null, in_ = result["null"], result["in"]
+            return Degree(
+                *_stamp(result),
+                out=_masked(result["out"], null),
+                in_=None if in_ is None else _masked(in_, null),
+                unknown=_ids(result["unknown"]),
+            )
+
+        return Call("degree", {"vertices": _wire_vertices(vertices)}, decode)
+
+    @Request
+    def has_edge(self, src: VertexIds, dst: VertexIds) -> Call[EdgeFlags]:
+        """Whether src[i] -> dst[i] exists, for each i."""
+
+        def decode(result: Mapping[str, Any]) -> EdgeFlags:
+            return EdgeFlags(*_stamp(result), exists=unpack_column(result["exists"]))
+
+        return Call("has_edge", {"src": _wire_vertices(src), "dst": _wire_vertices(dst)}, decode)
+
+    @Request
+    def programs(self) -> Call[Info]:
+        """``["programs"]``: each program's kind, parameters and state."""
+        return Call("programs", {}, _decode_info)
+
+    @Request
+    def stats(self) -> Call[Info]:
+        """``["vertices"]``, ``["edges"]``, memory, lag, program states, and what the server holds."""
+        return Call("stats", {}, _decode_info)
+
+    @Request
+    def wait(self, min_offsets: Offsets, *, timeout_ms: int = 30_000) -> Call[Result]:
+        """Return once an epoch covers these offsets.
+
+        Raises:
+            TimedOut: none did in time.
+        """
+        params = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
+        return Call("wait", params, lambda result: Result(*_stamp(result)), timeout_ms / 1000)
+
+    @Request
+    def call(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout_ms: int = 0
+    ) -> Call[dict[str, Any]]:
+        """Any request, its result as it came. ``timeout_ms``: how long the server may take on purpose."""
+        return Call(method, params or {}, dict, timeout_ms / 1000)
+
+    def _hello(self) -> Call[Info]:
+        """What every connection begins with."""
+        return Call("hello", {"versions": list(PROTOCOL_VERSIONS), "token": self._token}, _decode_info)
+
+    # -- what goes wrong on the way ---------------------------------------------------------------------------
+
+    def _no_connection(self, error: OSError) -> Unavailable:
+        return Unavailable(f"cannot connect to {self._address}: {error.strerror or error}")
+
+    def _no_answer(self) -> TimedOut:
+        return TimedOut(f"{self._address} did not answer in time")
+
+    def _broken(self, error: OSError) -> Unavailable:
+        return Unavailable(f"the connection to {self._address} broke: {error}")
+
+
+# -- parameters and answers ---------------------------------------------------------------------------------
+
+
+def _get_params(
+    program: str | list[str],
+    vertices: VertexIds,
+    parents: bool,
+    min_offsets: Offsets | None,
+    timeout_ms: int | None,
+) -> dict[str, Any]:
+    return {
+        "program": program,
+        "vertices": _wire_vertices(vertices),
+        "parents": parents or None,
+        "min_offsets": min_offsets,
+        "timeout_ms": timeout_ms,
+    }
+
+
+def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], Offsets]:
+    return (result["epoch"][0], result["epoch"][1]), result["offsets"]
+
+
+def _ids(wire: Any) -> Ids:
+    return wire if isinstance(wire, list) else unpack_column(wire)
+
+
+def _masked(wire: Any, null: bytes | None) -> np.ma.MaskedArray[Any, Any]:
+    values = np.array(wire, object) if isinstance(wire, list) else unpack_column(wire).copy()
+    return np.ma.MaskedArray(values, mask=unpack_bitmap(null, values.size))
+
+
+def _wire_vertices(vertices: VertexIds) -> Any:
+    """Ids for a request: integers as the bytes of a column, strings as an array."""
+    if len(vertices) == 0:
+        return b""
+    if isinstance(vertices, np.ndarray) and vertices.dtype.kind in "iu":
+        return vertices.astype("<i8").tobytes()
+    items = vertices.tolist() if isinstance(vertices, np.ndarray) else list(vertices)
+    if all(type(item) is int for item in items):
+        try:
+            return np.array(items, "<i8").tobytes()
+        except OverflowError:
+            raise RequestError("an id is not a 64-bit signed integer") from None
+    return [item.item() if isinstance(item, np.integer) else item for item in items]
+
+
+def _values(stamp: tuple[tuple[int, int], Offsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
+    parents, saturated = answer.get("parents"), answer.get("saturated")
+    values = _masked(answer["values"], answer["null"])
+    return Values(
+        *stamp,
+        values=values,
+        unknown=unknown,
+        parents=None if parents is None else _masked(parents["values"], parents["null"]),
+        stale=answer.get("stale"),
+        saturated=None if saturated is None else unpack_bitmap(saturated, values.size),
+    )
+
+
+def _decode_get(result: Mapping[str, Any]) -> Values:
+    return _values(_stamp(result), result, _ids(result["unknown"]))
+
+
+def _decode_get_several(result: Mapping[str, Any]) -> dict[str, Values]:
+    stamp, unknown = _stamp(result), _ids(result["unknown"])
+    return {id: _values(stamp, answer, unknown) for id, answer in result["results"].items()}
+
+
+def _decode_info(result: Mapping[str, Any]) -> Info:
+    rest = {key: value for key, value in result.items() if key not in ("epoch", "offsets")}
+    return Info(*_stamp(result), content=rest)

@@ -1,0 +1,107 @@
+"""What the clients answer with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ids = npt.NDArray[np.int64] | list[str]
+"""External ids: int64[n], or strings."""
+VertexIds = Sequence[int] | Sequence[str] | npt.NDArray[Any]
+Offsets = Mapping[str, Any]
+"""Topic -> partition -> next offset; file -> next byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``epoch``: (incarnation, number); ``offsets``: the next offset of every source partition."""
+
+    epoch: tuple[int, int]
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Values(Result):
+    """``values``: a masked array in the order of the request, masked where a vertex has no value or is unknown.
+
+    ``unknown``: ids that the epoch does not know. ``parents``: external ids, masked where there is none.
+    ``stale``: why and since when the values are older than the epoch; None when they are not. ``saturated``:
+    bool per vertex, True where the value is only a lower bound; None when all are exact.
+    """
+
+    values: np.ma.MaskedArray[Any, Any]
+    unknown: Ids
+    parents: np.ma.MaskedArray[Any, Any] | None = None
+    stale: Mapping[str, Any] | None = None
+    saturated: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Top(Result):
+    """The best vertices and their values, best first."""
+
+    ids: Ids
+    values: npt.NDArray[Any]
+    stale: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Path(Result):
+    """``vertices`` from the source to the target, none when there is no path; ``weights``: one per edge."""
+
+    vertices: Ids
+    value: float | None
+    weights: npt.NDArray[np.float32] | None
+    stale: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Component(Result):
+    """``label``: the smallest id in the component; ``members``: as many as were asked for.
+
+    Where results are ``stale`` and the vertex that gave the label has been deleted since, it is None.
+    """
+
+    label: int | str | None
+    size: int
+    members: Ids
+    stale: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbors(Result):
+    """A page of neighbours; ``cursor`` asks for the next one, None when there is none."""
+
+    ids: Ids
+    weights: npt.NDArray[np.float32] | None
+    cursor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Degree(Result):
+    """Degrees in the order of the request, masked where a vertex is unknown; ``in_`` None: not kept."""
+
+    out: np.ma.MaskedArray[Any, Any]
+    in_: np.ma.MaskedArray[Any, Any] | None
+    unknown: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeFlags(Result):
+    """``exists``: bool, one per edge that was asked about."""
+
+    exists: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Info(Result):
+    """The rest of an answer, as it came."""
+
+    content: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]

@@ -1,0 +1,100 @@
+"""How each program stands: fresh, or quarantined since an epoch; and what that means for what it publishes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...compute.engine import ProgramRun
+from ...compute.program import Program
+from ...partition.existence import Flags
+from ...partition.graph import Graph, GraphChange
+from ..serve.results import ProgramPublication
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ProgramStatus:
+    """What ``programs`` shows of one program: ``fresh``, or ``quarantined`` since an epoch and why."""
+
+    state: str = "fresh"
+    stale_since: list[int] | None = None
+    reason: str | None = None
+    error_bound: float | None = None
+
+
+class Standing:
+    """The status of every program, as their runs change it."""
+
+    def __init__(self, programs: Sequence[Program], specs: Mapping[str, Mapping[str, Any]]) -> None:
+        """``specs``: by program id, what each was made from, as ``programs`` shows it."""
+        self._programs = programs
+        self._specs = specs
+        self._status = {program.id: ProgramStatus() for program in programs}
+        self._gone: dict[str, Flags] = {}
+
+    def states(self) -> dict[str, str]:
+        """The state of each program."""
+        return {id: status.state for id, status in self._status.items()}
+
+    def fresh(self) -> list[Program]:
+        """The programs whose state belongs to the present epoch."""
+        return [program for program in self._programs if self._status[program.id].state == "fresh"]
+
+    def note(self, run: ProgramRun, epoch: tuple[int, int]) -> None:
+        """A program ran, or failed, for this epoch."""
+        status = self._status[run.id]
+        if run.error is not None:
+            if status.state != "quarantined":
+                log.error("program %s failed and is quarantined: %s", run.id, run.error)
+                status.stale_since = list(epoch)
+            status.state, status.reason = "quarantined", run.error
+        elif run.refresh is not None:
+            status.error_bound = run.refresh.error_bound
+
+    def publication(
+        self, program: Program, run: ProgramRun | None, graph: Graph, change: GraphChange | None, *, whole: bool
+    ) -> ProgramPublication:
+        """What is published of a program after a change. ``run``: its latest, None when it had none."""
+        columns = program.columns()
+        if whole:
+            changed = dict.fromkeys(columns)
+        else:
+            changed = dict(run.refresh.changed) if run is not None and run.refresh is not None else {}
+        status = self._status[program.id]
+        return ProgramPublication(
+            kind=program.kind,
+            columns=columns,
+            changed=changed,
+            scalars=program.scalars(),
+            state={
+                "state": status.state,
+                "stale_since": status.stale_since,
+                "reason": status.reason,
+                "error_bound": status.error_bound,
+                "memory_bytes": program.memory_bytes(),
+                "parameters": self._specs[program.id],
+            },
+            gone=None if status.state == "fresh" else self._gone_since(program.id, graph, change),
+            gone_changed=np.empty(0, np.uint32) if change is None else change.deleted_vertices,
+        )
+
+    def _gone_since(self, id: str, graph: Graph, change: GraphChange | None) -> Flags:
+        """Of a program that stands still: the dense ids that are not, or no more, those of its vertices."""
+        n = graph.n_vertices
+        gone = self._gone.get(id)
+        if gone is None:
+            gone = ~graph.alive[:n]
+            if change is not None:  # which it has not taken
+                gone[change.revived_vertices] = True
+        if gone.size < n:
+            gone = np.concatenate([gone, np.zeros(n + n // 2 - gone.size, bool)])
+        if change is not None:
+            gone[change.deleted_vertices] = True
+        self._gone[id] = gone
+        return gone

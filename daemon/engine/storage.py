@@ -1,0 +1,94 @@
+"""The storage, and who may touch it when.
+
+The engine holds the gate while it applies a batch; a reader holds it while it reads. A reader that needs
+results and storage of one epoch (a path with its weights) asks for a *settled* reading: the engine lets
+those in after it has published an epoch and before it applies the next batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from ...partition.graph import Graph
+from ..records.position import Position
+
+
+class StorageGate:
+    """Who may touch the storage: one writer, or readers; settled readers get a turn after each epoch."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._applying = False
+        self._settled = True
+        self._waiting_for_settled = 0
+        self._held_until = 0.0
+
+    @contextmanager
+    def apply(self) -> Iterator[None]:
+        """The engine changes the storage; from here until ``settle`` storage is ahead of the results."""
+        with self._changed:
+            # Those that wait for results and storage to agree go first; each reading is short and bounded.
+            while self._readers or self._waiting_for_settled or (held := self._held_until - time.monotonic()) > 0:
+                self._changed.wait(None if self._readers or self._waiting_for_settled else held)
+            self._applying = True
+            self._settled = False
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._applying = False
+                self._changed.notify_all()
+
+    def settle(self) -> None:
+        """The results of what was applied are published."""
+        with self._changed:
+            self._settled = True
+            self._changed.notify_all()
+
+    def hold(self, seconds: float) -> None:
+        """Keep the next change away for so long, or until the next settled reading."""
+        with self._changed:
+            self._held_until = time.monotonic() + seconds
+
+    @contextmanager
+    def read(self, *, settled: bool, timeout_s: float) -> Iterator[None]:
+        """Read the storage; ``settled``: only while published results belong to it.
+
+        Raises:
+            TimeoutError: the engine did not let go in time.
+        """
+        with self._changed:
+            if settled:
+                self._waiting_for_settled += 1
+                self._held_until = 0.0
+            try:
+                free = self._changed.wait_for(
+                    lambda: not self._applying and (self._settled or not settled), timeout_s
+                )
+            finally:
+                if settled:
+                    self._waiting_for_settled -= 1
+            if not free:
+                self._changed.notify_all()
+                raise TimeoutError("the storage was busy for too long")
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The graph, where it stands, and the gate before both."""
+
+    graph: Graph
+    position: Position
+    gate: StorageGate = field(default_factory=StorageGate)

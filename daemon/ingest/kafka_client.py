@@ -1,0 +1,154 @@
+"""What everybody who talks to Kafka needs: waits between tries, and clients that leave nothing behind.
+
+Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its
+network running, and ``close`` of a producer gives up at once, everything running, when records are unsent after
+its timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+
+CLOSE_TIMEOUT_S = 1.0
+_END_S = 5.0
+"""How long a producer's thread may take to end: it may look up a name, which nothing breaks off."""
+
+
+def connect(
+    kind: Any,
+    client: Mapping[str, Any],
+    *,
+    on_start: Callable[[Callable[[], object]], None] = lambda give_up: None,
+    **options: Any,
+) -> Any:
+    """One of kafka-python's clients, with those options of ``client`` that it knows, and ours over them.
+
+    Args:
+        on_start: is given what makes this connecting fail soon, to be called in any thread.
+
+    Raises:
+        KafkaError: the cluster cannot be reached, or an option is wrong. Nothing of the client stays.
+    """
+    made: list[KafkaNetClient] = []
+
+    def network(**settings: Any) -> KafkaNetClient:
+        selector = NetworkSelector(**settings)
+        try:
+            manager = KafkaConnectionManager(selector, **settings)
+        except BaseException:
+            selector.close()
+            raise
+        made.append(KafkaNetClient(selector, manager))
+        on_start(lambda: selector.call_soon_threadsafe(manager.close))
+        return made[-1]
+
+    known = {key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}
+    try:
+        return kind(**{**known, **options, "kafka_client": network})
+    except BaseException:
+        for leftover in made:
+            leftover.close()
+        raise
+
+
+def disconnect(client: Any, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    """Close a consumer, a producer or an admin client; what a producer has not sent by then is given up."""
+    with contextlib.suppress(KafkaError, OSError, RuntimeError):  # the last: its network was closed already
+        if isinstance(client, KafkaProducer):
+            _close_producer(client, timeout_s)
+        elif isinstance(client, KafkaConsumer):
+            try:
+                client.close(autocommit=False, timeout_ms=int(timeout_s * 1000))
+            finally:  # it is not reached when taking leave of the group fails
+                client._client.close()
+        else:
+            client.close()
+
+
+def _close_producer(producer: KafkaProducer, timeout_s: float) -> None:
+    sender = producer._sender
+    try:
+        producer.close(timeout=timeout_s)
+    except KafkaTimeoutError:
+        sender.force_close()
+        sender.join(_END_S)
+        producer.close(timeout=0)
+    sender.join(_END_S)  # it may have been told to stop only just now
+
+
+class KafkaLink:
+    """One of kafka-python's clients, made when it is needed. One thread uses it; any may break it off."""
+
+    def __init__(self, kind: Any, client: Mapping[str, Any], **options: Any) -> None:
+        """The arguments of ``connect``."""
+        self._kind, self._settings, self._options = kind, client, options
+        self._client: Any = None
+        self._give_up: Callable[[], object] | None = None
+        self._broken = False
+        self._lock = threading.Lock()
+
+    def client(self) -> Any:
+        """The client; connects when there is none.
+
+        Raises:
+            KafkaError: the cluster cannot be reached, an option is wrong, or the link was broken off.
+        """
+        if self._client is None:
+            made = connect(self._kind, self._settings, on_start=self._holds, **self._options)
+            try:
+                self._holds(made._sender.force_close if isinstance(made, KafkaProducer) else made.close)
+            except KafkaConnectionError:
+                disconnect(made)
+                raise
+            self._client = made
+        return self._client
+
+    def close(self) -> None:
+        """Close the client, if there is one; the next call of ``client`` makes another."""
+        with self._lock:
+            self._give_up = None
+        made, self._client = self._client, None
+        if made is not None:
+            disconnect(made)
+
+    def break_off(self) -> None:
+        """Make what the other thread waits for fail soon, and whatever it asks for after that."""
+        with self._lock:
+            self._broken = True
+            if self._give_up is not None:
+                with contextlib.suppress(RuntimeError):  # the client is closed already
+                    self._give_up()
+
+    def _holds(self, give_up: Callable[[], object]) -> None:
+        with self._lock:
+            if self._broken:
+                raise KafkaConnectionError("the link was broken off")
+            self._give_up = give_up
+
+
+class Backoff:
+    """Waits between tries: each twice the one before up to a limit, shortened at random by up to half."""
+
+    def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
+        self.first_s = first_s
+        self.limit_s = limit_s
+        self._next_s = first_s
+
+    def reset(self) -> None:
+        self._next_s = self.first_s
+
+    def wait_s(self) -> float:
+        """How long to wait now."""
+        wait = self._next_s * random.uniform(0.5, 1.0)
+        self._next_s = min(2 * self._next_s, self.limit_s)
+        return wait

@@ -1,0 +1,68 @@
+"""Whether producers place edges as they must."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...gpma.index.ids import concatenate_ids
+from ..records.columns import UpdateColumns
+from ..records.placement import canonical, partition_of
+from ..records.stream import Decoded, Partition, Source, UpdateBlock
+
+log = logging.getLogger(__name__)
+
+SAMPLED_EDGES = 8
+"""How many edges of a record are checked to have come through their own partition."""
+
+
+class PlacementSample:
+    """Checks a few edges of each record against the partition in which producers must place them.
+
+    Between two partitions there is no order: updates of one pair that come through both can end either way.
+    """
+
+    def __init__(self, source: Source, *, directed: bool) -> None:
+        self._source = source
+        self._directed = directed
+        self._warned: set[Partition] = set()
+
+    def misrouted(self, decoded: Sequence[Decoded]) -> int:
+        """How many of the sampled edges belong to another partition; logged once for each partition."""
+        by_topic: dict[str, list[tuple[Partition, UpdateBlock]]] = {}
+        for item in decoded:
+            if item.block is not None and len(item.block) and item.record.partition.number is not None:
+                by_topic.setdefault(item.record.partition.name, []).append((item.record.partition, item.block))
+        total = 0
+        for topic, blocks in by_topic.items():
+            n_partitions = self._source.partition_count(topic)
+            if n_partitions > 1:
+                total += self._misrouted(blocks, n_partitions)
+        return total
+
+    def _misrouted(self, blocks: Sequence[tuple[Partition, UpdateBlock]], n_partitions: int) -> int:
+        rows = [np.arange(0, len(block), -(-len(block) // SAMPLED_EDGES)) for _, block in blocks]
+        src = concatenate_ids([block.src[some] for (_, block), some in zip(blocks, rows, strict=True)])
+        if not self._directed:
+            dst = concatenate_ids([block.dst[some] for (_, block), some in zip(blocks, rows, strict=True)])
+            ops = np.concatenate([block.ops[some] for (_, block), some in zip(blocks, rows, strict=True)])
+            src = canonical(UpdateColumns(src, dst, ops)).src
+        came_through = np.repeat([partition.number for partition, _ in blocks], [some.size for some in rows])
+        belongs_to = partition_of(src, n_partitions)
+        wrong = np.flatnonzero(came_through != belongs_to)
+        topic = blocks[0][0].name
+        for number, owner in dict(
+            zip(came_through[wrong].tolist(), belongs_to[wrong].tolist(), strict=True)
+        ).items():
+            if Partition(topic, number) not in self._warned:
+                self._warned.add(Partition(topic, number))
+                log.warning(
+                    "%s/%d holds edges that belong to other partitions (one to %d): updates of one pair have no "
+                    "order between partitions; producers must place edges by their src",
+                    topic,
+                    number,
+                    owner,
+                )
+        return int(wrong.size)

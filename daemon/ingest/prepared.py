@@ -1,0 +1,143 @@
+"""What waits at the engine's door: updates between dense vertices, in a bounded queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import EdgeBatch
+from ...partition.existence import VertexOps
+from ..records.stream import Partition
+from .dense import DenseBatch
+
+ITEMS_MAX = 1024
+"""The most items of a queue, since one without updates (bad records, tombstones) takes room as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Updates between dense vertices, and where the source stands after them.
+
+    ``batches``: in order; ``updates``: how many they came from; ``n_vertices``: vertices known after these
+    updates; ``record_times_ms`` and ``record_updates``: the time of each record and how many updates it brought,
+    for freshness; ``item``: its number, rising; ``prepared_at``: ``time.perf_counter`` when it began to wait for
+    the engine.
+    """
+
+    batches: Sequence[DenseBatch]
+    updates: int
+    n_vertices: int
+    offsets: dict[Partition, int]
+    record_times_ms: npt.NDArray[np.int64]
+    record_updates: npt.NDArray[np.int64]
+    item: int = 0
+    prepared_at: float = field(default_factory=time.perf_counter)
+
+
+class PreparedQueue:
+    """A queue bounded by updates, and by ``ITEMS_MAX`` items; closing it wakes everybody."""
+
+    def __init__(self, updates_max: int) -> None:
+        self.updates_max = updates_max
+        self._items: deque[Prepared] = deque()
+        self._updates = 0
+        self._closed = False
+        self._held_back = False  # somebody waits for room: nothing more comes before something is taken
+        self._changed = threading.Condition()
+
+    @property
+    def updates(self) -> int:
+        """Updates that wait."""
+        return self._updates
+
+    @property
+    def closed(self) -> bool:
+        """Closed and empty: nothing will come any more."""
+        with self._changed:
+            return self._closed and not self._items
+
+    def put(self, item: Prepared) -> bool:
+        """Wait for room, then queue; False when the queue was closed instead.
+
+        One item larger than the bound is let in alone: refusing it for ever would stop the stream.
+        """
+        with self._changed:
+            while not self._closed and self._is_full_for(item):
+                self._held_back = True
+                self._changed.notify_all()
+                self._changed.wait()
+            if self._closed:
+                return False
+            self._items.append(item)
+            self._updates += item.updates
+            self._changed.notify_all()
+            return True
+
+    def _is_full_for(self, item: Prepared) -> bool:
+        if len(self._items) >= ITEMS_MAX:
+            return True
+        return self._updates > 0 and self._updates + item.updates > self.updates_max
+
+    def take(self, updates_max: int, timeout_s: float, linger_s: float = 0.0) -> list[Prepared]:
+        """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout.
+
+        Once there is an item, up to ``linger_s`` is waited for more of them, as long as there is room for more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
+            if linger_s and self._items:
+                self._changed.wait_for(
+                    lambda: self._updates >= updates_max or self._held_back or self._closed, linger_s
+                )
+            self._held_back = False
+            taken: list[Prepared] = []
+            total = 0
+            while self._items and (not taken or total + self._items[0].updates <= updates_max):
+                taken.append(self._items.popleft())
+                total += taken[-1].updates
+            self._updates -= total
+            self._changed.notify_all()
+            return taken
+
+    def close(self) -> None:
+        """Let nothing more in; what waits can still be taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def concatenate(prepared: Sequence[Prepared], *, weighted: bool) -> tuple[EdgeBatch, VertexOps | None]:
+    """One batch of all updates, in order; weights only where the graph keeps them."""
+    dense = [batch for item in prepared for batch in item.batches]
+    batches = [batch.edges for batch in dense]
+    if not batches:
+        return EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8)), None
+    weights = None
+    if weighted and any(batch.weights is not None for batch in batches):
+        weights = np.concatenate(
+            [np.ones(len(batch), np.float32) if batch.weights is None else batch.weights for batch in batches]
+        )
+    keys = np.concatenate([batch.keys for batch in batches])
+    edges = EdgeBatch(keys, np.concatenate([batch.ops for batch in batches]), weights)
+    return edges, _concatenated_vertex_ops(dense)
+
+
+def _concatenated_vertex_ops(batches: Sequence[DenseBatch]) -> VertexOps | None:
+    parts, start = [], 0
+    for batch in batches:
+        if batch.vertices is not None:
+            parts.append((batch.vertices, start))
+        start += len(batch.edges)
+    if not parts:
+        return None
+    return VertexOps(
+        np.concatenate([part.vertices for part, _ in parts]),
+        np.concatenate([part.ops for part, _ in parts]),
+        np.concatenate([part.positions + before for part, before in parts]),
+    )

@@ -1,0 +1,39 @@
+"""The encodings of records, by the names that files, topics and settings give them.
+
+This module imports nothing: the settings name encodings, and must load quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+Encoding = Literal["msgpack", "json", "csv", "el"]
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
+
+CONTENT_TYPE = "application/vnd.graphtide.edges+msgpack"
+"""Of the columnar records that ``encode`` writes."""
+
+CONTENT_TYPES: dict[str, Encoding] = {
+    CONTENT_TYPE: "msgpack",
+    "application/json": "json",
+    "application/x-ndjson": "json",
+    "text/csv": "csv",
+    "text/plain": "el",
+}
+
+HEADER_LINE = "graphtide-header"
+"""Record header of CSV blocks that do not begin their file: the file's first line, without its end."""
+
+
+def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
+    """The encoding that a record's ``content-type`` header names, else the default.
+
+    A content type that is not understood is returned as it is: the decoder then says so.
+    """
+    for name, value in headers:
+        if name.lower() == "content-type":
+            text = value.decode("latin-1")
+            plain = text.partition(";")[0].strip().lower()
+            return CONTENT_TYPES.get(plain, text)
+    return default

@@ -1,0 +1,92 @@
+"""Questions about edges and their answers, as they travel between the query server and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Vertices, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class StorageState:
+    """The state of the storage that an answer was read from. ``offsets`` as queries show them."""
+
+    epoch: tuple[int, int]
+    offsets: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NeighborPage:
+    """Some neighbours of a vertex: ``neighbors`` uint32[m] in ascending order, ``weights`` float32[m] or None.
+
+    ``known``: whether it is a vertex; ``cursor``: what the request for the next page passes; None when there is
+    none.
+    """
+
+    state: StorageState
+    known: bool
+    neighbors: Vertices
+    weights: Weights | None
+    cursor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """Degrees of vertices: ``out`` and ``in_`` int64[n]; ``in_`` is None when in-edges are not kept.
+
+    ``known``: bool[n], which of them are vertices.
+    """
+
+    state: StorageState
+    known: npt.NDArray[np.bool_]
+    out: npt.NDArray[np.int64]
+    in_: npt.NDArray[np.int64] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesExist:
+    """``exists`` bool[n]."""
+
+    state: StorageState
+    exists: npt.NDArray[np.bool_]
+
+
+class Topology(Protocol):
+    """Questions to the storage, in dense vertices; one thread asks them, one at a time.
+
+    Dense ids that are no vertices (not yet, or no longer, or ``NO_VERTEX``) are allowed everywhere, and have no
+    edges. A TimeoutError tells the client that the storage is busy, a LookupError that it does not keep what was
+    asked for; a ``GraphtideError`` is passed on as it is.
+    """
+
+    def current_epoch(self) -> StorageState:
+        """Where the storage stands."""
+        ...
+
+    def neighbors(
+        self,
+        vertex: int,
+        direction: Literal["out", "in"],
+        limit: int,
+        cursor: int | None,
+        timeout_s: float,
+    ) -> NeighborPage:
+        """At most ``limit`` neighbours after those of the pages before (``cursor``)."""
+        ...
+
+    def degree(self, vertices: Vertices, timeout_s: float) -> Degrees: ...
+
+    def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
+        """Whether src[i] -> dst[i] exists."""
+        ...
+
+    def edge_weights(
+        self, epoch: tuple[int, int], src: Vertices, dst: Vertices, timeout_s: float
+    ) -> Weights | None:
+        """float32[n]: the weights of existing edges, or None when the storage is not at that epoch."""
+        ...

@@ -1,0 +1,368 @@
+"""What the query server holds while it answers: results, vertex index, engine, limits; and who waits for an epoch.
+
+``connection`` brings requests in, ``handlers`` answers them with what is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgpack
+import numpy.typing as npt
+
+from ...compute.program import Program
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.index.id_table import let_go
+from ...gpma.index.ids import IdColumn
+from ...gpma.index.vertex_index import VertexIndexReader
+from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
+from ..config.settings import LimitsConfig
+from ..errors import TimedOut, Unavailable
+from ..records.stream import Partition, offsets_from_wire
+from . import shared_memory
+from .engine_calls import EngineCalls
+from .results import Layout, ResultsReader, Snapshot
+from .shared_memory import CONTROL_BYTES_MAX, SharedArray
+
+T = TypeVar("T")
+
+THREADS = 2
+CACHED_ANSWERS_MAX = 64
+TICK_SECONDS = 1.0
+VERTICES_INLINE_MAX = 1024
+"""So many vertices are looked up and read on the event loop; more go to a thread."""
+ALL_VERTICES = int(NO_VERTEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and the stamp (epoch and offsets, packed) of the state that it was read from."""
+
+    stamp: bytes
+    answer: Mapping[str, Any]
+
+
+class OpenConnection(Protocol):
+    """What must be known of a client's connection."""
+
+    tasks: set[asyncio.Task[None]]
+
+    @property
+    def output_bytes(self) -> int: ...
+
+    def close_if_idle(self, now: float) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Latencies:
+    """Counts requests by method, by how long they took and by error code."""
+
+    def __init__(self, methods: Container[str]) -> None:
+        self._known = methods
+        self._methods: dict[str, tuple[list[int], list[float], dict[str, int]]] = {}
+
+    def record(self, method: str, seconds: float, error: str | None) -> None:
+        """One request was answered; methods that do not exist share one entry."""
+        name = method if method in self._known else "other"
+        entry = self._methods.get(name)
+        if entry is None:
+            entry = self._methods[name] = ([0] * (len(LATENCY_BUCKETS_SECONDS) + 1), [0.0], {})
+        counts, total, errors = entry
+        counts[bisect.bisect_left(LATENCY_BUCKETS_SECONDS, seconds)] += 1
+        total[0] += seconds
+        if error is not None:
+            errors[error] = errors.get(error, 0) + 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything since the start: method -> [counts, sum of seconds, errors]."""
+        return {name: [counts, total[0], errors] for name, (counts, total, errors) in self._methods.items()}
+
+
+@dataclass(slots=True)
+class _Waiter:
+    missing: dict[Partition, int]
+    future: asyncio.Future[None]
+    task: asyncio.Task[Any] | None
+
+
+class Serving:
+    """What handlers work with: results, vertex index, engine, limits; and what waits for an epoch."""
+
+    def __init__(
+        self,
+        *,
+        control: socket.socket,
+        settings: Mapping[str, Any],
+        kinds: Mapping[str, type[Program]],
+        methods: Container[str],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """``kinds``: the programs there are; ``methods``: the names of all requests, to be counted by."""
+        self.limits = LimitsConfig.model_construct(**settings["limits"])  # the daemon has checked them
+        self.token: str | None = settings["token"]
+        self.graph: Mapping[str, Any] = settings["graph"]
+        self.id_kind: Literal["int", "string"] = settings["graph"]["vertex_ids"]
+        self.version: str = settings["version"]
+        self.engine = EngineCalls(self.limits.engine_calls_max, self.catch_up)
+        self.latencies = Latencies(methods)
+        self.connections: set[OpenConnection] = set()
+        self.held_bytes = 0
+        self.stopped = asyncio.Event()
+        self.has_memory = asyncio.Event()
+        self._kinds = kinds
+        self._loop = loop
+        self._control = control
+        self._draining = threading.Lock()
+        self._reader: ResultsReader | None = None
+        self._index: VertexIndexReader | None = None
+        self._index_arrays: dict[int, npt.NDArray[Any]] = {}
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="answers")
+        self._waiters: list[_Waiter] = []
+        self._computing: set[asyncio.Future[Reply]] = set()
+        self._graces: set[asyncio.Task[None]] = set()
+        self._cache: dict[Any, tuple[tuple[int, int], asyncio.Future[Reply]]] = {}
+        self._stamp: tuple[Snapshot, bytes] | None = None
+        self._offsets: tuple[Snapshot, dict[Partition, int]] | None = None
+
+    # -- memory -------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take every message that the engine has sent; any thread may call this."""
+        with self._draining:
+            while True:
+                try:
+                    message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    message, fds = b"", []
+                if not message:
+                    self._loop.call_soon_threadsafe(self.stopped.set)
+                    return
+                self._take(msgpack.unpackb(message), fds)
+
+    def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
+        match message["kind"]:
+            case "results":
+                self._reader = ResultsReader(Layout.from_wire(message["layout"]), fds[0])
+            case "index":
+                self._take_index(message["arrays"], fds)
+            case "grace":  # after the index, which is in place now
+                self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+        if self._reader is not None and self._index is not None:
+            self._loop.call_soon_threadsafe(self._published)
+
+    def _take_index(self, places: Sequence[tuple[str, int, int, str]], fds: list[int]) -> None:
+        """Map the arrays of another generation; those that it shares with the one before stay mapped."""
+        before = self._index_arrays
+        arrays, mapped = {}, {}
+        for (name, byte_offset, n_items, dtype), fd in zip(places, fds, strict=True):
+            inode = os.fstat(fd).st_ino
+            if inode in before:
+                os.close(fd)
+                array = before[inode]
+            else:
+                array = shared_memory.attach(SharedArray(fd, byte_offset, n_items, dtype))
+            arrays[name] = mapped[inode] = array
+        replaced: list[object] = [before, self._index]
+        self._index, self._index_arrays = VertexIndexReader(self.id_kind, arrays), mapped
+        del before, array
+        let_go(replaced)
+
+    def begin_grace(self, token: int) -> None:
+        """Tell the engine when all that is under way now has ended.
+
+        Until then it gives no dense id to another vertex, since requests keep those that they looked up or read.
+        Requests that wait for an epoch have looked nothing up yet.
+        """
+        waiting = {waiter.task for waiter in self._waiters}
+        working: set[asyncio.Future[Any]] = {*self._computing}
+        for connection in self.connections:
+            working |= connection.tasks - waiting
+        grace = self._loop.create_task(self._grace(token, working))
+        self._graces.add(grace)
+        grace.add_done_callback(self._graces.discard)
+
+    async def _grace(self, token: int, working: set[asyncio.Future[Any]]) -> None:
+        if working:
+            await asyncio.wait(working)
+        while True:
+            try:
+                self._control.send(msgpack.packb({"kind": "grace", "token": token}))
+            except BlockingIOError:
+                await asyncio.sleep(TICK_SECONDS)
+            except OSError:  # the engine is gone
+                return
+            else:
+                return
+
+    def catch_up(self, index_generation: int) -> None:
+        """Make sure of the vertex index: its arrays were sent before anyone could speak of them."""
+        if self._index is None or self._index.generation < index_generation:
+            self.drain()
+            if self._index is None or self._index.generation < index_generation:
+                raise Unavailable("the vertex index is being replaced")
+
+    def read(self, use: Callable[[Snapshot], T]) -> T:
+        """``ResultsReader.read``, with a vertex index that covers the epoch."""
+        reader = self._reader
+        if reader is None:
+            raise Unavailable("nothing was published yet")
+
+        def with_index(snapshot: Snapshot) -> T:
+            self.catch_up(snapshot.index_generation)
+            return use(snapshot)
+
+        return reader.read(with_index)
+
+    def snapshot(self) -> Snapshot:
+        """The newest epoch's meta data; of its columns nothing may be read."""
+        return self.read(lambda snapshot: snapshot)
+
+    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
+        """Dense vertices, ``NO_VERTEX`` where unknown or not below ``n_vertices``."""
+        assert self._index is not None
+        return self._index.lookup(ids, n_vertices)
+
+    def lookup_in(self, snapshot: Snapshot, ids: IdColumn) -> Vertices:
+        """Dense vertices, ``NO_VERTEX`` for what is no vertex in that epoch; only within ``read``."""
+        return snapshot.known(self.lookup(ids, snapshot.n_vertices))
+
+    async def lookup_anywhere(self, ids: IdColumn) -> Vertices:
+        """Dense vertices of every indexed id, those of the newest epoch at least, for questions to the storage."""
+        self.snapshot()  # with an index that covers it
+        if len(ids) <= VERTICES_INLINE_MAX:
+            return self.lookup(ids, ALL_VERTICES)
+        return await self.in_thread(self.lookup, ids, ALL_VERTICES)
+
+    def external(self, dense: Vertices) -> IdColumn:
+        """External ids of dense vertices."""
+        assert self._index is not None
+        return self._index.external(dense)
+
+    def program_class(self, kind: str) -> type[Program]:
+        return self._kinds[kind]
+
+    # -- epochs -------------------------------------------------------------------------------------------
+
+    def stamp(self, snapshot: Snapshot) -> bytes:
+        """Epoch and offsets of a snapshot, packed once."""
+        known = self._stamp
+        if known is None or known[0] is not snapshot:
+            known = self._stamp = (snapshot, encode_stamp(snapshot.epoch, snapshot.offsets))
+        return known[1]
+
+    def _reached(self) -> dict[Partition, int]:
+        snapshot = self.snapshot()
+        known = self._offsets
+        if known is None or known[0] is not snapshot:
+            known = self._offsets = (snapshot, offsets_from_wire(snapshot.offsets))
+        return known[1]
+
+    def covers(self, wanted: Mapping[Partition, int]) -> bool:
+        """True when the newest epoch reflects everything before these offsets."""
+        reached = self._reached()
+        return all(reached.get(partition, 0) >= offset for partition, offset in wanted.items())
+
+    async def covered(self, wanted: Mapping[Partition, int], deadline: float) -> None:
+        """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
+
+        Raises:
+            TimedOut: none did.
+            Unavailable: too many requests wait.
+        """
+        if self.covers(wanted):
+            return
+        if len(self._waiters) >= self.limits.waiting_max:
+            raise Unavailable("too many requests wait for an epoch", {"waiting_max": self.limits.waiting_max})
+        waiter = _Waiter(dict(wanted), self._loop.create_future(), asyncio.current_task())
+        self._waiters.append(waiter)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await waiter.future
+        except TimeoutError:
+            raise TimedOut("no epoch covered these offsets in time") from None
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    def _published(self) -> None:
+        """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
+        self.has_memory.set()
+        if not self._waiters:
+            return
+        try:
+            reached = self._reached()
+        except Unavailable:
+            return  # the next notice, or the next tick, comes soon
+        for waiter in self._waiters:
+            missing = waiter.missing
+            while missing:
+                partition = next(iter(missing))
+                if reached.get(partition, 0) < missing[partition]:
+                    break
+                del missing[partition]
+            if not missing and not waiter.future.done():
+                waiter.future.set_result(None)
+
+    # -- work ---------------------------------------------------------------------------------------------
+
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run what would block the event loop for too long."""
+        return await self._loop.run_in_executor(self._pool, work, *arguments)
+
+    async def cached(self, key: Any, compute: Callable[[], Reply]) -> Reply:
+        """``compute()`` in a thread, once per epoch and key, however many ask."""
+        epoch = self.snapshot().epoch
+        known = self._cache.get(key)
+        if known is None or known[0] != epoch:
+            if len(self._cache) >= CACHED_ANSWERS_MAX:
+                self._cache.clear()
+            future = asyncio.ensure_future(self.in_thread(compute))
+            self._computing.add(future)
+            future.add_done_callback(self._computed)
+            known = self._cache[key] = (epoch, future)
+        try:
+            return await asyncio.shield(known[1])
+        except Exception:
+            if self._cache.get(key) is known:
+                del self._cache[key]
+            raise
+
+    def _computed(self, done: asyncio.Future[Reply]) -> None:
+        self._computing.discard(done)
+        if not done.cancelled():
+            done.exception()  # seen, even if nobody waits for it any more
+
+    def statistics(self) -> dict[str, Any]:
+        """What the server knows of itself."""
+        return {"connections": len(self.connections), "held_bytes": self.held_bytes}
+
+    async def tick(self) -> None:
+        """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            report = {"kind": "statistics", "latency": self.latencies.snapshot(), **self.statistics()}
+            with contextlib.suppress(OSError):
+                self._control.send(msgpack.packb(report))
+            now = time.monotonic()
+            for connection in list(self.connections):
+                connection.close_if_idle(now)
+            if self._reader is not None:
+                self._published()
+
+    def close(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+        self._pool.shutdown(wait=False, cancel_futures=True)

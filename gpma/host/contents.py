@@ -1,0 +1,40 @@
+"""What a packed array holds from one batch to the next: its parts, in one place, for those who change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..layout import Layout
+from .arrays import RowIndex, Slots
+from .slot_memory import SlotMemory
+
+
+@dataclass(slots=True)
+class Contents:
+    """``slots`` are the leaves of ``layout`` in ``memory``, with ``n_edges`` edges; ``rows`` has room for at least
+    ``n_vertices`` rows."""
+
+    layout: Layout
+    memory: SlotMemory
+    slots: Slots
+    rows: RowIndex
+    n_edges: int = 0
+    n_vertices: int = 0
+
+    @property
+    def migrating(self) -> bool:
+        """There is a stretch of empty leaves."""
+        return self.slots.stretch_begin < self.slots.stretch_end
+
+    def view_leaves(self, n_leaves: int, begin: int = 0, end: int = 0) -> None:
+        """Go on with so many leaves of the memory; those from ``begin`` to ``end``, if any, are a stretch."""
+        self.slots = self.memory.slots(n_leaves, (begin, end) if begin < end else None)
+
+    def move_to(self, memory: SlotMemory, n_leaves: int) -> None:
+        """Copy the first so many leaves into other memory."""
+        slots = self.slots
+        moved = memory.slots(n_leaves, (slots.stretch_begin, slots.stretch_end) if self.migrating else None)
+        for name in ("keys", "weights", "counts", "heads", "tops"):
+            new, old = getattr(moved, name), getattr(slots, name)
+            new[:] = old[: new.size]
+        self.memory, self.slots = memory, moved

@@ -1,0 +1,250 @@
+"""How a stretch of empty leaves moves through a packed array.
+
+The **stretch** lies between two parts of the array. A **move** takes edges from the end of one part that is next
+to the stretch and writes them at the other end of the stretch, which so goes the other way. Both parts are in
+order all the time, searches go to the one or the other (``search.find_leaf``), and walks along a row skip empty
+leaves. Why it moves, and when: ``migration.py``.
+
+A move writes into leaves that are empty, never into one that it reads: its target is no wider than the
+stretch. So its pieces are independent of each other. Incremental resizing is known from hash tables (Larson:
+Dynamic hash tables, CACM 31(4), 1988); here it is a packed array's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+
+from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Vertices
+from ..intrinsics import copy
+from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
+from .arrays import Slots, Updates
+from .search import set_head
+
+# With fewer edges than this for each leaf left of the finished part, a leaf's rounding might become a leaf's
+# emptiness: such an array is spread at once.
+SHARE_MIN = 2 * LEAF_LEAST
+# A stretch that moves right begins with the room in the first block of so many leaves no denser than this.
+BLOCK_LEAVES = 64
+BLOCK_DENSITY = 0.55
+# It moves at least so many edges a move: over a leaf or two nothing would be gained, for want of half leaves.
+MOVED_MIN = 1000
+# So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, they get
+# only RELIEVED.
+CARRIED_LEAVES = 32
+CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.65 * LEAF_SLOTS
+# Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
+SPREAD, GATHER, CARRY = 0, 1, 2
+
+
+class Move(NamedTuple):
+    """Edges that move next: ``edges`` of them, from ``source_slot`` in leaf ``source`` on, into leaves ``begin``
+    to ``end``; the stretch is then from ``stretch_begin`` to ``stretch_end``."""
+
+    source: Int
+    source_slot: Int
+    begin: Int
+    end: Int
+    edges: Int
+    stretch_begin: Int
+    stretch_end: Int
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def net_change(updates: Updates, lo: Int, hi: Int, leaf_end: Int) -> Int:
+    """By how many edges updates lo..hi change what is in the leaves before ``leaf_end``."""
+    leaf, status = updates.leaf, updates.status
+    net = np.int64(0)
+    for i in range(lo, hi):
+        if np.int64(leaf[np.uintp(i)]) >= leaf_end:
+            break
+        state = status[np.uintp(i)]
+        net += np.int64(state == INSERTED) - np.int64(state == DELETED)
+    return net
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_left(slots: Slots, edges_left: Int, edges_wanted: Int) -> Move:
+    """The next move of a stretch that moves left, of about so many edges at most; ``edges_left`` are left of it.
+
+    A move without edges: there is nothing that can be moved this way (fewer than SHARE_MIN a leaf).
+    """
+    counts = slots.counts
+    end = np.int64(slots.stretch_end)
+    source = np.int64(slots.stretch_begin)
+    width = min(end - source, (edges_wanted * end + edges_left - 1) // max(np.int64(edges_left), np.int64(1)))
+    if edges_left < SHARE_MIN * end or width <= 0:
+        return Move(source, np.int64(0), end, end, np.int64(0), source, end)
+    wanted = edges_left * width // end
+    edges = np.int64(0)
+    while edges < wanted:
+        source -= 1
+        edges += np.int64(counts[np.uintp(source)])
+    # What stays behind in the last source leaf: enough for a leaf, or nothing where the target has the room.
+    stays = edges - wanted
+    if 0 < stays < LEAF_LEAST:
+        stays = np.int64(0) if edges <= width * LEAF_SLOTS else np.int64(LEAF_LEAST)
+    begin = source + (np.int64(1) if stays > 0 else np.int64(0))
+    return Move(source, stays, end - width, end, edges - stays, begin, end - width)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_right(slots: Slots, edges_wanted: Int) -> Move:
+    """The next move of a stretch that moves right: whole leaves, with about so many edges (at least MOVED_MIN).
+
+    Leaves become SHARE_FULL full; those that are denser stay so, since the stretch must not narrow. A move without
+    edges: nothing is right of the stretch.
+    """
+    counts = slots.counts
+    source = np.int64(slots.stretch_end)
+    room = source - np.int64(slots.stretch_begin)
+    leaves = np.int64(counts.size) - source
+    taken, width, edges = np.int64(0), np.int64(0), np.int64(0)
+    while taken < leaves and edges < max(edges_wanted, MOVED_MIN):
+        more = edges + np.int64(counts[np.uintp(source + taken)])
+        wider = min(taken + 1, np.int64(np.ceil(more / SHARE_FULL)))
+        if wider > room:
+            break
+        edges, width = more, wider
+        taken += 1
+    begin = np.int64(slots.stretch_begin)
+    return Move(source, np.int64(0), begin, begin + width, edges, begin + width, source + taken)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Move:
+    """The next move of a stretch that is carried past so many leaves (to the left, if they are fewer than none).
+
+    They stay about as full as they are, and the stretch as wide as it is; but crowded ones are relieved.
+    """
+    counts = slots.counts
+    begin, end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
+    most = min(abs(leaves), end - begin, CARRIED_LEAVES)
+    taken, edges = np.int64(0), np.int64(0)
+    while taken < most and edges < edges_wanted:
+        edges += np.int64(counts[np.uintp(begin - 1 - taken if leaves < 0 else end + taken)])
+        taken += 1
+    width = taken
+    if edges > CROWDED * taken:
+        width = min(np.int64(np.ceil(edges / RELIEVED)), end - begin)
+    if leaves < 0:
+        return Move(begin - taken, np.int64(0), end - width, end, edges, begin - taken, end - width)
+    return Move(end, np.int64(0), begin, begin + width, edges, begin + width, end + taken)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def plan_move(slots: Slots, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int) -> Move:
+    """The next move of ``way``; ``leaves`` only matter where the stretch is carried."""
+    if way == SPREAD:
+        return plan_left(slots, edges_left, edges_wanted)
+    if way == GATHER:
+        return plan_right(slots, edges_wanted)
+    return plan_carry(slots, leaves, edges_wanted)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
+    """Where a stretch that moves right can begin: (first leaf of a block, the one behind it, edges before it)."""
+    counts = slots.counts
+    before = np.int64(0)
+    for begin in range(0, counts.size, BLOCK_LEAVES):
+        end = min(np.int64(begin + BLOCK_LEAVES), np.int64(counts.size))
+        edges = np.int64(0)
+        for leaf in range(begin, end):
+            edges += np.int64(counts[np.uintp(leaf)])
+        if edges <= BLOCK_DENSITY * LEAF_SLOTS * (end - begin):
+            return np.int64(begin), end, before
+        before += edges
+    return np.int64(counts.size), np.int64(counts.size), before
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def write_leaves(slots: Slots, row_leaf: Vertices, move: Move, first: Int, last: Int) -> None:
+    """Write leaves first..last of the move's target, their heads and the index of rows that begin in them."""
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
+    share, extra = move.edges // (move.end - move.begin), move.edges % (move.end - move.begin)
+    before = (first - move.begin) * share + min(np.int64(first - move.begin), extra)
+    source, taken = np.int64(move.source), np.int64(move.source_slot)
+    while before >= np.int64(counts[np.uintp(source)]) - taken:
+        before -= np.int64(counts[np.uintp(source)]) - taken
+        source += 1
+        taken = np.int64(0)
+    taken += before
+    row = _row_before(slots, source, taken)
+    for leaf in range(first, last):
+        count = share + (1 if leaf - move.begin < extra else 0)
+        base = leaf << LEAF_SHIFT
+        to = base
+        while to < base + count:
+            there = np.int64(counts[np.uintp(source)]) - taken
+            if there == 0:
+                source += 1
+                taken = np.int64(0)
+                continue
+            run = min(there, base + count - to)
+            from_ = (source << LEAF_SHIFT) + taken
+            copy(keys, to, keys, from_, run)
+            if weights.size:
+                copy(weights, to, weights, from_, run)
+            to += run
+            taken += run
+        counts[np.uintp(leaf)] = np.int32(count)
+        set_head(heads, tops, leaf, keys[np.uintp(base)])
+        for slot in range(base, to):
+            u = keys[np.uintp(slot)] >> HALF
+            if u != row:
+                row_leaf[np.uintp(u)] = np.uint32(leaf)
+                row = u
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _row_before(slots: Slots, leaf: Int, slot: Int) -> Int:
+    """The row of the key before this one; EMPTY_KEY where there is none."""
+    while slot == 0 and leaf > 0:
+        leaf = (slots.stretch_begin if leaf == slots.stretch_end else leaf) - 1
+        slot = np.int64(slots.counts[np.uintp(leaf)])
+    if slot == 0:
+        return np.uint64(EMPTY_KEY)
+    return slots.keys[np.uintp((leaf << LEAF_SHIFT) + slot - 1)] >> HALF
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def vacate(slots: Slots, move: Move) -> None:
+    """After everything of the move was written: its sources are empty."""
+    counts = slots.counts
+    if move.source_slot > 0:
+        counts[np.uintp(move.source)] = np.int32(move.source_slot)
+    for leaf in range(move.stretch_begin, slots.stretch_begin):
+        counts[np.uintp(leaf)] = np.int32(0)
+    for leaf in range(slots.stretch_end, move.stretch_end):
+        counts[np.uintp(leaf)] = np.int32(0)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def make_moves(
+    slots: Slots, row_leaf: Vertices, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int
+) -> tuple[Int, Int, Int]:
+    """Move about so many edges, in as many moves as that takes; returns (moved, stretch begin, stretch end)."""
+    moved = np.int64(0)
+    while moved < edges_wanted and slots.stretch_begin < slots.stretch_end:
+        move = plan_move(slots, way, leaves, edges_left, edges_wanted - moved)
+        if move.edges == 0:
+            break
+        write_leaves(slots, row_leaf, move, move.begin, move.end)
+        vacate(slots, move)
+        moved += move.edges
+        edges_left -= move.edges  # as long as the stretch moves left, and else of no use
+        # Past how many leaves is left: on their old side.
+        leaves += slots.stretch_begin - move.stretch_begin if leaves < 0 else slots.stretch_end - move.stretch_end
+        slots = Slots(
+            slots.keys,
+            slots.weights,
+            slots.counts,
+            slots.heads,
+            slots.tops,
+            move.stretch_begin,
+            move.stretch_end,
+        )
+    return moved, np.int64(slots.stretch_begin), np.int64(slots.stretch_end)

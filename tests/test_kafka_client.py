@@ -1,0 +1,127 @@
+"""Kafka's clients leave nothing running, whatever their cluster does meanwhile."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError
+from leaks import Held, leftovers
+from waiting import until
+
+from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, read_dead_letters
+from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.kafka_client import KafkaLink, connect, disconnect
+from graphtide.daemon.records.stream import BadRecord, Partition
+from graphtide.daemon.tools.produce import KafkaDestination, ProduceFailed
+from graphtide.ops.kafka import DevKafka, free_port
+
+KINDS = pytest.mark.parametrize("kind", [KafkaAdminClient, KafkaConsumer, KafkaProducer])
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of one who lets clients connect and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def topic(kafka: DevKafka) -> str:
+    name = f"clients-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 1)
+    return name
+
+
+@KINDS
+def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    before = Held.now()
+    for wrong in ({"bootstrap_timeout_ms": 100}, {"client_dns_lookup": "none"}):
+        if wrong.keys() <= kind.DEFAULT_CONFIG.keys():
+            with pytest.raises((KafkaError, ValueError)):
+                connect(kind, {}, bootstrap_servers=[nobody], **wrong)
+    assert not leftovers(before, grace_s=0)
+
+
+@KINDS
+def test_connecting_can_be_broken_off(kind: Any, silent: str) -> None:
+    link = KafkaLink(kind, {}, bootstrap_servers=[silent], bootstrap_timeout_ms=120_000)
+    errors: list[BaseException] = []
+    begun = threading.Event()
+
+    def use() -> None:
+        begun.set()
+        try:
+            link.client()
+        except BaseException as error:
+            errors.append(error)
+
+    before = Held.now()
+    user = threading.Thread(target=use)
+    user.start()
+    begun.wait()
+    link.break_off()
+    user.join(60)
+    assert not user.is_alive() and isinstance(errors[0], KafkaError)
+    assert not leftovers(before)
+    with pytest.raises(KafkaError, match="broken off"):
+        link.client()
+
+
+def test_a_source_that_waits_for_its_cluster_can_be_closed(silent: str) -> None:
+    before = Held.now()
+    source = KafkaSource(silent, ["edges"])
+    source.open(None)
+    assert source.poll(100, timeout_s=0.2) == []
+    source.close()
+    assert not leftovers(before, grace_s=0)
+
+
+@pytest.mark.kafka
+def test_an_admin_client_is_broken_off_for_good(kafka: DevKafka, topic: str) -> None:
+    before = Held.now()
+    link = KafkaLink(KafkaAdminClient, {}, bootstrap_servers=[kafka.bootstrap])
+    assert link.client().describe_topics([topic])[0]["name"] == topic
+    link.break_off()
+    with pytest.raises((KafkaError, RuntimeError)):
+        link.client().describe_topics([topic])
+    link.close()
+    assert not leftovers(before)
+
+
+@pytest.mark.kafka
+def test_what_has_unsent_records_and_no_broker_any_more_ends_when_it_is_closed(
+    kafka: DevKafka, topic: str, tmp_path: Path
+) -> None:
+    before = Held.now()
+    first, second = (BadRecord(Partition("edges", 3), offset, b"x", "bad-message", "") for offset in (1, 2))
+    producer = connect(KafkaProducer, {}, bootstrap_servers=[kafka.bootstrap])
+    destination = KafkaDestination(kafka.bootstrap, topic)
+    letters = KafkaDeadLetters(kafka.bootstrap, topic, tmp_path)
+    producer.send(topic, b"x").get(30)
+    destination.send(0, b"x")
+    destination.finish()
+    letters.write([first])
+    until(lambda: letters.sent == 1)
+    kafka.stop()
+    try:
+        letters.write([second])
+        letters.close()
+        waiting = producer.send(topic, b"y")
+        disconnect(producer, timeout_s=0.1)
+        assert waiting.failed()
+        destination.send(0, b"y")
+        destination.close()
+        with pytest.raises(ProduceFailed):
+            destination.finish()
+        assert not leftovers(before).threads
+    finally:
+        kafka.start()
+    assert [bad.offset for bad in read_dead_letters(tmp_path)][-1] == 2
