@@ -276,7 +276,7 @@ def test_operations_on_vertices_need_no_dst() -> None:
 
 
 def test_the_compiled_parser_takes_operations_on_vertices() -> None:
-    layout = decode_text.Layout(("src", "dst", "op", "note"), ",")
+    layout = decode_text.LineLayout(("src", "dst", "op", "note"), ",")
     lines = [
         (b"5,,insert_vertex,", GOOD, (5, 0, 2)),
         (b"6,0,delete_vertex,x", GOOD, (6, 0, 3)),
@@ -377,16 +377,16 @@ likely_line = st.lists(likely_field, max_size=6).flatmap(
     layout=st.sampled_from(
         [
             decode_text.EDGE_LIST,
-            decode_text.Layout(("src", "dst"), ","),
-            decode_text.Layout(("op", "src", "dst", "weight", "ts"), ","),
-            decode_text.Layout(("ts", "note", "dst", "weight", "op", "src"), "\t"),
-            decode_text.Layout(("src", "weight", "dst"), " "),
+            decode_text.LineLayout(("src", "dst"), ","),
+            decode_text.LineLayout(("op", "src", "dst", "weight", "ts"), ","),
+            decode_text.LineLayout(("ts", "note", "dst", "weight", "op", "src"), "\t"),
+            decode_text.LineLayout(("src", "weight", "dst"), " "),
         ]
     ),
     domain=st.sampled_from(["any", "non-negative", "unweighted"]),
 )
 def test_the_compiled_parser_agrees_with_the_rules(
-    lines: list[str], layout: decode_text.Layout, domain: Any
+    lines: list[str], layout: decode_text.LineLayout, domain: Any
 ) -> None:
     """What the compiled parser takes, the patient code would have taken, with the same outcome."""
     value = "\n".join(lines).encode()

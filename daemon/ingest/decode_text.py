@@ -38,7 +38,7 @@ _REAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LineLayout:
     """What the fields of a line are. ``delimiter`` None: an edge list, split at blanks, with comments."""
 
     names: tuple[str, ...]
@@ -51,7 +51,7 @@ class Layout:
         return np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
 
 
-EDGE_LIST = Layout(("src", "dst", "weight", "ts"), None)
+EDGE_LIST = LineLayout(("src", "dst", "weight", "ts"), None)
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def check_delimiter(delimiter: str) -> None:
         raise ValueError(f"a CSV delimiter is one ASCII character that no field needs, not {delimiter!r}")
 
 
-def csv_layout(header: bytes, delimiter: str) -> Layout:
+def csv_layout(header: bytes, delimiter: str) -> LineLayout:
     """The layout that a header line names; unknown columns are ignored.
 
     Raises:
@@ -89,7 +89,7 @@ def csv_layout(header: bytes, delimiter: str) -> Layout:
     if "src" not in known or "dst" not in known or len(set(known)) < len(known):
         given = columns.shown(text)
         raise Bad(Reason.BAD_COLUMN, f"the header line must name src and dst, each column once; it is {given}")
-    return Layout(names, delimiter)
+    return LineLayout(names, delimiter)
 
 
 def numbered_lines(value: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
@@ -124,7 +124,7 @@ def salvage(
             yield from salvage(items[half:], convert, first + half)
 
 
-def parse_lines(value: bytes, begin: int, layout: Layout, rules: Rules, timestamp_ms: int) -> Lines:
+def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:
     """Parse the lines of ``value`` from byte ``begin`` on."""
     if rules.vertex_ids == "int":
         return _parse_compiled(value, begin, layout, rules, timestamp_ms)
@@ -152,7 +152,7 @@ def matrix_market_data(value: bytes, begin: int = 0) -> int | None:
 
 
 def _parse_spans(
-    value: bytes, spans: Sequence[tuple[int, int]], layout: Layout, rules: Rules, timestamp_ms: int
+    value: bytes, spans: Sequence[tuple[int, int]], layout: LineLayout, rules: Rules, timestamp_ms: int
 ) -> Iterator[tuple[int, UpdateBlock | Bad]]:
     """Read lines by the rules in Python: ``salvage``'s outcome by position in ``spans``."""
 
@@ -165,7 +165,7 @@ def _parse_spans(
             yield base + first, outcome
 
 
-def _fields(line: bytes, layout: Layout, line_bytes_max: int) -> list[str]:
+def _fields(line: bytes, layout: LineLayout, line_bytes_max: int) -> list[str]:
     """The fields of one line: as many as the layout has."""
     if len(line) > line_bytes_max:
         raise Bad(Reason.TOO_LARGE, f"a line of {len(line)} bytes; at most {line_bytes_max} are allowed")
@@ -191,7 +191,9 @@ def _fields(line: bytes, layout: Layout, line_bytes_max: int) -> list[str]:
     return fields
 
 
-def _convert_rows(rows: Sequence[Sequence[str]], layout: Layout, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+def _convert_rows(
+    rows: Sequence[Sequence[str]], layout: LineLayout, rules: Rules, timestamp_ms: int
+) -> UpdateBlock:
     """Columns of rows of text; an empty op, weight or ts means that there is none."""
     given = dict(zip(layout.names, zip(*rows, strict=True), strict=True))
     n = len(rows)
@@ -230,7 +232,7 @@ def _timestamp(text: str, timestamp_ms: int) -> int:
     return int(text)
 
 
-def _parse_compiled(value: bytes, begin: int, layout: Layout, rules: Rules, timestamp_ms: int) -> Lines:
+def _parse_compiled(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:
     lines = Lines()
     if begin >= len(value):
         return lines
@@ -283,4 +285,4 @@ def _weights(
 def warm_up() -> None:
     """Compile the parser, or load it from the cache."""
     rules = Rules("int", "any", drop_self_loops=False, updates_max=1, line_bytes_max=100)
-    parse_lines(b"1,2,0.5,insert,3\n", 0, Layout(("src", "dst", "weight", "op", "ts"), ","), rules, 0)
+    parse_lines(b"1,2,0.5,insert,3\n", 0, LineLayout(("src", "dst", "weight", "op", "ts"), ","), rules, 0)

@@ -38,7 +38,7 @@ from .kafka_client import Backoff, connect
 
 log = logging.getLogger(__name__)
 
-Start = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
+KafkaStart = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
@@ -237,7 +237,7 @@ class KafkaSource:
         topics: Sequence[str],
         *,
         name: str = "graphtide",
-        start: Start = "earliest",
+        start: KafkaStart = "earliest",
         default_encoding: str = "msgpack",
         client: Mapping[str, Any] | None = None,
         fetch_bytes_max: int = 16 << 20,

@@ -13,6 +13,8 @@ ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
 CONTENT_TYPE = "application/vnd.graphtide.edges+msgpack"
 """Of the columnar records that ``encode`` writes."""
+RECORD_VERSION = 1
+"""Of the same, and of JSON documents: their entry ``v``."""
 
 CONTENT_TYPES: dict[str, Encoding] = {
     CONTENT_TYPE: "msgpack",
