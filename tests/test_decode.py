@@ -290,11 +290,11 @@ def test_the_compiled_parser_takes_operations_on_vertices() -> None:
     ]
     parsed = ParsedLines(len(lines))
     value = b"".join(line + b"\n" for line, _, _ in lines)
-    assert parsed.fill(value, 0, layout.roles, ",", 100, NOW) == len(lines)
+    assert parsed.fill(value, 0, layout.compiled(100, NOW)) == len(lines)
     for i, (line, status, expected) in enumerate(lines):
-        assert parsed.status[i] == status, line
+        assert parsed.columns.status[i] == status, line
         if expected is not None:
-            assert (parsed.src[i], parsed.dst[i], parsed.ops[i]) == expected
+            assert (parsed.columns.src[i], parsed.columns.dst[i], parsed.columns.ops[i]) == expected
 
 
 def test_a_vertex_zero_is_no_self_loop() -> None:

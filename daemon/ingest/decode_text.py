@@ -20,7 +20,7 @@ from ...partition.weights import are_allowed, why_not, without_minus_zero
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
-from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, ParsedLines
+from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, LineFormat, ParsedLines
 
 Item = TypeVar("Item")
 
@@ -44,11 +44,13 @@ class LineLayout:
     names: tuple[str, ...]
     delimiter: str | None
 
-    @property
-    def roles(self) -> npt.NDArray[np.int8]:
-        """The role of each field, as the compiled parser knows it."""
+    def compiled(self, line_bytes_max: int, timestamp_ms: int) -> LineFormat:
+        """The same as the compiled parser knows it."""
         codes = {name: code for code, name in enumerate(ROLES)}
-        return np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
+        roles = np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
+        return LineFormat(
+            roles, 0 if self.delimiter is None else ord(self.delimiter), line_bytes_max, timestamp_ms
+        )
 
 
 EDGE_LIST = LineLayout(("src", "dst", "weight", "ts"), None)
@@ -239,21 +241,22 @@ def _parse_compiled(value: bytes, begin: int, layout: LineLayout, rules: Rules, 
     if not value.endswith(b"\n"):
         value += b"\n"
     parsed = ParsedLines(value.count(b"\n", begin))
-    n = parsed.fill(value, begin, layout.roles, layout.delimiter, rules.line_bytes_max, timestamp_ms)
-    status = parsed.status[:n]
+    n = parsed.fill(value, begin, layout.compiled(rules.line_bytes_max, timestamp_ms))
+    found = parsed.columns.first(n)
+    status = found.status
     reread = np.flatnonzero(status == REREAD_WEIGHT)
     if reread.size:
-        texts = [value[start:end] for start, end in parsed.weight_spans[reread].tolist()]
-        parsed.weights[reread] = columns.float32_of([float(text) for text in texts])
+        texts = [value[start:end] for start, end in found.weight_spans[reread].tolist()]
+        found.weights[reread] = columns.float32_of([float(text) for text in texts])
     aside = np.flatnonzero(status == SET_ASIDE)
     keep = np.ones(n, bool)
-    weights, wrong = _weights(parsed.weights[:n], status, rules)
-    parsed.weights[:n] = weights
+    weights, wrong = _weights(found.weights, status, rules)
+    found.weights[:] = weights
     for row in wrong.tolist():
         keep[row] = False
-        detail = why_not(parsed.weights[row], rules.weights)
-        lines.bad.append((*parsed.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
-    spans = [(start, end) for start, end in parsed.spans[aside].tolist()]
+        detail = why_not(found.weights[row], rules.weights)
+        lines.bad.append((*found.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
+    spans = [(start, end) for start, end in found.spans[aside].tolist()]
     for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
         if isinstance(outcome, Bad):
             keep[aside[first]] = False
@@ -262,11 +265,11 @@ def _parse_compiled(value: bytes, begin: int, layout: LineLayout, rules: Rules, 
             parsed.take(aside[first : first + len(outcome)], outcome)
     lines.bad.sort(key=lambda bad: bad[0])
     block = UpdateBlock(
-        parsed.src[:n],
-        parsed.dst[:n],
-        parsed.ops[:n],
-        parsed.weights[:n] if parsed.has_weights and rules.weights != "unweighted" else None,
-        parsed.ts[:n] if parsed.has_ts else timestamp_ms,
+        found.src,
+        found.dst,
+        found.ops,
+        found.weights if parsed.has_weights and rules.weights != "unweighted" else None,
+        found.ts if parsed.has_ts else timestamp_ms,
     )
     block = block if keep.all() else columns.select(block, keep)
     if len(block):
