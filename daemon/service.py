@@ -54,7 +54,7 @@ from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
-from .state.checkpoint import CheckpointStore, Snapshot, require_same
+from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer
 
 log = logging.getLogger(__name__)
@@ -142,10 +142,10 @@ class Service:
         store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
         self._stack.callback(store.close)
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
-        snapshot = self._restorable(store)
-        self._saved_source: dict[str, Any] | None = None if snapshot is None else snapshot.identity["source"]
-        self._build(store.next_incarnation(), snapshot)
-        del snapshot  # as large as the graph
+        checkpoint = self._restorable(store)
+        self._saved_source: dict[str, Any] | None = None if checkpoint is None else checkpoint.identity["source"]
+        self._build(store.next_incarnation(), checkpoint)
+        del checkpoint  # as large as the graph
         self.metrics = Metrics(
             version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
         )
@@ -170,21 +170,21 @@ class Service:
             ", ".join(map(str, self.link.addresses)),
         )
 
-    def _restorable(self, store: CheckpointStore) -> Snapshot | None:
-        snapshot = store.newest_good()
-        if snapshot is None:
+    def _restorable(self, store: CheckpointStore) -> Checkpoint | None:
+        checkpoint = store.newest_good()
+        if checkpoint is None:
             return None
         try:
-            require_same({"graph": snapshot.identity["graph"]}, self._identity, store.path)
+            require_same({"graph": checkpoint.identity["graph"]}, self._identity, store.path)
         except CheckpointError:
             if self.config.checkpoint.on_mismatch != "discard":
                 raise
-            log.warning("the checkpoint of epoch %s belongs to another graph and is not used", snapshot.epoch)
+            log.warning("the checkpoint of epoch %s belongs to another graph and is not used", checkpoint.epoch)
             return None
-        return snapshot
+        return checkpoint
 
-    def _build(self, incarnation: int, snapshot: Snapshot | None) -> None:
-        """Graph, index and programs, from the snapshot where there is one."""
+    def _build(self, incarnation: int, checkpoint: Checkpoint | None) -> None:
+        """Graph, index and programs, from the checkpoint where there is one."""
         config = self.config
         self.index = VertexIndex.create(config.graph.vertex_ids, allocate, config.graph.vertices_max)
         self.position = Position(incarnation)
@@ -199,8 +199,8 @@ class Service:
         )
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()
-        if snapshot is not None:
-            self._restore(snapshot, programs)
+        if checkpoint is not None:
+            self._restore(checkpoint, programs)
         self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
         self._stack.callback(self.engine.close)
 
@@ -210,29 +210,29 @@ class Service:
         except ProgramError as error:
             raise ConfigError(f"program {id!r}: {error}") from error
 
-    def _restore(self, snapshot: Snapshot, programs: Sequence[Program]) -> None:
+    def _restore(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> None:
         started = time.perf_counter()
-        edges = snapshot.part("graph")
-        self.index.restore(snapshot.part("index"), edges.get("dead"))
+        edges = checkpoint.part("graph")
+        self.index.restore(checkpoint.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
-        self.graph.load(edge_list, snapshot.facts["n_vertices"], edges.get("dead"))
+        self.graph.load(edge_list, checkpoint.facts["n_vertices"], edges.get("dead"))
         restored = set()
         for program in programs:
-            if snapshot.programs.get(program.id) != self.specs[program.id]:
+            if checkpoint.programs.get(program.id) != self.specs[program.id]:
                 continue
             try:
-                program.restore(snapshot.state_of(program), self.graph)
+                program.restore(checkpoint.state_of(program), self.graph)
             except Exception as error:  # of an older version, say: the graph is what counts
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:
                 restored.add(program.id)
         self._restored = frozenset(restored)
-        self.position.number = snapshot.epoch[1]
-        self.position.updates = snapshot.facts["updates"]
-        self.position.offsets = offsets_from_wire(snapshot.offsets)
+        self.position.number = checkpoint.epoch[1]
+        self.position.updates = checkpoint.facts["updates"]
+        self.position.offsets = offsets_from_wire(checkpoint.offsets)
         log.info(
             "restored epoch %s (%d edges) in %.1f s",
-            snapshot.epoch,
+            checkpoint.epoch,
             self.graph.n_edges,
             time.perf_counter() - started,
         )

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from graphtide.daemon.errors import CheckpointError
-from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot, require_same
+from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, require_same
 
 
-def snapshot(number: int, incarnation: int = 1) -> Snapshot:
-    return Snapshot(
+def snapshot(number: int, incarnation: int = 1) -> Checkpoint:
+    return Checkpoint(
         epoch=(incarnation, number),
         offsets={"edges": {"0": 10 * number}},
         identity={"source": {"kind": "kafka", "topics": {"edges": 1}}},

@@ -18,7 +18,7 @@ from graphtide.compute.program import Program
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state import checkpoint
-from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
+from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
 from graphtide.gpma.host import snapshot
@@ -92,7 +92,7 @@ class Stream:
         self.position.offsets = {P: self.position.number * 10}
         self.history[self.position.number] = self.graph.export()
 
-    def check(self, found: Snapshot) -> None:
+    def check(self, found: Checkpoint) -> None:
         """A checkpoint is exactly its epoch: edges, ids, program states that hold on these edges, offsets."""
         number = found.epoch[1]
         expected = self.history[number]
@@ -129,7 +129,7 @@ def stream(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stream]:
     made.close()
 
 
-def read_all(store: CheckpointStore) -> list[Snapshot]:
+def read_all(store: CheckpointStore) -> list[Checkpoint]:
     found = []
     for _, folder in store._folders():
         newest = store.newest_good()

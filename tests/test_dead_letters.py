@@ -17,10 +17,10 @@ from graphtide.daemon.ingest.dead_letters import (
     DeadLettersFull,
     FileDeadLetters,
     KafkaDeadLetters,
-    pack,
+    pack_letter,
     read_dead_letters,
     source_of,
-    unpack,
+    unpack_letter,
 )
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.ops.kafka import DevKafka
@@ -51,7 +51,7 @@ def test_a_letter_keeps_everything(
     detail: str,
 ) -> None:
     bad = BadRecord(partition, offset, value, "bad-id", detail, key=key, headers=headers)
-    assert unpack(pack(bad, 1)) == bad
+    assert unpack_letter(pack_letter(bad, 1)) == bad
 
 
 def test_sources_have_names() -> None:

@@ -276,7 +276,7 @@ def test_operations_on_vertices_need_no_dst() -> None:
 
 
 def test_the_compiled_parser_takes_operations_on_vertices() -> None:
-    layout = decode_text.Layout(("src", "dst", "op", "note"), ",")
+    layout = decode_text.LineLayout(("src", "dst", "op", "note"), ",")
     lines = [
         (b"5,,insert_vertex,", GOOD, (5, 0, 2)),
         (b"6,0,delete_vertex,x", GOOD, (6, 0, 3)),
@@ -290,11 +290,11 @@ def test_the_compiled_parser_takes_operations_on_vertices() -> None:
     ]
     parsed = ParsedLines(len(lines))
     value = b"".join(line + b"\n" for line, _, _ in lines)
-    assert parsed.fill(value, 0, layout.roles, ",", 100, NOW) == len(lines)
+    assert parsed.fill(value, 0, layout.compiled(100, NOW)) == len(lines)
     for i, (line, status, expected) in enumerate(lines):
-        assert parsed.status[i] == status, line
+        assert parsed.columns.status[i] == status, line
         if expected is not None:
-            assert (parsed.src[i], parsed.dst[i], parsed.ops[i]) == expected
+            assert (parsed.columns.src[i], parsed.columns.dst[i], parsed.columns.ops[i]) == expected
 
 
 def test_a_vertex_zero_is_no_self_loop() -> None:
@@ -377,16 +377,16 @@ likely_line = st.lists(likely_field, max_size=6).flatmap(
     layout=st.sampled_from(
         [
             decode_text.EDGE_LIST,
-            decode_text.Layout(("src", "dst"), ","),
-            decode_text.Layout(("op", "src", "dst", "weight", "ts"), ","),
-            decode_text.Layout(("ts", "note", "dst", "weight", "op", "src"), "\t"),
-            decode_text.Layout(("src", "weight", "dst"), " "),
+            decode_text.LineLayout(("src", "dst"), ","),
+            decode_text.LineLayout(("op", "src", "dst", "weight", "ts"), ","),
+            decode_text.LineLayout(("ts", "note", "dst", "weight", "op", "src"), "\t"),
+            decode_text.LineLayout(("src", "weight", "dst"), " "),
         ]
     ),
     domain=st.sampled_from(["any", "non-negative", "unweighted"]),
 )
 def test_the_compiled_parser_agrees_with_the_rules(
-    lines: list[str], layout: decode_text.Layout, domain: Any
+    lines: list[str], layout: decode_text.LineLayout, domain: Any
 ) -> None:
     """What the compiled parser takes, the patient code would have taken, with the same outcome."""
     value = "\n".join(lines).encode()

@@ -20,7 +20,7 @@ from graphtide.daemon.errors import IdSpaceFull
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch, dense_batch
 from graphtide.daemon.ingest.loop import ROOM_PATIENCE_S, Ingest
-from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue, concatenate
+from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue, one_batch
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Partition, RawRecord, UpdateBlock, offsets_from_wire, offsets_to_wire
@@ -240,7 +240,7 @@ class Script:
         self.turns += 1
         self.now += 1.0
         for item in self.ingest.queue.take(1, 0):
-            edges, vertex_ops = concatenate([item], weighted=False)
+            edges, vertex_ops = one_batch([item], weighted=False)
             change = self.graph.apply(edges, item.n_vertices, vertex_ops)
             self.reuse.published(item.item, change, self.graph.alive, hold=self.hold)
             self.applied.append(item.offsets[PARTITION])
@@ -389,7 +389,7 @@ def test_chunking_never_shows_in_the_graph(
                 items.append(
                     Prepared([batch], batch.updates, index.n_vertices, {}, np.empty(0), np.empty(0))  # type: ignore[arg-type]
                 )
-            edges, vertex_ops = concatenate(items, weighted=True)
+            edges, vertex_ops = one_batch(items, weighted=True)
             graph.apply(edges, index.n_vertices, vertex_ops)
             assert graph.check() == []
         found, alive = graph.export(), graph.alive.copy()

@@ -27,7 +27,7 @@ from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.errors import SourceError
 from graphtide.daemon.ingest import dead_letters
-from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack
+from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack_letter
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
@@ -42,7 +42,7 @@ from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, UpdateBlock
 from graphtide.daemon.service import Service, _stop_on_signal
-from graphtide.daemon.state.checkpoint import CheckpointStore, Snapshot
+from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
@@ -341,8 +341,8 @@ def test_a_poll_of_tiny_records_ends(tmp_path: Path) -> None:
 # -- checkpoints ----------------------------------------------------------------------------------------------
 
 
-def snapshot(epoch: tuple[int, int]) -> Snapshot:
-    return Snapshot(epoch, {}, {}, {}, {}, {"graph/keys": np.arange(4, dtype=np.uint64)})
+def snapshot(epoch: tuple[int, int]) -> Checkpoint:
+    return Checkpoint(epoch, {}, {}, {}, {}, {"graph/keys": np.arange(4, dtype=np.uint64)})
 
 
 def test_a_checkpoint_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -571,7 +571,7 @@ def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
 
     class Sending(KafkaDeadLetters):
         def _deliver(self, payloads: Sequence[bytes]) -> None:
-            sent.extend(unpack(payload).offset for payload in payloads)
+            sent.extend(unpack_letter(payload).offset for payload in payloads)
 
     def letters_of(file: Path, offset: int) -> Iterator[tuple[int, bytes]]:
         found = list(real_letters(file, offset))

@@ -21,7 +21,7 @@ from graphtide.gpma.edges import NO_VERTEX
 
 
 def attach(writer: ResultsWriter) -> ResultsReader:
-    return ResultsReader(results.Layout.from_wire(writer.layout.to_wire()), os.dup(writer.fd))
+    return ResultsReader(results.MemoryLayout.from_wire(writer.layout.to_wire()), os.dup(writer.fd))
 
 
 def publication(number: int, n: int, columns: dict, changed: dict, **more) -> Publication:
@@ -315,7 +315,7 @@ def test_no_epoch_is_ever_torn_under_a_writer_process_at_full_speed():
         theirs.close()
         ours.settimeout(60)
         message, (fd,) = shared_memory.receive_with_fds(ours, 1 << 16)
-        reader = ResultsReader(results.Layout.from_wire(msgpack.unpackb(message)), fd)
+        reader = ResultsReader(results.MemoryLayout.from_wire(msgpack.unpackb(message)), fd)
 
         def observe(snapshot):
             published = snapshot.programs["p"].published

@@ -19,7 +19,7 @@ from graphtide.compute.registry import KINDS, make_program
 from graphtide.daemon.errors import IdSpaceFull
 from graphtide.daemon.ingest import reuse as reuse_module
 from graphtide.daemon.ingest.dense import dense_batch
-from graphtide.daemon.ingest.prepared import Prepared, concatenate
+from graphtide.daemon.ingest.prepared import Prepared, one_batch
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.stream import UpdateBlock
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
@@ -182,7 +182,7 @@ class World:
     def epoch(self) -> None:
         taken = [self.queue.popleft() for _ in range(min(len(self.queue), int(self.rng.integers(1, 5))))]
         items = [item for item, _ in taken]
-        batch, vertex_ops = concatenate(items, weighted=True)
+        batch, vertex_ops = one_batch(items, weighted=True)
         change = self.graph.apply(batch, items[-1].n_vertices, vertex_ops)
         assert not [run.error for run in self.engine.refresh(change) if run.error]
         found = {id: wrong for id, wrong in self.engine.audit().items() if wrong}

@@ -1,7 +1,7 @@
 """Requests described as calls, and methods of both clients made of such descriptions.
 
-``@Request`` over a function that describes a request makes it a method which, on a client that blocks, returns
-what the answer means, and on an asynchronous one a coroutine of the same.
+``@ClientMethod`` over a function that describes a request makes it a method which, on a client that blocks,
+returns what the answer means, and on an asynchronous one a coroutine of the same.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Asynchronous(ABC):
 
 
 class _Method:
-    """The common part of ``Request`` and ``RequestOfTwoForms``: a function for each class of clients.
+    """The common part of ``ClientMethod`` and ``ClientMethodOfTwoForms``: a function for each class of clients.
 
     ``signature``: what people are shown.
     """
@@ -110,7 +110,7 @@ class _Method:
         return method if client is None else MethodType(method, client)
 
 
-class Request(_Method, Generic[P, T]):
+class ClientMethod(_Method, Generic[P, T]):
     """A method that makes the request which the decorated function describes."""
 
     def __init__(self, describe: Callable[Concatenate[Any, P], Call[T]]) -> None:
@@ -135,7 +135,7 @@ class TwoForms(Protocol[P, T_co, Q, U_co]):
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> U_co: ...
 
 
-class RequestOfTwoForms(_Method, Generic[P, T, Q, U]):
+class ClientMethodOfTwoForms(_Method, Generic[P, T, Q, U]):
     """A method that makes one request where its first argument is a string, and another where it is several.
 
     The names of the parameters and the documentation are the first one's.

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import RequestError, TimedOut, Unavailable
 from .addresses import parse_address
-from .calls import Call, Request, RequestOfTwoForms
+from .calls import Call, ClientMethod, ClientMethodOfTwoForms
 from .results import (
     Component,
     Degree,
@@ -18,12 +18,12 @@ from .results import (
     Ids,
     Info,
     Neighbors,
-    Offsets,
     Path,
     Result,
     Top,
     Values,
     VertexIds,
+    WireOffsets,
 )
 from .wire import PROTOCOL_VERSIONS, unpack_bitmap, unpack_column
 
@@ -57,7 +57,7 @@ class Requests:
         vertices: VertexIds,
         *,
         parents: bool = False,
-        min_offsets: Offsets | None = None,
+        min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Values]:
         """Values of vertices; of several programs (a list) as a dict, all of one epoch.
@@ -73,15 +73,15 @@ class Requests:
         vertices: VertexIds,
         *,
         parents: bool = False,
-        min_offsets: Offsets | None = None,
+        min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[dict[str, Values]]:
         params = _get_params(list(program), vertices, parents, min_offsets, timeout_ms)
         return Call("get", params, _decode_get_several, (timeout_ms or 0) / 1000)
 
-    get = RequestOfTwoForms(_get_one, _get_several)
+    get = ClientMethodOfTwoForms(_get_one, _get_several)
 
-    @Request
+    @ClientMethod
     def top(self, program: str, k: int = 10, *, order: str = "desc") -> Call[Top]:
         """The k vertices of largest (``order="asc"``: smallest) value."""
 
@@ -91,7 +91,7 @@ class Requests:
 
         return Call("top", {"program": program, "k": k, "order": order}, decode)
 
-    @Request
+    @ClientMethod
     def path(self, program: str, target: int | str, *, timeout_ms: int | None = None) -> Call[Path]:
         """The path from the program's source to the target."""
 
@@ -108,7 +108,7 @@ class Requests:
         params = {"program": program, "target": target, "timeout_ms": timeout_ms}
         return Call("path", params, decode, (timeout_ms or 0) / 1000)
 
-    @Request
+    @ClientMethod
     def component(
         self, vertex: int | str, *, limit: int | None = None, program: str | None = None
     ) -> Call[Component]:
@@ -125,7 +125,7 @@ class Requests:
 
         return Call("component", {"vertex": vertex, "limit": limit, "program": program}, decode)
 
-    @Request
+    @ClientMethod
     def neighbors(
         self,
         vertex: int | str,
@@ -155,7 +155,7 @@ class Requests:
         }
         return Call("neighbors", params, decode, (timeout_ms or 0) / 1000)
 
-    @Request
+    @ClientMethod
     def degree(self, vertices: VertexIds) -> Call[Degree]:
         """Out- and in-degrees."""
 
@@ -170,7 +170,7 @@ class Requests:
 
         return Call("degree", {"vertices": _wire_vertices(vertices)}, decode)
 
-    @Request
+    @ClientMethod
     def has_edge(self, src: VertexIds, dst: VertexIds) -> Call[EdgeFlags]:
         """Whether src[i] -> dst[i] exists, for each i."""
 
@@ -179,18 +179,18 @@ class Requests:
 
         return Call("has_edge", {"src": _wire_vertices(src), "dst": _wire_vertices(dst)}, decode)
 
-    @Request
+    @ClientMethod
     def programs(self) -> Call[Info]:
         """``["programs"]``: each program's kind, parameters and state."""
         return Call("programs", {}, _decode_info)
 
-    @Request
+    @ClientMethod
     def stats(self) -> Call[Info]:
         """``["vertices"]``, ``["edges"]``, memory, lag, program states, and what the server holds."""
         return Call("stats", {}, _decode_info)
 
-    @Request
-    def wait(self, min_offsets: Offsets, *, timeout_ms: int = 30_000) -> Call[Result]:
+    @ClientMethod
+    def wait(self, min_offsets: WireOffsets, *, timeout_ms: int = 30_000) -> Call[Result]:
         """Return once an epoch covers these offsets.
 
         Raises:
@@ -199,7 +199,7 @@ class Requests:
         params = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
         return Call("wait", params, lambda result: Result(*_stamp(result)), timeout_ms / 1000)
 
-    @Request
+    @ClientMethod
     def call(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout_ms: int = 0
     ) -> Call[dict[str, Any]]:
@@ -229,7 +229,7 @@ def _get_params(
     program: str | list[str],
     vertices: VertexIds,
     parents: bool,
-    min_offsets: Offsets | None,
+    min_offsets: WireOffsets | None,
     timeout_ms: int | None,
 ) -> dict[str, Any]:
     return {
@@ -241,7 +241,7 @@ def _get_params(
     }
 
 
-def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], Offsets]:
+def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
     return (result["epoch"][0], result["epoch"][1]), result["offsets"]
 
 
@@ -269,7 +269,7 @@ def _wire_vertices(vertices: VertexIds) -> Any:
     return [item.item() if isinstance(item, np.integer) else item for item in items]
 
 
-def _values(stamp: tuple[tuple[int, int], Offsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
+def _values(stamp: tuple[tuple[int, int], WireOffsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
     parents, saturated = answer.get("parents"), answer.get("saturated")
     values = _masked(answer["values"], answer["null"])
     return Values(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 Ids = npt.NDArray[np.int64] | list[str]
 """External ids: int64[n], or strings."""
 VertexIds = Sequence[int] | Sequence[str] | npt.NDArray[Any]
-Offsets = Mapping[str, Any]
+WireOffsets = Mapping[str, Any]
 """Topic -> partition -> next offset; file -> next byte."""
 
 
@@ -21,7 +21,7 @@ class Result:
     """``epoch``: (incarnation, number); ``offsets``: the next offset of every source partition."""
 
     epoch: tuple[int, int]
-    offsets: Offsets
+    offsets: WireOffsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ...ops.metrics import Metrics
 from ...partition.graph import GraphChange
 from ..config.settings import EpochConfig
 from ..failpoints import point
-from ..ingest.prepared import Prepared, PreparedQueue, concatenate
+from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
 from ..records.stream import Source, offsets_to_wire
 from ..serve.results import Publication
@@ -119,7 +119,7 @@ class Pipeline:
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
-        batch, vertex_ops = concatenate(taken, weighted=self.graph.weighted)
+        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []

@@ -52,7 +52,7 @@ class DeadLettersFull(GraphtideError):
     retriable = True
 
 
-def pack(bad: BadRecord, time_ms: int) -> bytes:
+def pack_letter(bad: BadRecord, time_ms: int) -> bytes:
     """A dead letter as it stands in a file."""
     letter = {
         "topic": bad.partition.name,
@@ -68,8 +68,8 @@ def pack(bad: BadRecord, time_ms: int) -> bytes:
     return bytes(msgpack.packb(letter))
 
 
-def unpack(payload: bytes) -> BadRecord:
-    """The inverse of ``pack``, without the time."""
+def unpack_letter(payload: bytes) -> BadRecord:
+    """The inverse of ``pack_letter``, without the time."""
     letter = msgpack.unpackb(payload)
     return BadRecord(
         partition=Partition(letter["topic"], letter["partition"]),
@@ -97,7 +97,7 @@ def read_dead_letters(path: Path | str) -> Iterator[BadRecord]:
     files = _segments(path, _UNDELIVERABLE) + _segments(path, _SEGMENT) if path.is_dir() else [path]
     for file in files:
         for _, payload in _letters(file, 0):
-            yield unpack(payload)
+            yield unpack_letter(payload)
 
 
 def _letters(file: Path, offset: int) -> Iterator[tuple[int, bytes]]:
@@ -150,7 +150,7 @@ class FileDeadLetters:
         """
         held = self.held_bytes()
         for letter in bad:
-            payload = pack(letter, time.time_ns() // 10**6)
+            payload = pack_letter(letter, time.time_ns() // 10**6)
             if held and held + len(payload) > self.bytes_max:
                 held = self._await_room(len(payload))
             with self._lock:
@@ -361,7 +361,7 @@ class KafkaDeadLetters(FileDeadLetters):
         waiting = []
         for payload in payloads:
             try:
-                waiting.append((payload, self._send(producer, unpack(payload))))
+                waiting.append((payload, self._send(producer, unpack_letter(payload))))
             except _TOO_LARGE:
                 refused.append(payload)
         for payload, future in waiting:

@@ -19,7 +19,16 @@ from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlo
 from . import decode_text
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
-from .decode_text import CHUNK_LINES, EDGE_LIST, Layout, Lines, csv_layout, numbered_lines, parse_lines, salvage
+from .decode_text import (
+    CHUNK_LINES,
+    EDGE_LIST,
+    LineLayout,
+    Lines,
+    csv_layout,
+    numbered_lines,
+    parse_lines,
+    salvage,
+)
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
@@ -53,13 +62,13 @@ class Decoder:
         self._rules = Rules(vertex_ids, weights, self_loops == "drop", updates_max, line_bytes_max)
         self._default_encoding = default_encoding
         self._delimiter = csv_delimiter
-        self._fixed_layout: Layout | None = None
+        self._fixed_layout: LineLayout | None = None
         if csv_columns:
             try:
                 self._fixed_layout = csv_layout(csv_delimiter.join(csv_columns).encode(), csv_delimiter)
             except Bad as bad:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
-        self._layouts: dict[Partition, Layout | Bad] = {}
+        self._layouts: dict[Partition, LineLayout | Bad] = {}
         self._in_preamble: set[Partition] = set()
 
     def forget(self, partition: Partition) -> None:
@@ -116,7 +125,7 @@ class Decoder:
 
     def _csv(self, record: RawRecord, value: bytes) -> Lines:
         begin = 0
-        layout: Layout | Bad | None = self._fixed_layout
+        layout: LineLayout | Bad | None = self._fixed_layout
         if layout is None and (record.partition.number is not None or record.offset == 0):
             begin = value.find(b"\n") + 1 or len(value)
             layout = _layout(value[:begin], self._delimiter)
@@ -131,7 +140,7 @@ class Decoder:
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
         return parse_lines(value, begin, layout, self._rules, record.timestamp_ms)
 
-    def _layout_of_file(self, record: RawRecord) -> Layout | Bad:
+    def _layout_of_file(self, record: RawRecord) -> LineLayout | Bad:
         """The layout of the file in whose middle this block stands."""
         known = self._layouts.get(record.partition)
         if known is None:
@@ -156,7 +165,7 @@ class Decoder:
         return begin
 
 
-def _layout(header: bytes, delimiter: str) -> Layout | Bad:
+def _layout(header: bytes, delimiter: str) -> LineLayout | Bad:
     try:
         return csv_layout(header, delimiter)
     except Bad as bad:

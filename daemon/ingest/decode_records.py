@@ -14,12 +14,12 @@ import orjson
 
 from ...gpma.edges import Op, Ops
 from ...gpma.index.ids import IdColumn
+from ..records.encodings import RECORD_VERSION
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
 
-VERSION = 1
-MAP_ENTRIES_MAX = 1024
+OBJECT_FIELDS_MAX = 1024
 
 
 def decode_msgpack(value: bytes, rules: Rules, timestamp_ms: int) -> UpdateBlock:
@@ -144,7 +144,7 @@ def _unpack(value: bytes) -> dict[str, Any]:
             max_str_len=size,
             max_bin_len=size,
             max_array_len=size,
-            max_map_len=min(size, MAP_ENTRIES_MAX),
+            max_map_len=min(size, OBJECT_FIELDS_MAX),
             max_ext_len=size,
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
@@ -163,9 +163,9 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _check_version(version: object) -> None:
-    if type(version) is not int or version != VERSION:
+    if type(version) is not int or version != RECORD_VERSION:
         given = "missing" if version is None else columns.shown(version)
-        raise Bad(Reason.UNSUPPORTED_VERSION, f"v is {given}; only {VERSION} is understood")
+        raise Bad(Reason.UNSUPPORTED_VERSION, f"v is {given}; only {RECORD_VERSION} is understood")
 
 
 def _require(document: dict[str, Any], names: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from ...partition.weights import are_allowed, why_not, without_minus_zero
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
-from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, ParsedLines
+from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, LineFormat, ParsedLines
 
 Item = TypeVar("Item")
 
@@ -38,20 +38,22 @@ _REAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class LineLayout:
     """What the fields of a line are. ``delimiter`` None: an edge list, split at blanks, with comments."""
 
     names: tuple[str, ...]
     delimiter: str | None
 
-    @property
-    def roles(self) -> npt.NDArray[np.int8]:
-        """The role of each field, as the compiled parser knows it."""
+    def compiled(self, line_bytes_max: int, timestamp_ms: int) -> LineFormat:
+        """The same as the compiled parser knows it."""
         codes = {name: code for code, name in enumerate(ROLES)}
-        return np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
+        roles = np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
+        return LineFormat(
+            roles, 0 if self.delimiter is None else ord(self.delimiter), line_bytes_max, timestamp_ms
+        )
 
 
-EDGE_LIST = Layout(("src", "dst", "weight", "ts"), None)
+EDGE_LIST = LineLayout(("src", "dst", "weight", "ts"), None)
 
 
 @dataclass(slots=True)
@@ -73,7 +75,7 @@ def check_delimiter(delimiter: str) -> None:
         raise ValueError(f"a CSV delimiter is one ASCII character that no field needs, not {delimiter!r}")
 
 
-def csv_layout(header: bytes, delimiter: str) -> Layout:
+def csv_layout(header: bytes, delimiter: str) -> LineLayout:
     """The layout that a header line names; unknown columns are ignored.
 
     Raises:
@@ -89,7 +91,7 @@ def csv_layout(header: bytes, delimiter: str) -> Layout:
     if "src" not in known or "dst" not in known or len(set(known)) < len(known):
         given = columns.shown(text)
         raise Bad(Reason.BAD_COLUMN, f"the header line must name src and dst, each column once; it is {given}")
-    return Layout(names, delimiter)
+    return LineLayout(names, delimiter)
 
 
 def numbered_lines(value: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
@@ -124,7 +126,7 @@ def salvage(
             yield from salvage(items[half:], convert, first + half)
 
 
-def parse_lines(value: bytes, begin: int, layout: Layout, rules: Rules, timestamp_ms: int) -> Lines:
+def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:
     """Parse the lines of ``value`` from byte ``begin`` on."""
     if rules.vertex_ids == "int":
         return _parse_compiled(value, begin, layout, rules, timestamp_ms)
@@ -152,7 +154,7 @@ def matrix_market_data(value: bytes, begin: int = 0) -> int | None:
 
 
 def _parse_spans(
-    value: bytes, spans: Sequence[tuple[int, int]], layout: Layout, rules: Rules, timestamp_ms: int
+    value: bytes, spans: Sequence[tuple[int, int]], layout: LineLayout, rules: Rules, timestamp_ms: int
 ) -> Iterator[tuple[int, UpdateBlock | Bad]]:
     """Read lines by the rules in Python: ``salvage``'s outcome by position in ``spans``."""
 
@@ -165,7 +167,7 @@ def _parse_spans(
             yield base + first, outcome
 
 
-def _fields(line: bytes, layout: Layout, line_bytes_max: int) -> list[str]:
+def _fields(line: bytes, layout: LineLayout, line_bytes_max: int) -> list[str]:
     """The fields of one line: as many as the layout has."""
     if len(line) > line_bytes_max:
         raise Bad(Reason.TOO_LARGE, f"a line of {len(line)} bytes; at most {line_bytes_max} are allowed")
@@ -191,7 +193,9 @@ def _fields(line: bytes, layout: Layout, line_bytes_max: int) -> list[str]:
     return fields
 
 
-def _convert_rows(rows: Sequence[Sequence[str]], layout: Layout, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+def _convert_rows(
+    rows: Sequence[Sequence[str]], layout: LineLayout, rules: Rules, timestamp_ms: int
+) -> UpdateBlock:
     """Columns of rows of text; an empty op, weight or ts means that there is none."""
     given = dict(zip(layout.names, zip(*rows, strict=True), strict=True))
     n = len(rows)
@@ -230,28 +234,29 @@ def _timestamp(text: str, timestamp_ms: int) -> int:
     return int(text)
 
 
-def _parse_compiled(value: bytes, begin: int, layout: Layout, rules: Rules, timestamp_ms: int) -> Lines:
+def _parse_compiled(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:
     lines = Lines()
     if begin >= len(value):
         return lines
     if not value.endswith(b"\n"):
         value += b"\n"
     parsed = ParsedLines(value.count(b"\n", begin))
-    n = parsed.fill(value, begin, layout.roles, layout.delimiter, rules.line_bytes_max, timestamp_ms)
-    status = parsed.status[:n]
+    n = parsed.fill(value, begin, layout.compiled(rules.line_bytes_max, timestamp_ms))
+    found = parsed.columns.first(n)
+    status = found.status
     reread = np.flatnonzero(status == REREAD_WEIGHT)
     if reread.size:
-        texts = [value[start:end] for start, end in parsed.weight_spans[reread].tolist()]
-        parsed.weights[reread] = columns.float32_of([float(text) for text in texts])
+        texts = [value[start:end] for start, end in found.weight_spans[reread].tolist()]
+        found.weights[reread] = columns.float32_of([float(text) for text in texts])
     aside = np.flatnonzero(status == SET_ASIDE)
     keep = np.ones(n, bool)
-    weights, wrong = _weights(parsed.weights[:n], status, rules)
-    parsed.weights[:n] = weights
+    weights, wrong = _weights(found.weights, status, rules)
+    found.weights[:] = weights
     for row in wrong.tolist():
         keep[row] = False
-        detail = why_not(parsed.weights[row], rules.weights)
-        lines.bad.append((*parsed.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
-    spans = [(start, end) for start, end in parsed.spans[aside].tolist()]
+        detail = why_not(found.weights[row], rules.weights)
+        lines.bad.append((*found.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
+    spans = [(start, end) for start, end in found.spans[aside].tolist()]
     for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
         if isinstance(outcome, Bad):
             keep[aside[first]] = False
@@ -260,11 +265,11 @@ def _parse_compiled(value: bytes, begin: int, layout: Layout, rules: Rules, time
             parsed.take(aside[first : first + len(outcome)], outcome)
     lines.bad.sort(key=lambda bad: bad[0])
     block = UpdateBlock(
-        parsed.src[:n],
-        parsed.dst[:n],
-        parsed.ops[:n],
-        parsed.weights[:n] if parsed.has_weights and rules.weights != "unweighted" else None,
-        parsed.ts[:n] if parsed.has_ts else timestamp_ms,
+        found.src,
+        found.dst,
+        found.ops,
+        found.weights if parsed.has_weights and rules.weights != "unweighted" else None,
+        found.ts if parsed.has_ts else timestamp_ms,
     )
     block = block if keep.all() else columns.select(block, keep)
     if len(block):
@@ -283,4 +288,4 @@ def _weights(
 def warm_up() -> None:
     """Compile the parser, or load it from the cache."""
     rules = Rules("int", "any", drop_self_loops=False, updates_max=1, line_bytes_max=100)
-    parse_lines(b"1,2,0.5,insert,3\n", 0, Layout(("src", "dst", "weight", "op", "ts"), ","), rules, 0)
+    parse_lines(b"1,2,0.5,insert,3\n", 0, LineLayout(("src", "dst", "weight", "op", "ts"), ","), rules, 0)

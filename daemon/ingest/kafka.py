@@ -37,7 +37,7 @@ from .kafka_client import Backoff, KafkaLink, connect, disconnect
 
 log = logging.getLogger(__name__)
 
-Start = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
+KafkaStart = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
@@ -229,7 +229,7 @@ class KafkaSource:
         topics: Sequence[str],
         *,
         name: str = "graphtide",
-        start: Start = "earliest",
+        start: KafkaStart = "earliest",
         default_encoding: str = "msgpack",
         client: Mapping[str, Any] | None = None,
         fetch_bytes_max: int = 16 << 20,

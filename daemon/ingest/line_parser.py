@@ -8,6 +8,8 @@ numbers are left to ``float``.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
@@ -36,58 +38,72 @@ _DIGITS_MAX = 18
 """Integers of so many digits cannot leave 64 bits; longer ones are set aside."""
 
 
+class LineFormat(NamedTuple):
+    """What a line may be.
+
+    ``roles``: int8, the index in ``ROLES`` of each field, or ``IGNORED``; ``delimiter``: a byte, 0 where blanks
+    separate and # and % are comments; ``bytes_max``: of one line; ``timestamp_ms``: of lines that give none.
+    """
+
+    roles: npt.NDArray[np.int8]
+    delimiter: int
+    bytes_max: int
+    timestamp_ms: int
+
+
+class LineColumns(NamedTuple):
+    """What the compiled parser fills, one entry a line.
+
+    ``spans`` and ``weight_spans``: int64[n, 2], where the line and its weight begin and end; ``status``: ``GOOD``,
+    ``REREAD_WEIGHT`` or ``SET_ASIDE``.
+    """
+
+    src: IntColumn
+    dst: IntColumn
+    ops: npt.NDArray[np.uint8]
+    weights: Weights
+    ts: IntColumn
+    spans: npt.NDArray[np.int64]
+    weight_spans: npt.NDArray[np.int64]
+    status: npt.NDArray[np.uint8]
+
+    def first(self, n: int) -> LineColumns:
+        """Views of the first n entries."""
+        return LineColumns(*(column[:n] for column in self))  # type: ignore[arg-type]  # each keeps its own
+
+
 class ParsedLines:
-    """The columns that the compiled parser fills, one entry a line; room for ``n`` lines."""
+    """The columns of parsed lines, with room for ``n``, and whether any line had a weight or a ts."""
 
     def __init__(self, n: int) -> None:
-        self.src = np.empty(n, np.int64)
-        self.dst = np.empty(n, np.int64)
-        self.ops = np.empty(n, np.uint8)
-        self.weights = np.empty(n, np.float32)
-        self.ts = np.empty(n, np.int64)
-        self.spans = np.empty((n, 2), np.int64)
-        self.weight_spans = np.empty((n, 2), np.int64)
-        self.status = np.empty(n, np.uint8)
+        self.columns = LineColumns(
+            src=np.empty(n, np.int64),
+            dst=np.empty(n, np.int64),
+            ops=np.empty(n, np.uint8),
+            weights=np.empty(n, np.float32),
+            ts=np.empty(n, np.int64),
+            spans=np.empty((n, 2), np.int64),
+            weight_spans=np.empty((n, 2), np.int64),
+            status=np.empty(n, np.uint8),
+        )
         self.has_weights = self.has_ts = False
 
-    def fill(
-        self,
-        value: bytes,
-        begin: int,
-        roles: npt.NDArray[np.int8],
-        delimiter: str | None,
-        line_bytes_max: int,
-        timestamp_ms: int,
-    ) -> int:
+    def fill(self, value: bytes, begin: int, format: LineFormat) -> int:
         """Parse ``value``, which ends with a line feed, from byte ``begin`` on.
 
-        ``roles``: int8, the index in ``ROLES`` of each field, or ``IGNORED``; ``delimiter`` None: blanks separate.
         Returns the number of lines that are neither blank nor comments.
         """
-        n, self.has_weights, self.has_ts = _parse_lines(
-            np.frombuffer(value, np.uint8),
-            begin,
-            roles,
-            0 if delimiter is None else ord(delimiter),
-            line_bytes_max,
-            timestamp_ms,
-            self.src,
-            self.dst,
-            self.ops,
-            self.weights,
-            self.ts,
-            self.spans,
-            self.weight_spans,
-            self.status,
-        )
+        data = np.frombuffer(value, np.uint8)
+        n, self.has_weights, self.has_ts = _parse_lines(data, begin, format, self.columns)
         return int(n)
 
     def take(self, rows: npt.NDArray[np.int64], block: UpdateBlock) -> None:
         """Put updates that were read otherwise into their places."""
         assert isinstance(block.src, np.ndarray) and isinstance(block.dst, np.ndarray)
-        self.src[rows], self.dst[rows], self.ops[rows] = block.src, block.dst, block.ops
-        self.weights[rows] = weights_in_full(block)
-        self.ts[rows] = timestamps_in_full(block)
+        columns = self.columns
+        columns.src[rows], columns.dst[rows], columns.ops[rows] = block.src, block.dst, block.ops
+        columns.weights[rows] = weights_in_full(block)
+        columns.ts[rows] = timestamps_in_full(block)
         self.has_weights |= block.weights is not None
         self.has_ts |= not isinstance(block.timestamps_ms, int)
 
@@ -248,26 +264,11 @@ def _parse_line(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _parse_lines(
-    data: Bytes,
-    begin: int,
-    roles: npt.NDArray[np.int8],
-    delimiter: int,
-    line_bytes_max: int,
-    default_ts: int,
-    src: IntColumn,
-    dst: IntColumn,
-    ops: npt.NDArray[np.uint8],
-    weights: Weights,
-    ts: IntColumn,
-    spans: npt.NDArray[np.int64],
-    weight_spans: npt.NDArray[np.int64],
-    status: npt.NDArray[np.uint8],
-) -> tuple[int, bool, bool]:
-    """(lines, whether one had a weight, a ts). ``delimiter`` 0: blanks separate, and # and % are comments.
-
-    ``data`` must end with a line feed, at which every loop stops.
-    """
+def _parse_lines(data: Bytes, begin: int, format: LineFormat, columns: LineColumns) -> tuple[int, bool, bool]:
+    """(lines, whether one had a weight, a ts). ``data`` must end with a line feed, at which every loop stops."""
+    # Taken out once: an array in a tuple is counted whenever it is named.
+    roles, delimiter, bytes_max, default_ts = format
+    src, dst, ops, weights, ts, spans, weight_spans, status = columns
     n = 0
     any_weight = False
     any_ts = False
@@ -291,7 +292,7 @@ def _parse_lines(
             end = at - 1 if at > start and data[at - 1] == _CR else at
             spans[n, 0] = start
             spans[n, 1] = end
-            status[n] = SET_ASIDE if end - start > line_bytes_max else outcome
+            status[n] = SET_ASIDE if end - start > bytes_max else outcome
             n += 1
         at += 1
     return n, any_weight, any_ts

@@ -112,7 +112,7 @@ class PreparedQueue:
             self._changed.notify_all()
 
 
-def concatenate(prepared: Sequence[Prepared], *, weighted: bool) -> tuple[EdgeBatch, VertexOps | None]:
+def one_batch(prepared: Sequence[Prepared], *, weighted: bool) -> tuple[EdgeBatch, VertexOps | None]:
     """One batch of all updates, in order; weights only where the graph keeps them."""
     dense = [batch for item in prepared for batch in item.batches]
     batches = [batch.edges for batch in dense]

@@ -51,7 +51,7 @@ _PIECE = 16 << 10  # compressed bytes at a time: bounds what a hostile ratio can
 _READ_BYTES = 4 << 20
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
-Start = Literal["earliest", "latest"] | Mapping[str, int]
+SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
 
 
 class _Plain:
@@ -178,7 +178,7 @@ class SpoolSource:
         self,
         path: Path | str,
         *,
-        start: Start = "earliest",
+        start: SpoolStart = "earliest",
         fingerprints: Path | None = None,
         block_bytes: int = 1 << 20,
         record_bytes_max: int = RECORD_BYTES_MAX,

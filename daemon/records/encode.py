@@ -11,15 +11,14 @@ import numpy.typing as npt
 
 from ...gpma.edges import Op
 from ...gpma.index.ids import StringColumn
+from .encodings import RECORD_VERSION
 
-VERSION = 1
-
-Ids = npt.ArrayLike | StringColumn | Sequence[str]
+GivenIds = npt.ArrayLike | StringColumn | Sequence[str]
 
 
 def encode_msgpack(
-    src: Ids,
-    dst: Ids | None = None,
+    src: GivenIds,
+    dst: GivenIds | None = None,
     ops: npt.ArrayLike | None = None,
     weights: npt.ArrayLike | None = None,
     timestamps_ms: npt.ArrayLike | None = None,
@@ -36,7 +35,7 @@ def encode_msgpack(
     """
     if dst is None and (ops is None or (np.asarray(ops, np.uint8) <= Op.INSERT).any()):
         raise ValueError("edges need a dst; only operations on vertices do without")
-    columns: dict[str, Any] = {"v": VERSION, "src": _ids(src)}
+    columns: dict[str, Any] = {"v": RECORD_VERSION, "src": _ids(src)}
     if dst is not None:
         columns["dst"] = _ids(dst)
     n = len(columns["src"])
@@ -53,7 +52,7 @@ def encode_msgpack(
     return bytes(msgpack.packb(columns, default=_bytes))
 
 
-def _ids(ids: Ids) -> Any:
+def _ids(ids: GivenIds) -> Any:
     if isinstance(ids, StringColumn):
         return ids.to_list()
     if isinstance(ids, Sequence) and len(ids) and isinstance(ids[0], str):

@@ -11,8 +11,13 @@ from typing import Literal, get_args
 Encoding = Literal["msgpack", "json", "csv", "el"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
+FRAMED: frozenset[Encoding] = frozenset({"msgpack"})
+"""Spool files of these hold frames; those of the others hold lines of text."""
+
 CONTENT_TYPE = "application/vnd.graphtide.edges+msgpack"
 """Of the columnar records that ``encode`` writes."""
+RECORD_VERSION = 1
+"""Of the same, and of JSON documents: their entry ``v``."""
 
 CONTENT_TYPES: dict[str, Encoding] = {
     CONTENT_TYPE: "msgpack",

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import crc32c
 
-from .encodings import ENCODINGS
+from .encodings import ENCODINGS, FRAMED
 
 COMPRESSIONS = ("gz", "xz", "zst")
 UNFINISHED = (".tmp", ".part")
@@ -36,7 +36,7 @@ class FileKind(NamedTuple):
 
     @property
     def framed(self) -> bool:
-        return self.encoding == "msgpack"
+        return self.encoding in FRAMED
 
 
 def file_kind(name: str) -> FileKind | None:

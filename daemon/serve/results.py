@@ -116,7 +116,7 @@ class ColumnPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryLayout:
     """Where everything lies in one generation of the memory."""
 
     generation: int
@@ -138,7 +138,7 @@ class Layout:
         }
 
     @classmethod
-    def from_wire(cls, wire: Mapping[str, Any]) -> Layout:
+    def from_wire(cls, wire: Mapping[str, Any]) -> MemoryLayout:
         """The inverse of ``to_wire``."""
         return cls(
             generation=wire["generation"],
@@ -153,7 +153,7 @@ class Layout:
         )
 
 
-def _plan(generation: int, capacity: int, meta_bytes: int, dtypes: Mapping[tuple[str, str], str]) -> Layout:
+def _plan(generation: int, capacity: int, meta_bytes: int, dtypes: Mapping[tuple[str, str], str]) -> MemoryLayout:
     """Lay out two copies of the columns of these dtypes for ``capacity`` vertices."""
     end = _WORDS * 8
 
@@ -168,13 +168,13 @@ def _plan(generation: int, capacity: int, meta_bytes: int, dtypes: Mapping[tuple
     for (program, column), dtype in dtypes.items():
         size = capacity * np.dtype(dtype).itemsize
         columns.append(ColumnPlace(program, column, dtype, (take(size), take(size))))
-    return Layout(generation, capacity, meta_bytes, meta_offsets, tuple(columns), end)
+    return MemoryLayout(generation, capacity, meta_bytes, meta_offsets, tuple(columns), end)
 
 
 class _Memory:
     """One generation of the memory, seen from either side."""
 
-    def __init__(self, layout: Layout, data: npt.NDArray[np.uint8]) -> None:
+    def __init__(self, layout: MemoryLayout, data: npt.NDArray[np.uint8]) -> None:
         self.layout = layout
         self.data = data
         self.words = data[: _WORDS * 8].view(np.int64)
@@ -211,7 +211,7 @@ class ResultsWriter:
         return 0 if self._memory is None else self._memory.layout.generation
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> MemoryLayout:
         """Where everything lies in the present memory; ``publish`` comes first."""
         assert self._memory is not None, "nothing was published yet"
         return self._memory.layout
@@ -471,7 +471,7 @@ class Snapshot:
 class ResultsReader:
     """Reads published epochs, in any process that was sent the memory. Threads may share it."""
 
-    def __init__(self, layout: Layout, fd: int) -> None:
+    def __init__(self, layout: MemoryLayout, fd: int) -> None:
         """Take over ``fd``, the descriptor of the memory that ``layout`` describes.
 
         Raises:

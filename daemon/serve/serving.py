@@ -31,7 +31,7 @@ from ..errors import TimedOut, Unavailable
 from ..records.stream import Partition, offsets_from_wire
 from . import shared_memory
 from .engine_calls import EngineCalls
-from .results import Layout, ResultsReader, Snapshot
+from .results import MemoryLayout, ResultsReader, Snapshot
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ class Serving:
     def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
         match message["kind"]:
             case "results":
-                self._reader = ResultsReader(Layout.from_wire(message["layout"]), fds[0])
+                self._reader = ResultsReader(MemoryLayout.from_wire(message["layout"]), fds[0])
             case "index":
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now

@@ -44,7 +44,7 @@ _PREFIX = "checkpoint-"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Checkpoint:
     """One epoch, ready to be written or just read.
 
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
@@ -116,8 +116,8 @@ class CheckpointStore:
         _sync_folder(self.path)
         return incarnation
 
-    def write(self, snapshot: Snapshot, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
-        """Write a snapshot durably; return its bytes.
+    def write(self, checkpoint: Checkpoint, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
+        """Write a checkpoint durably; return its bytes.
 
         ``in_pieces``: further arrays of it, each as its pieces (at least one) of one dimension and one dtype; they
         are read back as one array each.
@@ -130,11 +130,11 @@ class CheckpointStore:
         Raises:
             OSError: it could not be written (a full disk); what was written of it is taken away again.
         """
-        incarnation, number = snapshot.epoch
+        incarnation, number = checkpoint.epoch
         draft = self.path / f"writing-{incarnation}-{number}"
         shutil.rmtree(draft, ignore_errors=True)
         try:
-            size = self._draft(draft, snapshot, in_pieces or {})
+            size = self._draft(draft, checkpoint, in_pieces or {})
             point("checkpoint.before_rename")
             os.rename(draft, self.path / f"{_PREFIX}{incarnation}-{number}")
         except BaseException:
@@ -146,20 +146,20 @@ class CheckpointStore:
         point("checkpoint.pruned")
         return size
 
-    def _draft(self, draft: Path, snapshot: Snapshot, in_pieces: Mapping[str, Sequence[Array]]) -> int:
+    def _draft(self, draft: Path, checkpoint: Checkpoint, in_pieces: Mapping[str, Sequence[Array]]) -> int:
         draft.mkdir()
         files = {}
-        arrays: dict[str, Sequence[Array]] = {name: [array] for name, array in snapshot.arrays.items()}
+        arrays: dict[str, Sequence[Array]] = {name: [array] for name, array in checkpoint.arrays.items()}
         for i, (name, pieces) in enumerate({**arrays, **in_pieces}.items()):
             files[name] = _write_array(draft / f"{i:04}.npy", pieces)
             point("checkpoint.array_written")
         manifest = {
             "format": FORMAT,
-            "epoch": list(snapshot.epoch),
-            "offsets": snapshot.offsets,
-            "identity": snapshot.identity,
-            "programs": snapshot.programs,
-            "facts": snapshot.facts,
+            "epoch": list(checkpoint.epoch),
+            "offsets": checkpoint.offsets,
+            "identity": checkpoint.identity,
+            "programs": checkpoint.programs,
+            "facts": checkpoint.facts,
             "files": files,
         }
         body = json.dumps(manifest, indent=1).encode()
@@ -177,7 +177,7 @@ class CheckpointStore:
             except OSError as error:  # the new checkpoint stands all the same
                 log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
 
-    def newest_good(self) -> Snapshot | None:
+    def newest_good(self) -> Checkpoint | None:
         """The newest checkpoint whose checksums all hold, or None when there is none at all.
 
         Raises:
@@ -267,7 +267,7 @@ def _checksum(path: Path) -> int:
     return value
 
 
-def _read(folder: Path) -> Snapshot:
+def _read(folder: Path) -> Checkpoint:
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
     if json.loads(head)["crc32c"] != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
@@ -282,7 +282,7 @@ def _read(folder: Path) -> Snapshot:
             raise ValueError(f"the checksum of {entry['file']} ({name}) does not hold")
         arrays[name] = np.load(path, allow_pickle=False)
     incarnation, number = manifest["epoch"]
-    return Snapshot(
+    return Checkpoint(
         epoch=(incarnation, number),
         offsets=manifest["offsets"],
         identity=manifest["identity"],

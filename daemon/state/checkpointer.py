@@ -23,14 +23,12 @@ from ..errors import CheckpointError
 from ..failpoints import point
 from ..records.position import Position
 from ..records.stream import DeadLetters, Partition, offsets_to_wire
-from .checkpoint import CheckpointStore, Snapshot
+from .checkpoint import Array, Checkpoint, CheckpointStore
 
 log = logging.getLogger(__name__)
 
 ROOM = 1.125
 """Buffers are made so much larger than what they are for, since the graph may grow while edges are copied."""
-
-Array = npt.NDArray[Any]
 
 
 class Buffers:
@@ -76,7 +74,7 @@ class Buffers:
 class _Taken:
     """What the engine adds when the edges are copied: all of the epoch but them; there must be ``n_arcs``."""
 
-    snapshot: Snapshot
+    checkpoint: Checkpoint
     offsets: dict[Partition, int]
     n_arcs: int
 
@@ -226,7 +224,7 @@ class Checkpointer:
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
-        snapshot = Snapshot(
+        checkpoint = Checkpoint(
             epoch=self.position.epoch,
             offsets=offsets_to_wire(self.position.offsets),
             identity=dict(self.identity),
@@ -234,7 +232,7 @@ class Checkpointer:
             facts={"n_vertices": self.graph.n_vertices, "updates": self.position.updates},
             arrays=arrays,
         )
-        return _Taken(snapshot, dict(self.position.offsets), self.graph.n_arcs)
+        return _Taken(checkpoint, dict(self.position.offsets), self.graph.n_arcs)
 
     # -- the thread of a checkpoint -----------------------------------------------------------------------
 
@@ -246,7 +244,7 @@ class Checkpointer:
             taken = making.handover.get()
             if isinstance(taken, Exception):
                 raise taken
-            epoch = taken.snapshot.epoch
+            epoch = taken.checkpoint.epoch
             self._write(taken, making.edges.edges())
         except Exception as error:
             self._report_failure(epoch, error)
@@ -264,7 +262,7 @@ class Checkpointer:
         if self.graph.weighted:
             columns["graph/weights"] = [piece.weights for piece in edges if piece.weights is not None]
         self.dead_letters.flush()
-        size = self.store.write(taken.snapshot, columns)
-        self._written_epoch = taken.snapshot.epoch
+        size = self.store.write(taken.checkpoint, columns)
+        self._written_epoch = taken.checkpoint.epoch
         self.on_checkpoint(taken.offsets)
         self.metrics.checkpoint(seconds=time.monotonic() - started, size_bytes=size)

@@ -1,8 +1,7 @@
 """Producing: files of edges become columnar records in a spool or a Kafka topic.
 
-Updates of one pair must come through one partition, in order. So an edge is placed by Kafka's default
-partitioner (murmur2) over its src: the 8-byte little-endian integer, or the UTF-8 of a string. A record
-holds only edges of its partition.
+Each edge goes to the partition in which it belongs (``records.placement``), and a record holds only edges of its
+partition.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class ProduceFailed(GraphtideError):
     retriable = True
 
 
-# -- columns ------------------------------------------------------------------------------------------------
+# -- windows ------------------------------------------------------------------------------------------------
 
 
 def window_events(
