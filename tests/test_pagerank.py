@@ -14,12 +14,15 @@ from walks import (
     WalkHistory,
     apply,
     check_changed,
+    halves,
     matrix,
     new_graph,
     random_edges,
     rmat_epochs,
+    skewed,
     solved,
     walk_histories,
+    with_peer,
 )
 
 from graphtide.compute.program import Published, Refresh
@@ -144,10 +147,8 @@ def test_awkward_shapes_come_and_go(
     graphs.append(grown)
     program = PageRank("p", tolerance=tolerance)
     program.start(grown)
-    order = np.random.default_rng(1).permutation(len(edges))
-    parts = [[edges[i] for i in half] for half in np.array_split(order, 2)]
     for op in (1, 0):
-        for part in parts:
+        for part in halves(edges):
             report = program.refresh(grown, apply(grown, [(u, v, op) for u, v in part], n))
             check(program, grown, report)
     assert results(program, grown) == pytest.approx(1 / n, rel=2 * tolerance)
@@ -158,13 +159,9 @@ def test_awkward_shapes_come_and_go(
 
 @pytest.mark.parametrize("damping", [0.5, 0.85, 0.95])
 def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
-    edges = sorted(set(random_edges(np.random.default_rng(4), 300, 1500)))
-    graph = new_graph(edges=edges, n=300)
-    graphs.append(graph)
+    graph, peer = with_peer(graphs)
     program = PageRank("p", damping=damping, tolerance=1e-7)
     program.start(graph)
-    peer = nx.DiGraph(edges)
-    peer.add_nodes_from(range(300))
     expected = nx.pagerank(peer, alpha=damping, tol=1e-13, max_iter=2000)
     assert results(program, graph) == pytest.approx([expected[v] for v in range(300)], rel=2e-7)
 
@@ -296,8 +293,7 @@ def test_isolated_vertices_are_reported_and_ranked(graphs: list[Graph]) -> None:
 
 
 def started(graphs: list[Graph], n: int = 400) -> tuple[PageRank, Graph]:
-    graph = new_graph(edges=random_edges(np.random.default_rng(9), n, 4 * n), n=n)
-    graphs.append(graph)
+    graph = skewed(graphs, n)
     program = PageRank("p")
     program.start(graph)
     assert program.audit(graph) == []
@@ -349,23 +345,6 @@ def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: 
     state["scalars"]["bound"] *= 3
     program.restore(state, graph)
     assert {violation.rule for violation in program.audit(graph)} == {"pagerank-tolerance"}
-
-
-def test_goes_on_from_a_saved_state(graphs: list[Graph]) -> None:
-    program, graph = started(graphs)
-    saved = {name: column.copy() for name, column in program.state().items()}
-    restored = PageRank("p")
-    restored.restore(saved, graph)
-    assert restored.audit(graph) == []
-    assert restored.scalars() == program.scalars()
-    rng = np.random.default_rng(10)
-    for _ in range(3):
-        edges = random_edges(rng, 420, 50)
-        change = apply(graph, [(u, v, 1) for u, v in edges], 420)
-        reports = [each.refresh(graph, change) for each in (program, restored)]
-        assert reports[0].edges_read == reports[1].edges_read
-        assert np.array_equal(program.columns()["estimate"][:420], restored.columns()["estimate"][:420])
-        check(restored, graph, reports[1])
 
 
 def test_slices_together_are_the_audit(graphs: list[Graph]) -> None:
@@ -429,15 +408,6 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     program._ranks.sums[SIZE] += drift
     assert program.audit(graph) == []
     assert 0.4 < program.drift < 0.6
-
-
-def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
-    program, _ = started(graphs)
-    other = new_graph(edges=[(0, 1)])
-    graphs.append(other)
-    with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
-        PageRank("p").restore(program.state(), other)
-    assert [violation.rule for violation in program.audit(other)] == ["size"]
 
 
 def test_parameters() -> None:

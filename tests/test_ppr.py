@@ -14,12 +14,14 @@ from walks import (
     WalkHistory,
     apply,
     check_changed,
+    halves,
     matrix,
     new_graph,
-    random_edges,
     rmat_epochs,
+    skewed,
     solved,
     walk_histories,
+    with_peer,
 )
 
 from graphtide.compute.program import Published, Refresh
@@ -113,8 +115,7 @@ def test_awkward_shapes_come_and_go(
     graphs.append(graph)
     program = Walker([0, n - 1], tolerance=tolerance)
     check(program, graph, program.begin(graph))
-    order = np.random.default_rng(1).permutation(len(edges))
-    earlier, later = ([edges[i] for i in half] for half in np.array_split(order, 2))
+    earlier, later = halves(edges)
     hub = int(np.bincount(np.array(edges).ravel()).argmax())
     steps = (
         [(u, v, int(Op.INSERT)) for u, v in earlier],
@@ -153,13 +154,9 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
 
 @pytest.mark.parametrize("damping", [0.5, 0.85])
 def test_agrees_with_networkx(damping: float, graphs: list[Graph]) -> None:
-    edges = sorted(set(random_edges(np.random.default_rng(4), 300, 1500)))
-    graph = new_graph(edges=edges, n=300)
-    graphs.append(graph)
+    graph, peer = with_peer(graphs)
     program = Walker([7, 11, 250], damping, 1e-7)
     program.begin(graph)
-    peer = nx.DiGraph(edges)
-    peer.add_nodes_from(range(300))
     share = {7: 1 / 3, 11: 1 / 3, 250: 1 / 3}
     expected = nx.pagerank(peer, alpha=damping, personalization=share, tol=1e-13, max_iter=2000)
     values = results(program, graph)
@@ -250,8 +247,7 @@ def test_a_refresh_costs_no_more_than_a_start(scale: int) -> None:
 
 
 def started(graphs: list[Graph], n: int = 400) -> tuple[Walker, Graph]:
-    graph = new_graph(edges=random_edges(np.random.default_rng(9), n, 4 * n), n=n)
-    graphs.append(graph)
+    graph = skewed(graphs, n)
     program = Walker([1, 3])
     program.begin(graph)
     assert program.audit(graph) == []
@@ -296,27 +292,3 @@ def test_the_audit_finds_a_missed_update_a_wrong_source_and_wrong_sums(graphs: l
         program.restore(state, graph)
         program.learn(graph)
         assert {violation.rule for violation in program.audit(graph)} == {rule}
-
-
-def test_goes_on_from_a_saved_state(graphs: list[Graph]) -> None:
-    program, graph = started(graphs)
-    saved = {name: column.copy() for name, column in program.state().items()}
-    restored = Walker([1, 3])
-    restored.restore(saved, graph)
-    restored.learn(graph)
-    assert restored.audit(graph) == []
-    assert restored.scalars() == program.scalars()
-    rng = np.random.default_rng(10)
-    for _ in range(3):
-        change = apply(graph, [(u, v, 1) for u, v in random_edges(rng, 420, 50)], 420)
-        for each in (program, restored):
-            check(each, graph, each.refresh(graph, change))
-
-
-def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
-    program, _ = started(graphs)
-    other = new_graph(edges=[(0, 1)])
-    graphs.append(other)
-    with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
-        Walker([0]).restore(program.state(), other)
-    assert "size" in {violation.rule for violation in program.audit(other)}

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -113,6 +114,28 @@ def random_edges(rng: np.random.Generator, n: int, m: int) -> Edges:
     src = (n * rng.random(m) ** 3).astype(int)
     dst = (n * rng.random(m) ** 2).astype(int)
     return list(zip(src.tolist(), dst.tolist(), strict=True))
+
+
+def skewed(graphs: list[Graph], n: int = 400) -> Graph:
+    graph = new_graph(edges=random_edges(np.random.default_rng(9), n, 4 * n), n=n)
+    graphs.append(graph)
+    return graph
+
+
+def with_peer(graphs: list[Graph], n: int = 300) -> tuple[Graph, nx.DiGraph]:
+    """A graph, and the same one for networkx."""
+    edges = sorted(set(random_edges(np.random.default_rng(4), n, 5 * n)))
+    graphs.append(new_graph(edges=edges, n=n))
+    peer = nx.DiGraph(edges)
+    peer.add_nodes_from(range(n))
+    return graphs[-1], peer
+
+
+def halves(edges: Edges) -> tuple[Edges, Edges]:
+    """The edges in two parts, at random."""
+    order = np.random.default_rng(1).permutation(len(edges))
+    one, other = ([edges[i] for i in half] for half in np.array_split(order, 2))
+    return one, other
 
 
 def rmat_epochs(scale: int, sizes: tuple[int, ...]) -> Iterator[tuple[Graph, GraphChange]]:

@@ -60,7 +60,7 @@ from ..saved_scalars import SCALARS, packed, unpacked
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
 from .edits import ROUNDOFF
-from .passes import BLOCK, Estimate, Limits, Pulls
+from .passes import BLOCK, Estimate, Limits
 from .sweeps import (
     DIVIDE,
     EDGES,
@@ -181,7 +181,6 @@ class PageRank(RandomWalk):
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
         super().__init__(id, damping, tolerance)
-        self._pulls = Pulls(id, damping)
         self._push_alone = PUSH_ALONE
         self._reset(0)
 

@@ -55,7 +55,7 @@ from ..program import (
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import ppr_pushes as kernels
 from .edits import ROUNDOFF
-from .passes import BLOCK, Estimate, Limits, Pulls
+from .passes import BLOCK, Estimate, Limits
 from .ppr_pushes import (
     BALANCED_AT,
     EDGES,
@@ -117,7 +117,6 @@ class PersonalisedPageRank(RandomWalk):
         super().__init__(id, damping, tolerance)
         self.sources = sources
         self._bound: Vertices = np.empty(0, np.uint32)
-        self._pulls = Pulls(id, damping)
         self._reset(0)
 
     def bind(self, sources: Vertices) -> None:

@@ -26,7 +26,7 @@ from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Violation
 from . import edits as walk_kernels
 from .edits import TOUCHED_PER_EDGE
-from .passes import Estimate
+from .passes import Estimate, Pulls
 
 F64 = npt.NDArray[np.float64]
 
@@ -95,6 +95,8 @@ class RandomWalk(Program):
         self.damping = damping
         self.tolerance = tolerance
         self.drift = 0.0
+        self._n = 0
+        self._pulls = Pulls(id, damping)
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Recompute every residual, and from them everything that the certificate rests on."""
