@@ -345,23 +345,6 @@ def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: 
     assert {violation.rule for violation in program.audit(graph)} == {"pagerank-tolerance"}
 
 
-def test_goes_on_from_a_saved_state(graphs: list[Graph]) -> None:
-    program, graph = started(graphs)
-    saved = {name: column.copy() for name, column in program.state().items()}
-    restored = PageRank("p")
-    restored.restore(saved, graph)
-    assert restored.audit(graph) == []
-    assert restored.scalars() == program.scalars()
-    rng = np.random.default_rng(10)
-    for _ in range(3):
-        edges = random_edges(rng, 420, 50)
-        change = apply(graph, [(u, v, 1) for u, v in edges], 420)
-        reports = [each.refresh(graph, change) for each in (program, restored)]
-        assert reports[0].edges_read == reports[1].edges_read
-        assert np.array_equal(program.columns()["estimate"][:420], restored.columns()["estimate"][:420])
-        check(restored, graph, reports[1])
-
-
 def test_slices_together_are_the_audit(graphs: list[Graph]) -> None:
     program, graph = started(graphs)
     degrees = graph.in_rows().degrees
@@ -423,15 +406,6 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     program._first.sums[SIZE] += drift
     assert program.audit(graph) == []
     assert 0.4 < program.drift < 0.6
-
-
-def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
-    program, _ = started(graphs)
-    other = new_graph(edges=[(0, 1)])
-    graphs.append(other)
-    with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
-        PageRank("p").restore(program.state(), other)
-    assert [violation.rule for violation in program.audit(other)] == ["size"]
 
 
 def test_parameters() -> None:

@@ -296,27 +296,3 @@ def test_the_audit_finds_a_missed_update_a_wrong_source_and_wrong_sums(graphs: l
         program.restore(state, graph)
         program.learn(graph)
         assert {violation.rule for violation in program.audit(graph)} == {rule}
-
-
-def test_goes_on_from_a_saved_state(graphs: list[Graph]) -> None:
-    program, graph = started(graphs)
-    saved = {name: column.copy() for name, column in program.state().items()}
-    restored = Walker([1, 3])
-    restored.restore(saved, graph)
-    restored.learn(graph)
-    assert restored.audit(graph) == []
-    assert restored.scalars() == program.scalars()
-    rng = np.random.default_rng(10)
-    for _ in range(3):
-        change = apply(graph, [(u, v, 1) for u, v in random_edges(rng, 420, 50)], 420)
-        for each in (program, restored):
-            check(each, graph, each.refresh(graph, change))
-
-
-def test_a_state_of_another_graph_is_refused(graphs: list[Graph]) -> None:
-    program, _ = started(graphs)
-    other = new_graph(edges=[(0, 1)])
-    graphs.append(other)
-    with pytest.raises(ValueError, match="not that of a graph of 2 vertices"):
-        Walker([0]).restore(program.state(), other)
-    assert "size" in {violation.rule for violation in program.audit(other)}
