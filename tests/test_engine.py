@@ -18,6 +18,7 @@ import pytest
 from histories import History, deletes, inserts, random_history, small_histories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.dispatcher import Dispatcher
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -579,4 +580,4 @@ def compiled() -> dict[str, int]:
         if issubclass(cls, PathProgram):
             program = cls("any", (0,))
             kernels |= {f"{kind}.{name}": kernel for name, kernel in program._kernels._asdict().items()}
-    return {name: len(kernel.signatures) for name, kernel in kernels.items() if hasattr(kernel, "signatures")}
+    return {name: len(kernel.signatures) for name, kernel in kernels.items() if isinstance(kernel, Dispatcher)}
