@@ -66,19 +66,9 @@ def leftovers(before: Held, grace_s: float | None = None) -> Held:
     if left:
         gc.collect()  # frees what an exception's traceback held; an open socket among it warns, which is an error
         deadline = time.monotonic() + (GRACE_S if grace_s is None else grace_s)
-        while (left := _guilty(Held.now().since(before))) and time.monotonic() < deadline:
+        while (left := Held.now().since(before)) and time.monotonic() < deadline:
             time.sleep(0.01)
     return left
-
-
-def _guilty(held: Held) -> Held:
-    """Without sockets of connections that were refused.
-
-    kafka-python forgets to close those; they stay until the log that pytest keeps of a test lets the exception go.
-    """
-    fds = _sockets()
-    sockets = {name for name in held.sockets & fds.keys() if not _described(fds[name]).startswith("refused")}
-    return Held(held.threads, held.processes, frozenset(sockets))
 
 
 @pytest.fixture(autouse=True)
@@ -124,13 +114,10 @@ def _command(pid: int) -> str:
 
 
 def _described(fd: int) -> str:
-    """Its family and both ends; "refused" before it where it has an own end, given by the system, and no other."""
+    """Its family and both ends."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as opened:
-        own = opened.getsockname()
-        said = f"{opened.family.name} {own}"
+        said = f"{opened.family.name} {opened.getsockname()}"
         with contextlib.suppress(OSError):
             return f"{said} connected to {opened.getpeername()}"
-        if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return f"{said} listening"
-        return f"refused {said}" if own and own[0] == "0.0.0.0" else said
+        return f"{said} listening" if opened.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) else said
     return f"file descriptor {fd}"

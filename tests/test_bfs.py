@@ -84,17 +84,6 @@ def test_real_deletions(name: str, updates: int) -> None:
             run.check_against_oracle()
 
 
-@settings(deadline=None, max_examples=60)
-@given(small_histories(), st.integers(0, 2**32))
-def test_rechunking_changes_nothing(history: History, seed: int) -> None:
-    one, other = Run(history.directed), Run(history.directed)
-    for epoch in history.epochs:
-        one.step(epoch)
-    for epoch in history.rechunked(seed).epochs:
-        other.step(epoch)
-    assert one.hops == other.hops
-
-
 @pytest.mark.parametrize("directed", [True, False])
 def test_starting_over_when_settling_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
@@ -224,13 +213,6 @@ def test_a_source_that_is_one_no_longer() -> None:
     assert run.hops == [int(NO_VERTEX), int(NO_VERTEX), 1, 0]
 
 
-def test_no_vertices_at_all() -> None:
-    run = Run(directed=True)
-    run.step(inserts([], 0))
-    run.check()
-    assert run.hops == []
-
-
 @pytest.mark.parametrize(
     ("value", "expected"), [(1, (1,)), ("a", ("a",)), ([3, 1, 3], (3, 1)), (["a", "b"], ("a", "b"))]
 )
@@ -255,21 +237,6 @@ def test_reading() -> None:
     answer = BFS.read(published, asked)
     assert answer.values[:2].tolist() == [2, 0] and answer.null.tolist() == [False, False, True]
     assert BFS.parents(published, asked).tolist() == [1, NO_VERTEX, NO_VERTEX]
-
-
-def test_a_saved_state_goes_on() -> None:
-    history = random_history(7, directed=True)
-    run = Run(directed=True)
-    for epoch in history.epochs[:20]:
-        run.step(epoch)
-    saved = {name: column.copy() for name, column in run.program.state().items()}
-    run.program = BFS("bfs", (0,))
-    run.program.restore(saved, run.graph)
-    for epoch in history.epochs[20:]:
-        run.step(epoch)
-        run.check()
-    with pytest.raises(ValueError, match="saved words"):
-        run.program.restore({**saved, "word": saved["word"][:-1]}, run.graph)
 
 
 def word(hops: int, parent: int) -> np.uint64:

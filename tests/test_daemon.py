@@ -7,19 +7,20 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import crc32c
 import numpy as np
+import psutil
 import pytest
 from naive import NaiveGraph
 from running import Daemon
+from waiting import until
 
 from graphtide import Client
-from graphtide.daemon.errors import NotSupported, RequestError, UnknownVertex
+from graphtide.daemon.errors import NotSupported, RequestError, Unavailable, UnknownVertex
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
@@ -257,7 +258,9 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
     with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
         for piece in np.array_split(np.arange(len(updates)), 30):
             produced = produce([updates.take(piece)], spool, undirected=not directed, edges_per_record=70)
-            time.sleep(0.05)
+            # Piece after piece, so that there are epochs enough to die in; the rest waits for the next start.
+            with contextlib.suppress(Unavailable), daemon.client() as client:
+                client.wait(offsets_to_wire(produced.offsets), timeout_ms=60_000)
     assert daemon.process is not None
     assert daemon.process.wait(60) == -signal.SIGKILL
     daemon.start()
@@ -388,10 +391,12 @@ def test_the_server_process_comes_back_when_it_is_killed(daemon: Daemon) -> None
         client.wait(offsets, timeout_ms=30_000)
         before = client.get("hops", [3]).epoch
     assert daemon.process is not None
-    children = subprocess.run(["pgrep", "-P", str(daemon.process.pid)], capture_output=True, text=True, check=True)
-    for pid in children.stdout.split():
-        subprocess.run(["kill", "-9", pid], check=True)
-    time.sleep(0.2)
+    process = psutil.Process(daemon.process.pid)
+    killed = set(process.children())
+    assert killed
+    for child in killed:
+        child.kill()
+    until(lambda: set(process.children()) - killed)
     daemon.wait_ready(60)
     with daemon.client() as client:
         answer = client.get("hops", [3])

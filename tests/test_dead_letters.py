@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import uuid
 from pathlib import Path
 
 import pytest
+from brokers import client
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
@@ -113,8 +113,7 @@ def topic(kafka: DevKafka) -> str:
 
 
 def delivered(kafka: DevKafka, topic: str) -> list[tuple[bytes | None, bytes, dict[str, bytes]]]:
-    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap, enable_auto_commit=False)
-    with contextlib.closing(consumer):
+    with client(KafkaConsumer, kafka.bootstrap, enable_auto_commit=False) as consumer:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_server import Chain, serving
+from test_server import Chain, raw, request, serving
+from waiting import until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -47,7 +48,7 @@ def link(chain: SlowChain, tmp_path: Path) -> Iterator[ServerLink]:
 
 
 def becomes(is_over: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not is_over() and time.monotonic() < deadline:
         time.sleep(0.002)
     return is_over()
@@ -77,7 +78,7 @@ def test_where_nobody_asks_it_is_over_at_once(link: ServerLink) -> None:
 
 def test_it_waits_for_requests_that_began_before(chain: SlowChain, link: ServerLink) -> None:
     thread = ask(link, "neighbors", vertex=103)
-    assert chain.asked_about.wait(10)
+    assert chain.asked_about.wait(60)
     graces = [link.begin_grace(), link.begin_grace()]
     assert all(map(stays_open, graces))
     chain.may_answer.set()
@@ -92,8 +93,7 @@ def test_it_does_not_wait_for_those_that_wait_for_an_epoch(chain: SlowChain, lin
             ask(link, "wait", min_offsets=offsets, timeout_ms=20_000),
             ask(link, "get", program="rank", vertices=[100], min_offsets=offsets, timeout_ms=20_000),
         ]
-        time.sleep(0.2)
-        assert client.stats()["server"]["connections"] == 3
+        until(lambda: client.stats()["server"]["connections"] == 3)
     assert becomes(link.begin_grace())
     assert all(thread.is_alive() for thread in threads)
     while any(thread.is_alive() for thread in threads):
@@ -102,12 +102,10 @@ def test_it_does_not_wait_for_those_that_wait_for_an_epoch(chain: SlowChain, lin
 
 
 def test_a_client_that_goes_away_keeps_nothing(chain: SlowChain, link: ServerLink) -> None:
-    client = Client(link.addresses[0], timeout=0.2)
-    with pytest.raises(Exception, match=r"answer|time"):
-        client.call("neighbors", {"vertex": 103})
-    assert chain.asked_about.is_set()
-    is_over = link.begin_grace()
-    client.close()
+    with raw(link.addresses[0]) as connection:
+        connection.send(request(1, "neighbors", {"vertex": 103}))
+        assert chain.asked_about.wait(60)
+        is_over = link.begin_grace()
     assert becomes(is_over)
 
 

@@ -67,7 +67,7 @@ class TestQueue:
         waiting.join(0.05)
         assert waiting.is_alive(), "8 + 5 is past the bound of 10"
         queue.take(100, 0)
-        waiting.join(5)
+        waiting.join(60)
         assert not waiting.is_alive()
         assert queue.updates == 5
 
@@ -82,7 +82,7 @@ class TestQueue:
         waiting = threading.Thread(target=lambda: answers.append(queue.put(prepared(9))))
         waiting.start()
         queue.close()
-        waiting.join(5)
+        waiting.join(60)
         assert answers == [False]
         assert not queue.closed
         assert len(queue.take(100, 0)) == 1
@@ -103,7 +103,7 @@ class TestQueue:
         for thread in (consumer, producer):
             thread.start()
         for thread in (consumer, producer):
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "8 + 5 is past the bound: nothing more could come"
         assert queue.updates == 5
 
@@ -128,7 +128,7 @@ class TestGate:
         gate.settle()
         with gate.apply():
             order.append("apply")
-        reading.join(5)
+        reading.join(60)
         assert order == ["read", "apply"]
 
     def test_gives_up_in_time_and_blocks_nobody_after(self) -> None:

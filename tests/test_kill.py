@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brokers import client
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
 from running import Daemon
@@ -140,15 +141,13 @@ def history(kafka: Any, rng: np.random.Generator) -> Iterator[History]:
     topic = f"kill-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, PARTITIONS)
     kafka.create_topic(f"{topic}-dead", 1)
-    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap)
-    yield History(producer, topic, rng)
-    producer.close()
+    with client(KafkaProducer, kafka.bootstrap) as producer:
+        yield History(producer, topic, rng)
 
 
 def dead_letter_sources(bootstrap: str, topic: str) -> list[str]:
     """The ``graphtide-source`` header of every dead letter."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    try:
+    with client(KafkaConsumer, bootstrap, enable_auto_commit=False) as consumer:
         partition = TopicPartition(topic, 0)
         consumer.assign([partition])
         consumer.seek_to_beginning(partition)
@@ -158,8 +157,6 @@ def dead_letter_sources(bootstrap: str, topic: str) -> list[str]:
             for records in consumer.poll(timeout_ms=1000).values():
                 found += [dict(record.headers)["graphtide-source"].decode() for record in records]
         return found
-    finally:
-        consumer.close()
 
 
 def produce_until_death(daemon: Daemon, history: History, patience_s: float) -> str:

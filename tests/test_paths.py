@@ -26,6 +26,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import best_values
+from own_programs import Fading, Within
 from path_runs import Invalidated, PathRun, epochs_of
 
 from graphtide.compute.paths import form as path_form
@@ -39,53 +40,10 @@ from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Published
-from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op
-from graphtide.partition.existence import VertexOps
+from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
 
 INFINITY = np.float32(np.inf)
-
-
-class Within(PathProgram):
-    """Hops, but at most three of them."""
-
-    kind: ClassVar[str] = "test-within"
-    value = np.uint32
-    at_source = 0
-
-    @classmethod
-    def functors(cls, **parameters: Any) -> Functors:
-        limit = parameters["limit"]
-
-        def gather(hops, weight):  # type: ignore[no-untyped-def]
-            return hops + 1 if hops < limit else 0xFFFF_FFFF
-
-        def better(new, old):  # type: ignore[no-untyped-def]
-            return new < old
-
-        return Functors(gather, better)
-
-
-class Fading(PathProgram):
-    """Widest path on which every edge passes on nine tenths."""
-
-    kind: ClassVar[str] = "test-fading"
-    needs_weights: ClassVar[bool] = True
-    weight_domains: ClassVar[tuple[str, ...]] = ("non-negative",)
-    value = np.float32
-    at_source = 1000.0
-
-    @classmethod
-    def functors(cls, **parameters: Any) -> Functors:
-        share = np.float32(0.9)
-
-        def gather(width, weight):  # type: ignore[no-untyped-def]
-            return min(width, weight) * share
-
-        def better(new, old):  # type: ignore[no-untyped-def]
-            return new > old
-
-        return Functors(gather, better)
 
 
 class Signed(PathProgram):
@@ -204,18 +162,6 @@ def test_real_deletions(name: str) -> None:
         weights = rng.integers(0, 8, len(epoch)).astype(np.float32)
         run.step(Epoch(epoch.src, epoch.dst, epoch.ops, weights, epoch.n_vertices))
         run.check()
-
-
-@weighted_cases
-@settings(deadline=None, max_examples=40)
-@given(history=small_histories(), seed=st.integers(0, 2**32))
-def test_rechunking_changes_nothing(name: str, history: History, seed: int) -> None:
-    one, other = Run(name, history.directed), Run(name, history.directed)
-    for epoch in history.epochs:
-        one.step(epoch)
-    for epoch in history.rechunked(seed).epochs:
-        other.step(epoch)
-    assert one.bits == other.bits
 
 
 def test_distances_are_networkx() -> None:
@@ -641,20 +587,6 @@ def test_slices_of_the_audit_are_the_whole(name: str) -> None:
 # -- state ----------------------------------------------------------------------------------------------------
 
 
-@every_case
-def test_a_saved_state_goes_on(name: str) -> None:
-    history = random_history(7, directed=True)
-    run = Run(name, directed=True)
-    for epoch in history.epochs[:20]:
-        run.step(epoch)
-    saved = {key: column.copy() for key, column in run.program.state().items()}
-    run.program = run.case.make("other", (0,))
-    run.program.restore(saved, run.graph)
-    for epoch in history.epochs[20:]:
-        run.step(epoch)
-        run.check()
-
-
 def test_a_state_of_other_functions_is_refused() -> None:
     graph = Graph()
     state = Within("made", (0,), limit=3).state()
@@ -692,23 +624,3 @@ def test_reading() -> None:
     assert answer.values.dtype == np.float32
     assert answer.values[:2].tolist() == [3.5, 0] and answer.null.tolist() == [False, False, True]
     assert SSSP.parents(published, asked).tolist() == [1, NO_VERTEX, NO_VERTEX]
-
-
-# -- vertices that go and come back ---------------------------------------------------------------------------
-
-
-@every_case
-def test_a_source_that_is_deleted_and_comes_back(name: str) -> None:
-    run = Run(name, directed=True, sources=(0, 5))
-    edges = [(0, 1, 2.0), (1, 2, 3.0), (5, 6, 1.0)]
-    run.step(weighted(edges, 7))
-    before = run.values()
-    gone = VertexOps(np.array([0], np.uint32), np.array([Op.DELETE_VERTEX], np.uint8), np.zeros(1, np.int64))
-    change = run.graph.apply(EdgeBatch.of([], []), 7, gone)
-    run.edges.apply(deletes([(0, 1)], 7))
-    run.program.refresh(run.graph, change)
-    assert run.values() == [None] * 5 + before[5:]
-    assert run.program.audit(run.graph) == []
-    run.step(weighted(edges[:1], 7))
-    assert run.values() == before
-    run.check()

@@ -225,7 +225,7 @@ def test_a_queue_holds_few_items_even_without_updates() -> None:
     waiting.join(0.05)
     assert waiting.is_alive()
     queue.take(1, 0)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

@@ -277,7 +277,6 @@ def test_a_reader_that_is_always_overtaken_gives_up():
 WRITE_AT_FULL_SPEED = """
 import os, sys
 import numpy as np
-from graphtide.daemon.serve import shared_memory
 from graphtide.daemon.serve.results import ProgramPublication, Publication, ResultsWriter
 import msgpack, socket
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from brokers import client
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 
@@ -31,7 +32,7 @@ def topic(kafka: DevKafka) -> str:
 
 @pytest.fixture
 def producer(kafka: DevKafka) -> Iterator[KafkaProducer]:
-    with contextlib.closing(KafkaProducer(bootstrap_servers=kafka.bootstrap)) as made:
+    with client(KafkaProducer, kafka.bootstrap) as made:
         yield made
 
 
@@ -136,17 +137,16 @@ def test_where_reading_starts(
 def test_aborted_transactions_are_not_read_and_markers_do_not_stall_the_position(
     kafka: DevKafka, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
-    transactional = KafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=topic)
-    transactional.init_transactions()
     source = open_source()
-    for value, commit in ((b"kept", True), (b"aborted", False), (b"last", True)):
-        transactional.begin_transaction()
-        transactional.send(topic, value, partition=0).get(30)
-        if commit:
-            transactional.commit_transaction()
-        else:
-            transactional.abort_transaction()
-    transactional.close()
+    with client(KafkaProducer, kafka.bootstrap, transactional_id=topic) as transactional:
+        transactional.init_transactions()
+        for value, commit in ((b"kept", True), (b"aborted", False), (b"last", True)):
+            transactional.begin_transaction()
+            transactional.send(topic, value, partition=0).get(30)
+            if commit:
+                transactional.commit_transaction()
+            else:
+                transactional.abort_transaction()
     assert [record.value for record in read(source, 2)] == [b"kept", b"last"]
     # Three records and three markers: the position passes the last marker too.
     until(lambda: source.position()[Partition(topic, 0)] == 6, source)
@@ -156,9 +156,7 @@ def test_aborted_transactions_are_not_read_and_markers_do_not_stall_the_position
 def test_large_columnar_records_arrive(kafka: DevKafka, open_source: Callable[..., KafkaSource]) -> None:
     topic = f"large-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 1, {"max.message.bytes": str(24 << 20)})
-    with contextlib.closing(
-        KafkaProducer(bootstrap_servers=kafka.bootstrap, max_request_size=24 << 20, compression_type="lz4")
-    ) as producer:
+    with client(KafkaProducer, kafka.bootstrap, max_request_size=24 << 20, compression_type="lz4") as producer:
         values = [bytes([i]) * (5 << 20) for i in range(4)]
         send(producer, topic, values)
     source = KafkaSource(kafka.bootstrap, [topic], fetch_bytes_max=1 << 20)
@@ -172,9 +170,9 @@ def test_new_partitions_are_read_from_their_start(
 ) -> None:
     source = open_source(start="latest")
     until(lambda: len(source.position()) == 2, source)
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.create_partitions({topic: NewPartitions(4)})
-    with contextlib.closing(KafkaProducer(bootstrap_servers=kafka.bootstrap)) as fresh:
+    with client(KafkaProducer, kafka.bootstrap) as fresh:
         send(fresh, topic, [b"first there"], partition=3)
     assert named(read(source, 1)) == [(3, 0, b"first there")]
     assert len(source.position()) == 4
@@ -186,7 +184,7 @@ def test_an_offset_that_retention_passed_is_an_error(
     kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
     send(producer, topic, [b"x"] * 10)
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 6})
     for wanted, why in ((3, "retention has passed it"), (11, "the topic ends before it")):
         source = open_source({Partition(topic, 0): wanted, Partition(topic, 1): 0})
@@ -210,7 +208,7 @@ def test_retention_that_passes_a_running_reader_is_an_error(
     # One fetch is under way and takes what comes first; nothing is fetched while nobody polls.
     send(producer, topic, [b"y"])
     send(producer, topic, [b"z"] * 20)
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.delete_records({TopicPartition(topic, 0): 31})
     send(producer, topic, [b"last"])
     with pytest.raises(SourceError, match="not available: retention has passed it; available are 31 to 32"):
@@ -222,7 +220,7 @@ def test_a_topic_made_anew_is_another_topic(
 ) -> None:
     source = open_source()
     until(lambda: len(source.position()) == 2, source)
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.delete_topics([topic])
         deadline = time.monotonic() + 30
         while admin.describe_topics([topic])[0]["error_code"] == 0:
@@ -243,7 +241,7 @@ def test_commits_show_up_in_the_group(
     source.checkpointed(source.position())
     until(lambda: source.commits > 0, source)  # the first one of a new cluster waits for the coordinator
     source.close()
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=kafka.bootstrap)) as admin:
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
         group = admin.list_group_offsets({f"graphtide-{topic}": None})[f"graphtide-{topic}"]
     committed = {partition: entry.offset for partition, entry in group.items()}
     assert committed == {TopicPartition(topic, 0): 5, TopicPartition(topic, 1): 0}
@@ -291,9 +289,7 @@ def test_a_restarted_broker_loses_and_doubles_nothing(
 
     def produce() -> None:
         try:
-            with contextlib.closing(
-                KafkaProducer(bootstrap_servers=kafka.bootstrap, reconnect_backoff_max_ms=500)
-            ) as producer:
+            with client(KafkaProducer, kafka.bootstrap, reconnect_backoff_max_ms=500) as producer:
                 futures = []
                 for i in range(count):
                     futures.append(producer.send(topic, b"%d" % i, partition=i % 2))

@@ -115,17 +115,6 @@ def test_networkx_lists_as_many_paths() -> None:
     assert run.column.tolist() == listed
 
 
-@settings(deadline=None, max_examples=60)
-@given(small_histories(), st.integers(0, 2**32))
-def test_rechunking_changes_nothing(history: History, seed: int) -> None:
-    one, other = Run(history.directed), Run(history.directed)
-    for epoch in history.epochs:
-        one.step(epoch)
-    for epoch in history.rechunked(seed).epochs:
-        other.step(epoch)
-    assert one.column.tolist() == other.column.tolist()
-
-
 def test_starting_over_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[BFS.refresh.__module__], "_SETTLE_FLOOR", 0)
     started_over = 0
@@ -290,33 +279,11 @@ def test_a_source_that_is_one_no_longer() -> None:
     run.check()
 
 
-def test_no_vertices_at_all() -> None:
-    run = Run(directed=True)
-    run.step(inserts([], 0))
-    run.check()
-    assert run.column.tolist() == []
-
-
 def test_no_path_is_null() -> None:
     run = Run(directed=True)
     run.step(inserts(ladder(1), 5))
     answer = SSPaths.read(Published(run.program.columns(), {}, 5), np.array([3, 4, 0], np.uint32))
     assert answer.values[[0, 2]].tolist() == [2, 1] and answer.null.tolist() == [False, True, False]
-
-
-def test_a_saved_state_goes_on() -> None:
-    history = random_history(7, directed=True)
-    run = Run(directed=True)
-    for epoch in history.epochs[:20]:
-        run.step(epoch)
-    saved = {name: column.copy() for name, column in run.program.state().items()}
-    run.program = SSPaths("paths", (0,))
-    run.program.restore(saved, run.graph)
-    for epoch in history.epochs[20:]:
-        run.step(epoch)
-        run.check()
-    with pytest.raises(ValueError, match="saved counts"):
-        run.program.restore({**saved, "count": saved["count"][:-1]}, run.graph)
 
 
 def test_a_saved_state_knows_what_was_saturated() -> None:

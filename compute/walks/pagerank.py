@@ -328,7 +328,8 @@ class PageRank(RandomWalk):
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
         estimates = published.columns["estimate"][vertices]
-        return Answer(estimates / published.scalars["norm"], estimates == 0)
+        norm = published.scalars["norm"]
+        return Answer(estimates / norm if norm > 0 else estimates, estimates == 0)
 
     # -- inside -----------------------------------------------------------------------------------------
 

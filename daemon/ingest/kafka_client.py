@@ -1,14 +1,15 @@
 """What everybody who talks to Kafka needs: waits between tries, and clients that leave nothing behind.
 
-Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its
-network running, and ``close`` of a producer gives up at once, everything running, when records are unsent after
-its timeout.
+Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its network
+running; ``close`` of a producer gives up at once, everything running, when records are unsent after its timeout;
+and the socket of a connection that is refused, or was not made yet when its client is closed, is never closed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,12 +17,30 @@ from typing import Any
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 CLOSE_TIMEOUT_S = 1.0
 _END_S = 5.0
 """How long a producer's thread may take to end: it may look up a name, which nothing breaks off."""
+
+
+class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]
+    """Connects as always, and closes the socket where that fails or is broken off.
+
+    kafka-python takes it for a kind of proxy, which is how it lets others make connections.
+    """
+
+    SCHEMES = ("graphtide-direct",)
+
+    async def sock_connect(self, net: Any, sock: socket.socket, *arguments: Any, **options: Any) -> socket.socket:
+        try:
+            connected: socket.socket = await super().sock_connect(net, sock, *arguments, **options)
+        except BaseException:
+            sock.close()
+            raise
+        return connected
 
 
 def connect(
@@ -42,6 +61,8 @@ def connect(
     made: list[KafkaNetClient] = []
 
     def network(**settings: Any) -> KafkaNetClient:
+        if settings.get("proxy_url") is None and settings.get("socks5_proxy") is None:
+            settings["proxy_url"] = f"{_ClosedSocket.SCHEMES[0]}://"
         selector = NetworkSelector(**settings)
         try:
             manager = KafkaConnectionManager(selector, **settings)
