@@ -133,12 +133,20 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         pytest.fail(" imports ".join(error.args[1][::-1]))
 
 
-def test_the_client_does_not_load_the_engine() -> None:
-    """A query client must start quickly: no compiler, no broker client."""
-    code = "import sys, graphtide; graphtide.Client; print(*sys.modules)"
+@pytest.mark.parametrize(
+    ("use", "heavy"),
+    [
+        ("import graphtide; graphtide.Client", {"numba", "kafka", "pydantic", "scipy", "asyncio"}),
+        ("import graphtide; graphtide.AsyncClient", {"numba", "kafka", "pydantic", "scipy"}),
+        ("import graphtide.daemon.client", {"numpy", "msgpack"}),
+        ("import graphtide.daemon.serve.server", {"kafka", "pydantic", "prometheus_client"}),
+    ],
+)
+def test_what_must_start_quickly_loads_nothing_heavy(use: str, heavy: set[str]) -> None:
+    """A query client: no compiler, no broker client. The query server: nothing that only the daemon needs."""
+    code = f"import sys; {use}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert not loaded & {"numba", "kafka", "pydantic", "scipy"}
+    assert not set(done.stdout.split()) & heavy
 
 
 @pytest.fixture(scope="module")

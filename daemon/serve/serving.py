@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 import msgpack
 import numpy.typing as npt
@@ -26,13 +27,15 @@ from ...gpma.index.id_table import let_go
 from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
 from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
-from ..config.settings import LimitsConfig
 from ..errors import TimedOut, Unavailable
 from ..records.stream import Partition, offsets_from_wire
 from . import shared_memory
 from .engine_calls import EngineCalls
 from .results import MemoryLayout, ResultsReader, Snapshot
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
+
+if TYPE_CHECKING:
+    from ..config.settings import LimitsConfig
 
 T = TypeVar("T")
 
@@ -109,7 +112,8 @@ class Serving:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """``kinds``: the programs there are; ``methods``: the names of all requests, to be counted by."""
-        self.limits = LimitsConfig.model_construct(**settings["limits"])  # the daemon has checked them
+        # The daemon has checked them: this process starts sooner without the library that does.
+        self.limits = cast("LimitsConfig", SimpleNamespace(**settings["limits"]))
         self.token: str | None = settings["token"]
         self.graph: Mapping[str, Any] = settings["graph"]
         self.id_kind: Literal["int", "string"] = settings["graph"]["vertex_ids"]
