@@ -96,14 +96,57 @@ def _store_release(typing_context: Any, array: Any, index: Any, value: Any) -> A
     return types.void(array, types.intp, types.uint64), generate
 
 
-def _load_word(typing_context: Any, array: Any, index: Any) -> Any:
-    """load_word(array, index): the eight bytes from that byte on as one uint64, wherever they stand."""
+def _address_of(typing_context: Any, array: Any) -> Any:
+    """address_of(array): where an array of bytes begins, as uint64.
+
+    For inner loops: passing arrays on counts references. The array must be held as long as the address is used.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *arguments)
-        return builder.load(builder.bitcast(address, _WORD), align=1)
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.ptrtoint(data, _INT64)
 
-    return types.uint64(array, types.intp), generate
+    return types.uint64(array), generate
+
+
+def _load_word(typing_context: Any, address: Any) -> Any:
+    """load_word(address): the eight bytes from there on as one uint64, wherever they stand."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _WORD), align=1)
+
+    return types.uint64(types.uint64), generate
+
+
+def _load_byte(typing_context: Any, address: Any) -> Any:
+    """load_byte(address): the byte that stands there, as uint64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.zext(builder.load(builder.inttoptr(arguments[0], _BYTES)), _INT64)
+
+    return types.uint64(types.uint64), generate
+
+
+def _copy_bytes(typing_context: Any, to: Any, from_: Any, count: Any) -> Any:
+    """copy_bytes(to, from_, count): so many bytes from one address to another; the two may overlap."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source = (builder.inttoptr(address, _BYTES) for address in arguments[:2])
+        _call(builder, "llvm.memmove.p0.p0.i64", [target, source, arguments[2], _BOOL(0)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64, types.int64), generate
+
+
+def _ask_for_byte(typing_context: Any, address: Any) -> Any:
+    """ask_for_byte(address): have the cache line of that byte fetched, to be read."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        byte = builder.inttoptr(arguments[0], _BYTES)
+        _call(builder, "llvm.prefetch.p0", [byte, _INT32(0), _INT32(3), _INT32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.uint64), generate
 
 
 def _copy(typing_context: Any, target: Any, to: Any, source: Any, from_: Any, count: Any) -> Any:
@@ -152,6 +195,10 @@ prefetch: Any = intrinsic(_prefetch)
 prefetch_to_read: Any = intrinsic(_prefetch_to_read)
 load_acquire: Any = intrinsic(_load_acquire)
 store_release: Any = intrinsic(_store_release)
+address_of: Any = intrinsic(_address_of)
 load_word: Any = intrinsic(_load_word)
+load_byte: Any = intrinsic(_load_byte)
+copy_bytes: Any = intrinsic(_copy_bytes)
+ask_for_byte: Any = intrinsic(_ask_for_byte)
 copy: Any = intrinsic(_copy)
 shift: Any = intrinsic(_shift)

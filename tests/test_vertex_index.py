@@ -240,12 +240,9 @@ def test_a_batch_moves_and_copies_in_proportion_to_itself(kind: Kind, monkeypatc
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_left_to_compile_after_the_warm_up(kind: Kind) -> None:
     kernels = (
-        id_kernels.lookup_ints,
-        id_kernels.insert_ints,
-        id_kernels.lookup_strings,
-        id_kernels.insert_strings,
-        id_kernels.remove_ints,
-        id_kernels.remove_strings,
+        id_kernels.lookup,
+        id_kernels.insert,
+        id_kernels.remove,
         id_kernels.copy_strings,
         hash_table.move,
     )

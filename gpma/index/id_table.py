@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -43,19 +43,16 @@ from .id_kernels import (
     FILLED,
     FREE,
     IDS,
-    LENGTH,
-    LENGTH_BITS,
     VERTICES,
     Counts,
+    Table,
     copy_strings,
-    insert_ints,
-    insert_strings,
-    lookup_ints,
-    lookup_strings,
-    remove_ints,
-    remove_strings,
+    insert,
+    lookup,
+    remove,
 )
 from .ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn
+from .kinds import LENGTH, LENGTH_BITS
 
 Allocate = Callable[[str, int, Any], npt.NDArray[Any]]
 """(name, size, dtype) -> a new array of that size, all zero."""
@@ -96,14 +93,69 @@ class _Copy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class IntTable:
-    """int64 ids: ``header`` uint64[HEADER_WORDS], ``table`` uint64[cells], ``old`` the table that is being moved,
-    or ``NO_CELLS``; ``external`` int64[room] in dense order."""
+class _Table:
+    """What the tables of both kinds have in common: ``header`` uint64[HEADER_WORDS], ``table`` uint64[cells], and
+    ``old``, the table that is being moved, or ``NO_CELLS``.
 
-    kind: ClassVar[str] = "int"
+    What kernels take is put together once: to be read (which arrays of another process may be, too), and to be
+    written.
+    """
+
     header: Words
     table: Words
     old: Words
+    _read: Table = field(init=False, repr=False, compare=False)
+    _written: Table = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        limit, (words, arena) = capacity(self.table.size), self.kept()
+        # Inserting is compiled for one form of an old table.
+        old = _NO_CELLS_WRITABLE if self.old is NO_CELLS else self.old
+        written = Table(self.header, self.table, old, limit, words, arena)
+        read = written._replace(
+            header=frozen(self.header),
+            cells=frozen(self.table),
+            old=frozen(self.old),
+            words=frozen(words),
+            arena=None if arena is None else frozen(arena),
+        )
+        object.__setattr__(self, "_read", read)
+        object.__setattr__(self, "_written", written)
+
+    def kept(self) -> tuple[IntColumn | Words, Bytes | None]:
+        """The ids by dense vertex, as kernels take them (``kinds.py``)."""
+        raise NotImplementedError
+
+    def column(self, ids: IdColumn) -> tuple[IntColumn, Bytes | None]:
+        """Ids that come, as kernels take them.
+
+        Raises:
+            TypeError: they are of the other kind.
+        """
+        raise NotImplementedError
+
+    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
+        """The vertex of each id, ``NO_VERTEX`` where it is unknown or not below ``n_vertices``."""
+        column, data = self.column(ids)
+        out = np.empty(len(ids), np.uint32)
+        lookup(self._read, n_vertices, column, data, out)
+        return out
+
+    def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
+        """The visit at which room ran out; ``out.size`` when all are in."""
+        column, data = self.column(ids)
+        return int(insert(self._written, free, counts, column, data, half, begin, out))
+
+    def remove(self, dense: Vertices, counts: Counts) -> None:
+        """Take the ids of these vertices out of the table."""
+        remove(self._written, counts, frozen(dense))
+
+
+@dataclass(frozen=True, slots=True)
+class IntTable(_Table):
+    """int64 ids: ``external`` int64[room] in dense order."""
+
+    kind: ClassVar[str] = "int"
     external: IntColumn
 
     @classmethod
@@ -117,22 +169,13 @@ class IntTable:
         """The arrays of ids."""
         return {"external": self.external}
 
-    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
-        column = _int_column(ids)
-        out = np.empty(column.size, np.uint32)
-        header, table, old, external = map(frozen, (self.header, self.table, self.old, self.external))
-        lookup_ints(header, table, old, external, n_vertices, column, out)
-        return out
+    def kept(self) -> tuple[IntColumn, None]:
+        return self.external, None
 
-    def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
-        """The visit at which room ran out; ``out.size`` when all are in."""
-        header, table, old, limit = self.header, self.table, _writable(self.old), capacity(self.table.size)
-        column = _int_column(ids)
-        return int(insert_ints(header, table, old, self.external, free, counts, limit, column, half, begin, out))
-
-    def remove(self, dense: Vertices, counts: Counts) -> None:
-        """Take the ids of these vertices out of the table."""
-        remove_ints(self.header, self.table, _writable(self.old), self.external, counts, frozen(dense))
+    def column(self, ids: IdColumn) -> tuple[IntColumn, None]:
+        if isinstance(ids, StringColumn):
+            raise TypeError("this graph's ids are integers, not strings")
+        return frozen(np.asarray(ids, np.int64)), None
 
     def forget(self, dense: Vertices, counts: Counts) -> None:
         """These vertices have no id any more."""
@@ -182,14 +225,11 @@ class _IntCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class StringTable:
+class StringTable(_Table):
     """String ids: ``places`` uint64[room] says where in ``arena`` uint8[] each vertex's lies and how long it is
-    (``id_kernels.LENGTH_BITS``); the other arrays are those of ``IntTable``."""
+    (``kinds.LENGTH_BITS``)."""
 
     kind: ClassVar[str] = "string"
-    header: Words
-    table: Words
-    old: Words
     places: Words
     arena: Bytes
 
@@ -205,27 +245,13 @@ class StringTable:
         """The arrays of ids."""
         return {"places": self.places, "arena": self.arena}
 
-    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
-        data, bounds = _string_column(ids)
-        out = np.empty(bounds.size - 1, np.uint32)
-        header, table, old = map(frozen, (self.header, self.table, self.old))
-        places, arena = frozen(self.places), frozen(self.arena)
-        lookup_strings(header, table, old, places, arena, n_vertices, data, bounds, out)
-        return out
+    def kept(self) -> tuple[Words, Bytes]:
+        return self.places, self.arena
 
-    def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
-        """The visit at which room ran out; ``out.size`` when all are in."""
-        data, bounds = _string_column(ids)
-        header, table, old, limit = self.header, self.table, _writable(self.old), capacity(self.table.size)
-        places, arena = self.places, self.arena
-        return int(
-            insert_strings(header, table, old, places, arena, free, counts, limit, data, bounds, half, begin, out)
-        )
-
-    def remove(self, dense: Vertices, counts: Counts) -> None:
-        """Take the ids of these vertices out of the table."""
-        header, table, old = self.header, self.table, _writable(self.old)
-        remove_strings(header, table, old, self.places, self.arena, counts, frozen(dense))
+    def column(self, ids: IdColumn) -> tuple[IntColumn, Bytes]:
+        if not isinstance(ids, StringColumn):
+            raise TypeError("this graph's ids are strings, not integers")
+        return frozen(ids.offsets), frozen(ids.data)
 
     def forget(self, dense: Vertices, counts: Counts) -> None:
         """These vertices have no id any more."""
@@ -347,6 +373,11 @@ class GrowingTable:
         return int(self.counts[VERTICES])
 
     @property
+    def n_free(self) -> int:
+        """How many vertices are without an id."""
+        return int(self.counts[FREE])
+
+    @property
     def free(self) -> Vertices:
         """Vertices without an id, in the order in which they are given out from the last one on."""
         return self._free[: int(self.counts[FREE])]
@@ -383,7 +414,8 @@ class GrowingTable:
         if self._replaced:  # now that no frame holds them any more
             let_go(self._replaced)
             self._replaced = []
-        return self._free[int(counts[FREE]) : n_free].copy()
+        given = self._free[int(counts[FREE]) : n_free]
+        return given.copy() if given.size else given
 
     def remove(self, dense: Vertices) -> None:
         """Take the ids of these vertices out of the table."""
@@ -494,22 +526,5 @@ def _is_filling(used: int, size: int) -> bool:
     return used * _COPY_DENOMINATOR >= size * _COPY_NUMERATOR
 
 
-def _writable(old: Words) -> Words:
-    """The old table, in the one form for which inserting is compiled."""
-    return _NO_CELLS_WRITABLE if old is NO_CELLS else old
-
-
 _NO_CELLS_WRITABLE = np.zeros(2, np.uint64)
 """Never written: where nothing is moved, every id is in the table."""
-
-
-def _int_column(ids: IdColumn) -> IntColumn:
-    if isinstance(ids, StringColumn):
-        raise TypeError("this graph's ids are integers, not strings")
-    return frozen(np.asarray(ids, np.int64))
-
-
-def _string_column(ids: IdColumn) -> tuple[Bytes, IntColumn]:
-    if not isinstance(ids, StringColumn):
-        raise TypeError("this graph's ids are strings, not integers")
-    return frozen(ids.data), frozen(ids.offsets)

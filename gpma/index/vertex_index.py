@@ -107,7 +107,7 @@ class VertexIndex:
     @property
     def room(self) -> int:
         """How many new ids are still allowed."""
-        return self._vertices_max - self.n_vertices + self.free_vertices.size
+        return self._vertices_max - self.n_vertices + self._growing.n_free
 
     @property
     def generation(self) -> int:
