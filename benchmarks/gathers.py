@@ -29,9 +29,10 @@ from report import machine, save, show
 from graphtide.daemon.tools.generate import Churn
 from graphtide.gpma.edges import LOW, EdgeBatch, SubCSR, Vertices, pack
 from graphtide.gpma.host.array import PackedMemoryArray
-from graphtide.gpma.host.gather import AHEAD, gather
+from graphtide.gpma.host.gather import gather
 from graphtide.gpma.index.vertex_index import VertexIndex
-from graphtide.gpma.rows import RowView, ask_for_row, first_slot
+from graphtide.gpma.rows import RowView, runs_in_order, runs_of
+from graphtide.gpma.splice import spliced
 from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 
@@ -39,38 +40,23 @@ _jit = nb.njit(nogil=True, error_model="numpy")
 
 
 @_jit
+@spliced
 def pull_in_place(rows, vertices, values, out):  # type: ignore[no-untyped-def]
     """A row after the other; consecutive ones without a look-up."""
-    following = np.int64(-1)
-    leaf = np.int64(0)
-    slot = np.int64(0)
-    for x in range(vertices.size):
-        if x + AHEAD < vertices.size:
-            ask_for_row(rows, vertices[x + AHEAD])
-        u = np.int64(vertices[x])
-        remaining = np.int64(rows.degrees[u])
-        even = 0.0
-        odd = 0.0
-        if remaining > 0 and u != following:
-            leaf, slot = first_slot(rows, u)
-        if remaining > 0 or u == following:
-            following = u + 1
-        while remaining > 0:
-            leaf_end = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf])
-            stop = min(leaf_end, slot + remaining)
-            i = slot
-            while i + 1 < stop:
-                even += values[np.uintp(rows.keys[i] & LOW)]
-                odd += values[np.uintp(rows.keys[i + 1] & LOW)]
-                i += 2
-            if i < stop:
-                even += values[np.uintp(rows.keys[i] & LOW)]
-            remaining -= stop - slot
-            slot = stop
-            if slot == leaf_end and leaf + 1 < rows.counts.size:
-                leaf += np.int64(1)
-                slot = leaf << rows.leaf_shift
-        out[u] = even + odd
+    even = 0.0
+    odd = 0.0
+    for x, slot, stop, is_whole in runs_of(rows, vertices, 0, vertices.size):
+        i = slot
+        while i + 1 < stop:
+            even += values[np.uintp(rows.keys[i] & LOW)]
+            odd += values[np.uintp(rows.keys[i + 1] & LOW)]
+            i += 2
+        if i < stop:
+            even += values[np.uintp(rows.keys[i] & LOW)]
+        if is_whole:
+            out[vertices[x]] = even + odd
+            even = 0.0
+            odd = 0.0
 
 
 @_jit
@@ -90,23 +76,12 @@ def pull_gathered(offsets, neighbors, vertices, values, out):  # type: ignore[no
 
 
 @_jit
+@spliced
 def push_in_place(rows, vertices, values, out):  # type: ignore[no-untyped-def]
-    for x in range(vertices.size):
-        if x + AHEAD < vertices.size:
-            ask_for_row(rows, vertices[x + AHEAD])
-        u = np.int64(vertices[x])
-        remaining = np.int64(rows.degrees[u])
-        if remaining == 0:
-            continue
-        share = values[u]
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            stop = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, stop):
-                out[np.uintp(rows.keys[i] & LOW)] += share
-            remaining -= stop - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
+    for x, slot, stop, _ in runs_of(rows, vertices, 0, vertices.size):
+        share = values[vertices[x]]
+        for i in range(slot, stop):
+            out[np.uintp(rows.keys[i] & LOW)] += share
 
 
 @_jit
@@ -121,36 +96,27 @@ def _pull_of(width: int) -> Callable[..., None]:
     """A dense pull of so many vectors side by side."""
 
     @_jit
+    @spliced
     def pull(rows, n, values, out):  # type: ignore[no-untyped-def]
-        leaf = np.int64(0)
-        while rows.counts[leaf] == 0:
-            leaf += np.int64(1)
-        slot = leaf << rows.leaf_shift
-        for v in range(n):
-            remaining = np.int64(rows.degrees[v])
-            a = b = c = d = 0.0
-            while remaining > 0:
-                leaf_end = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf])
-                stop = min(leaf_end, slot + remaining)
-                for i in range(slot, stop):
-                    u = np.uintp(rows.keys[i] & LOW)
-                    a += values[u, 0]
-                    if width > 1:
-                        b += values[u, 1]
-                    if width > 2:
-                        c += values[u, 2]
-                        d += values[u, 3]
-                remaining -= stop - slot
-                slot = stop
-                if slot == leaf_end and leaf + 1 < rows.counts.size:
-                    leaf += np.int64(1)
-                    slot = leaf << rows.leaf_shift
+        a = b = c = d = 0.0
+        for v, slot, stop, is_whole in runs_in_order(rows, 0, n):
+            for i in range(slot, stop):
+                u = np.uintp(rows.keys[i] & LOW)
+                a += values[u, 0]
+                if width > 1:
+                    b += values[u, 1]
+                if width > 2:
+                    c += values[u, 2]
+                    d += values[u, 3]
+            if not is_whole:
+                continue
             out[v, 0] = a
             if width > 1:
                 out[v, 1] = b
             if width > 2:
                 out[v, 2] = c
                 out[v, 3] = d
+            a = b = c = d = 0.0
 
     return pull  # type: ignore[no-any-return]
 

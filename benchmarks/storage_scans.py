@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from graphtide.gpma.edges import LOW, EdgeList, Vertices, Weights, destinations
 from graphtide.gpma.layout import LEAF_SHIFT, LEAF_SLOTS
-from graphtide.gpma.rows import RowView
+from graphtide.gpma.rows import RowView, runs_in_order
+from graphtide.gpma.splice import spliced
 
 Offsets = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float32]
@@ -34,24 +35,17 @@ class Csr:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+@spliced
 def _multiply_rows(rows: RowView, x: Values, y: Values) -> None:
     """y[u] = sum of x[v] over the row of u. Each row begins where the one before it ended."""
-    keys, counts, degrees = rows.keys, rows.counts, rows.degrees
-    leaf, slot, end = np.int64(0), np.int64(0), np.int64(counts[0])
-    for u in range(y.size):
-        total = np.float32(0)
-        remaining = np.int64(degrees[np.uintp(u)])
-        while remaining > 0:
-            while slot == end:
-                leaf += 1
-                slot = leaf << LEAF_SHIFT
-                end = slot + np.int64(counts[np.uintp(leaf)])
-            stop = min(end, slot + remaining)
-            for i in range(slot, stop):
-                total += x[np.uintp(keys[np.uintp(i)] & LOW)]
-            remaining -= stop - slot
-            slot = stop
-        y[u] = total
+    keys = rows.keys
+    total = np.float32(0)
+    for u, slot, stop, is_whole in runs_in_order(rows, 0, y.size):
+        for i in range(slot, stop):
+            total += x[np.uintp(keys[np.uintp(i)] & LOW)]
+        if is_whole:
+            y[u] = total
+            total = np.float32(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -64,24 +58,17 @@ def _multiply_csr(offsets: Offsets, neighbors: Vertices, x: Values, y: Values) -
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+@spliced
 def _multiply_weighted_rows(rows: RowView, x: Values, y: Values) -> None:
     """y[u] = sum of weight * x[v] over the row of u."""
-    keys, weights, counts, degrees = rows.keys, rows.weights, rows.counts, rows.degrees
-    leaf, slot, end = np.int64(0), np.int64(0), np.int64(counts[0])
-    for u in range(y.size):
-        total = np.float32(0)
-        remaining = np.int64(degrees[np.uintp(u)])
-        while remaining > 0:
-            while slot == end:
-                leaf += 1
-                slot = leaf << LEAF_SHIFT
-                end = slot + np.int64(counts[np.uintp(leaf)])
-            stop = min(end, slot + remaining)
-            for i in range(slot, stop):
-                total += weights[np.uintp(i)] * x[np.uintp(keys[np.uintp(i)] & LOW)]
-            remaining -= stop - slot
-            slot = stop
-        y[u] = total
+    keys, weights = rows.keys, rows.weights
+    total = np.float32(0)
+    for u, slot, stop, is_whole in runs_in_order(rows, 0, y.size):
+        for i in range(slot, stop):
+            total += weights[np.uintp(i)] * x[np.uintp(keys[np.uintp(i)] & LOW)]
+        if is_whole:
+            y[u] = total
+            total = np.float32(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

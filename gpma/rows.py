@@ -1,36 +1,40 @@
-"""Walking the rows of a packed array in place, from Numba kernels.
+"""Going along the rows of a packed array in place.
 
-A packed array keeps its live keys packed to the left of each leaf, in ascending order over all leaves. The
-row of a vertex is therefore a run of live slots that may span several leaves (some of them empty). A kernel
-walks it so::
+A packed array keeps its live keys packed to the left of each leaf, in ascending order over all leaves. The row of
+a vertex is therefore a sequence of **runs** of live slots, each within one leaf. How they are found stands here
+and nowhere else, as generators: plain Python goes through them, ``splice.spliced`` makes them a part of kernels::
 
-    remaining = np.int64(rows.degrees[u])
-    if remaining:
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                v = rows.keys[i] & LOW          # and rows.weights[i], where the graph is weighted
-                ...
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
+    for slot, stop in runs(rows, u):
+        for i in range(slot, stop):
+            v = rows.keys[i] & LOW          # and rows.weights[i], where the graph is weighted
+            ...
+
+A run may be empty. While an array grows or shrinks, a row may lie on both sides of a **stretch** of empty leaves
+(``host/migration.py``), which may be most of the array: all that goes from leaf to leaf leaps over it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
+from numba.extending import overload
 
-from .edges import HALF, LOW, Keys, Vertices, Weights
+from .edges import HALF, LOW, Int, Keys, Vertices, Weights
 from .intrinsics import prefetch
+from .splice import spliced
 
-# Keys of one cache line, and how many lines of a leaf ``ask_for_row`` asks for: most rows end there.
+# Keys of one cache line, and how many lines of a leaf are asked for: most rows end there.
 _LINE = 8
 _LINES = 4
+
+# Where rows are walked one after the other, keys are asked for so many leaves ahead; and where any are, the row of
+# the vertex so many places ahead.
+_LEAVES_AHEAD = 8
+_ROWS_AHEAD = 12
 
 
 class RowView(NamedTuple):
@@ -39,7 +43,8 @@ class RowView(NamedTuple):
     ``keys`` uint64[slots]; ``weights`` float32[slots], or float32[0] when unweighted; ``counts`` int32[leaves],
     the live slots of each leaf; ``row_leaf`` uint32[>= n], the leaf in which the row of a vertex begins (never
     later than its first key; meaningless for degree 0); ``degrees`` uint32[>= n]; ``leaf_shift``: a leaf has
-    ``1 << leaf_shift`` slots.
+    ``1 << leaf_shift`` slots. Leaves ``stretch_begin`` to ``stretch_end`` are empty; where there is no such
+    stretch, both are the number of leaves.
     """
 
     keys: Keys
@@ -48,58 +53,205 @@ class RowView(NamedTuple):
     row_leaf: Vertices
     degrees: Vertices
     leaf_shift: int
+    stretch_begin: int
+    stretch_end: int
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def first_slot(rows: RowView, u: int) -> tuple[np.int64, np.int64]:
-    """(leaf, slot) of the first key of row u; the row must not be empty."""
-    first_key = np.uint64(u) << HALF
-    leaf = np.int64(rows.row_leaf[u])
-    while True:
-        slot = leaf << rows.leaf_shift
-        end = slot + np.int64(rows.counts[leaf])
-        span = end - slot
-        # Halving without branches: rows begin anywhere in a leaf, so that a guess is wrong half the time.
-        while span > 1:
-            half = span >> 1
-            slot += half if rows.keys[slot + half - 1] < first_key else 0
-            span -= half
-        if slot < end and rows.keys[slot] >= first_key:
-            return leaf, slot
+# -- the rows of single vertices ----------------------------------------------------------------------------------
+
+
+def runs(rows: RowView, u: Int) -> Iterator[tuple[Int, Int]]:
+    """The runs of row u: (first slot, the slot behind the last)."""
+    remaining = np.int64(rows.degrees[u])
+    if remaining > 0:
+        first_key = np.uint64(u) << HALF
+        leaf = np.int64(rows.row_leaf[u])
+        while True:
+            begin = leaf << rows.leaf_shift
+            end = begin + np.int64(rows.counts[leaf])
+            span = end - begin
+            # Halving without branches: rows begin anywhere in a leaf, so that a guess is wrong half the time.
+            while span > 1:
+                half = span >> 1
+                begin += half if rows.keys[begin + half - 1] < first_key else 0
+                span -= half
+            if begin < end and rows.keys[begin] >= first_key:
+                break
+            leaf += np.int64(1)
+            leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+        while remaining > 0:
+            slot = begin
+            stop = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
+            remaining -= stop - slot
+            leaf += np.int64(1)
+            leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+            begin = leaf << rows.leaf_shift
+            yield slot, stop
+
+
+def runs_on(rows: RowView, slot: Int, left: Int) -> Iterator[tuple[Int, Int]]:
+    """The runs of the next ``left`` live slots, from where a walk stopped: at ``slot``, or right behind it."""
+    remaining = np.int64(left)
+    begin = np.int64(slot)
+    leaf = begin >> rows.leaf_shift
+    if leaf == rows.stretch_begin:
+        leaf = np.int64(rows.stretch_end)
+        begin = leaf << rows.leaf_shift
+    while remaining > 0:
+        first = begin
+        stop = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), first + remaining)
+        remaining -= stop - first
         leaf += np.int64(1)
+        leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+        begin = leaf << rows.leaf_shift
+        yield first, stop
+
+
+def _ask_for(array: npt.NDArray[Any], index: Int) -> None:
+    """Have an element fetched from memory, in kernels; plain Python reads what it needs when it needs it."""
+
+
+@overload(_ask_for, inline="always")
+def _ask_for_in_kernels(array: Any, index: Any) -> Any:
+    def ask(array: Any, index: Any) -> None:
+        prefetch(array, index)
+
+    return ask
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def ask_for_row(rows: RowView, u: int) -> None:
-    """Have the beginning of row u, of any degree, fetched from memory: its leaf's count, and lines of its keys."""
-    leaf = np.int64(rows.row_leaf[u])
-    prefetch(rows.counts, leaf)
+def ask_for_leaf(keys: Keys, leaf: Int, leaf_shift: Int) -> None:
+    """Have the keys of a leaf fetched from memory.
+
+    Where leaves are read one after the other, too: their gaps keep the processor from doing so by itself.
+    """
     for line in range(_LINES):
-        prefetch(rows.keys, (leaf << rows.leaf_shift) + line * _LINE)
+        prefetch(keys, (leaf << leaf_shift) + line * _LINE)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+@spliced
 def copy_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: Weights) -> int:
     """Copy the neighbours of u from vertex ``first`` on until ``neighbors`` is full; returns how many.
 
     ``weights`` has the same length, or none when the array is unweighted.
     """
-    remaining = np.int64(rows.degrees[u])
     copied = 0
-    if remaining == 0:
-        return copied
     first_key = (np.uint64(u) << HALF) | np.uint64(first)
-    leaf, slot = first_slot(rows, u)
-    while remaining > 0 and copied < neighbors.size:
-        end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-        if end > slot and rows.keys[end - 1] >= first_key:
-            for i in range(slot, end):
+    for slot, stop in runs(rows, u):
+        if copied == neighbors.size:
+            break
+        if stop > slot and rows.keys[stop - 1] >= first_key:
+            for i in range(slot, stop):
                 if rows.keys[i] >= first_key and copied < neighbors.size:
                     neighbors[copied] = rows.keys[i] & LOW
                     if weights.size:
                         weights[copied] = rows.weights[i]
                     copied += 1
-        remaining -= end - slot
-        leaf += np.int64(1)
-        slot = leaf << rows.leaf_shift
     return copied
+
+
+# -- many rows ----------------------------------------------------------------------------------------------------
+
+
+def runs_in_order(rows: RowView, begin: Int, end: Int) -> Iterator[tuple[Int, Int, Int, bool]]:
+    """The runs of rows begin .. end - 1: (vertex, first slot, slot behind the last, whether the row ends here).
+
+    There is one at least for each vertex. Keys are asked for some leaves ahead.
+    """
+    first = begin
+    while first < end and rows.degrees[first] == 0:
+        first += 1
+    place = np.int64(0)
+    if first < end:
+        for slot, _ in runs(rows, first):
+            place = slot
+            break
+    leaf = place >> rows.leaf_shift
+    leaf_end = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf])
+    for v in range(begin, end):
+        remaining = np.int64(rows.degrees[v])
+        is_last = False
+        while not is_last:
+            start = place
+            place = min(leaf_end, start + remaining)
+            stop = place
+            remaining -= stop - start
+            is_last = bool(remaining == 0)
+            if place == leaf_end:
+                following = leaf + np.int64(1)
+                following = np.int64(rows.stretch_end) if following == rows.stretch_begin else following
+                if following < rows.counts.size:
+                    leaf = following
+                    place = leaf << rows.leaf_shift
+                    leaf_end = place + np.int64(rows.counts[leaf])
+                    for line in range(_LINES):
+                        _ask_for(rows.keys, ((leaf + _LEAVES_AHEAD) << rows.leaf_shift) + line * _LINE)
+            yield v, start, stop, is_last
+
+
+def runs_of(rows: RowView, vertices: Vertices, begin: Int, end: Int) -> Iterator[tuple[Int, Int, Int, bool]]:
+    """The runs of the rows of vertices[begin:end], existing ones in any order, as ``runs_in_order`` has them.
+
+    Instead of the vertex there is its place in ``vertices``. Rows are asked for some places ahead.
+    """
+    next_vertex = np.int64(-1)
+    leaf = np.int64(0)
+    place = np.int64(0)
+    leaf_end = np.int64(rows.counts[0])
+    for x in range(begin, end):
+        if x + _ROWS_AHEAD < vertices.size:
+            ahead = np.int64(rows.row_leaf[vertices[x + _ROWS_AHEAD]])
+            _ask_for(rows.counts, ahead)
+            for line in range(_LINES):
+                _ask_for(rows.keys, (ahead << rows.leaf_shift) + line * _LINE)
+        u = np.int64(vertices[x])
+        remaining = np.int64(rows.degrees[u])
+        # The row of the next vertex begins where this one's ends.
+        if remaining > 0 and u != next_vertex:
+            for slot, _ in runs(rows, u):
+                place = slot
+                break
+            leaf = place >> rows.leaf_shift
+            leaf_end = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf])
+        if remaining > 0 or u == next_vertex:
+            next_vertex = u + np.int64(1)
+        is_last = False
+        while not is_last:
+            start = place
+            place = min(leaf_end, start + remaining)
+            stop = place
+            remaining -= stop - start
+            is_last = bool(remaining == 0)
+            if place == leaf_end:
+                following = leaf + np.int64(1)
+                following = np.int64(rows.stretch_end) if following == rows.stretch_begin else following
+                if following < rows.counts.size:
+                    leaf = following
+                    place = leaf << rows.leaf_shift
+                    leaf_end = place + np.int64(rows.counts[leaf])
+            yield x, start, stop, is_last
+
+
+def live_runs(rows: RowView, first_leaf: Int) -> Iterator[tuple[Int, Int]]:
+    """The runs of all rows from a leaf on, a leaf each: (first slot, the slot behind the last)."""
+    leaf = np.int64(first_leaf)
+    leaf = np.int64(rows.stretch_end) if rows.stretch_begin <= leaf < rows.stretch_end else leaf
+    while leaf < rows.counts.size:
+        slot = leaf << rows.leaf_shift
+        stop = slot + np.int64(rows.counts[leaf])
+        leaf += np.int64(1)
+        leaf = np.int64(rows.stretch_end) if leaf == rows.stretch_begin else leaf
+        yield slot, stop
+
+
+def live_runs_before(rows: RowView, first_leaf: Int) -> Iterator[tuple[Int, Int]]:
+    """The runs of all rows before a leaf, a leaf each, the last one first."""
+    leaf = np.int64(first_leaf) - np.int64(1)
+    leaf = np.int64(rows.stretch_begin) - np.int64(1) if rows.stretch_begin <= leaf < rows.stretch_end else leaf
+    while leaf >= 0:
+        slot = leaf << rows.leaf_shift
+        stop = slot + np.int64(rows.counts[leaf])
+        leaf -= np.int64(1)
+        leaf = np.int64(rows.stretch_begin) - np.int64(1) if leaf == rows.stretch_end - 1 else leaf
+        yield slot, stop

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import HALF, LOW, EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
-from ..gpma.rows import RowView
+from ..gpma.rows import RowView, live_runs
+from ..gpma.splice import spliced
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -131,8 +132,8 @@ class Existence:
         """The arcs (keys as they stand in ``rows``) whose heads are among the vertices: reads every arc."""
         self._marked[vertices] = True
         try:
-            found = np.empty(_count_into(rows.keys, rows.counts, rows.leaf_shift, self._marked), np.uint64)
-            _list_into(rows.keys, rows.counts, rows.leaf_shift, self._marked, found)
+            found = np.empty(_count_into(rows, self._marked), np.uint64)
+            _list_into(rows, self._marked, found)
         finally:
             self._marked[vertices] = False
         return found
@@ -205,21 +206,23 @@ def _names_dead(keys: Keys, ops: Ops, alive: Flags) -> bool:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _count_into(keys: Keys, counts: npt.NDArray[np.int32], leaf_shift: int, marked: Flags) -> int:
+@spliced
+def _count_into(rows: RowView, marked: Flags) -> int:
+    keys = rows.keys
     n = 0
-    for leaf in range(counts.size):
-        begin = leaf << leaf_shift
-        for slot in range(begin, begin + counts[leaf]):
-            n += marked[np.uintp(keys[slot] & LOW)]
+    for slot, stop in live_runs(rows, 0):
+        for i in range(slot, stop):
+            n += marked[np.uintp(keys[i] & LOW)]
     return n
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _list_into(keys: Keys, counts: npt.NDArray[np.int32], leaf_shift: int, marked: Flags, found: Keys) -> None:
+@spliced
+def _list_into(rows: RowView, marked: Flags, found: Keys) -> None:
+    keys = rows.keys
     n = 0
-    for leaf in range(counts.size):
-        begin = leaf << leaf_shift
-        for slot in range(begin, begin + counts[leaf]):
-            if marked[np.uintp(keys[slot] & LOW)]:
-                found[n] = keys[slot]
+    for slot, stop in live_runs(rows, 0):
+        for i in range(slot, stop):
+            if marked[np.uintp(keys[i] & LOW)]:
+                found[n] = keys[i]
                 n += 1

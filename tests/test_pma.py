@@ -38,7 +38,8 @@ from graphtide.gpma.host import (
 )
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
-from graphtide.gpma.rows import RowView, first_slot
+from graphtide.gpma.rows import RowView, runs
+from graphtide.gpma.splice import spliced
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -1035,19 +1036,13 @@ def test_check_sees_that_redistributed_windows_are_even() -> None:
 
 
 @nb.njit(cache=False)
+@spliced
 def _walk(rows: RowView, u: int, neighbors: np.ndarray) -> int:
     n = 0
-    remaining = np.int64(rows.degrees[u])
-    if remaining:
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                neighbors[n] = rows.keys[i] & LOW
-                n += 1
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
+    for slot, stop in runs(rows, u):
+        for i in range(slot, stop):
+            neighbors[n] = rows.keys[i] & LOW
+            n += 1
     return n
 
 

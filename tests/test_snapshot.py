@@ -188,7 +188,9 @@ def test_pieces_begin_anywhere_even_beside_leaves_that_hold_nothing() -> None:
         slots = np.full((counts.size, 4), 2**64 - 1, np.uint64)
         slots[np.arange(4) < counts[:, None]] = live
         nothing = np.zeros(0, np.uint32)
-        rows = RowView(slots.ravel(), np.empty(0, np.float32), counts, nothing, nothing, 2)
+        rows = RowView(
+            slots.ravel(), np.empty(0, np.float32), counts, nothing, nothing, 2, counts.size, counts.size
+        )
         size = int(rng.integers(1, 9))
         for first in (0, 2**64 - 2, *live.tolist(), *(live + np.uint64(1)).tolist()):
             out = np.empty(size, np.uint64)

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from ...gpma.edges import HALF, Keys, Vertices, destinations, sources, transpose
 from ...gpma.host.array import PackedMemoryArray
 from ...gpma.layout import LEAF_LOWER
-from ...gpma.rows import RowView
+from ...gpma.rows import RowView, live_runs, live_runs_before
+from ...gpma.splice import spliced
 from ...partition.graph import Graph
 from ..program import Violation
 
@@ -109,64 +110,58 @@ def _check_rows(
     row = src[begins]
     length = np.diff(np.append(begins, keys.size))
     if begins.size:
-        length[-1] += _keys_of_row(view.keys, view.counts, view.leaf_shift, int(leaves[-1]) + 1, row[-1])
+        length[-1] += _keys_of_row(view, int(leaves[-1]) + 1, row[-1])
     wrong = (length != view.degrees[row]) | (leaves[begins] != view.row_leaf[row])
     _report(found, "row", "rows of another length or place than the row index says", keys[begins][wrong])
 
 
 def last_key_before(view: RowView, leaf: int) -> np.uint64 | None:
     """The last key before a leaf, or None."""
-    slot = _last_slot_before(view.counts, view.leaf_shift, leaf)
+    slot = _last_slot_before(view, leaf)
     return None if slot < 0 else np.uint64(view.keys[slot])
 
 
-def leaf_after(view: RowView, n_vertices: int, key: np.uint64) -> int:
-    """The first leaf with a key above this one; as many as there are leaves if there is none."""
-    found: int = _leaf_after(view.keys, view.counts, view.leaf_shift, view.row_leaf, view.degrees, n_vertices, key)
-    return found
-
-
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _last_slot_before(counts, leaf_shift, leaf):  # type: ignore[no-untyped-def]
+@spliced
+def _last_slot_before(view, leaf):  # type: ignore[no-untyped-def]
     """The slot of the last key before a leaf, or -1."""
-    for k in range(leaf - 1, -1, -1):
-        count = min(np.int64(counts[k]), np.int64(1) << leaf_shift)
-        if count > 0:
-            return (np.int64(k) << leaf_shift) + count - 1
+    for slot, stop in live_runs_before(view, leaf):
+        if slot < stop:
+            return min(stop, slot + (np.int64(1) << view.leaf_shift)) - 1
     return np.int64(-1)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _leaf_after(keys, counts, leaf_shift, row_leaf, degrees, n, key):  # type: ignore[no-untyped-def]
+@spliced
+def leaf_after(view, n_vertices, key):  # type: ignore[no-untyped-def]
+    """The first leaf with a key above this one; as many as there are leaves if there is none."""
     row = np.int64(key >> HALF)
-    while row < n and degrees[row] == 0:
+    while row < n_vertices and view.degrees[row] == 0:
         row += 1
-    leaf = np.int64(row_leaf[row]) if row < n else np.int64(counts.size)
-    while leaf < counts.size:
-        count = min(np.int64(counts[leaf]), np.int64(1) << leaf_shift)
-        if count > 0 and keys[(leaf << leaf_shift) + count - 1] > key:
-            return leaf
-        leaf += 1
-    return np.int64(counts.size)
+    leaf = np.int64(view.row_leaf[row]) if row < n_vertices else np.int64(view.counts.size)
+    for slot, stop in live_runs(view, leaf):
+        end = min(stop, slot + (np.int64(1) << view.leaf_shift))
+        if slot < end and view.keys[end - 1] > key:
+            return slot >> view.leaf_shift
+    return np.int64(view.counts.size)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _keys_of_row(keys, counts, leaf_shift, leaf, row):  # type: ignore[no-untyped-def]
+@spliced
+def _keys_of_row(view, leaf, row):  # type: ignore[no-untyped-def]
     """How many keys of a row there are from a leaf on, the leaf before it ending with one.
 
     A leaf that ends with one holds nothing else, as far as keys ascend: of a hub's leaves one key each is read.
     """
     found = np.int64(0)
-    while leaf < counts.size:
-        begin = np.int64(leaf) << leaf_shift
-        count = min(max(np.int64(counts[leaf]), 0), np.int64(1) << leaf_shift)
-        if count > 0 and keys[begin + count - 1] >> HALF != np.uint64(row):
-            while keys[begin] >> HALF == np.uint64(row):
-                found += 1
-                begin += 1
-            return found
-        found += count
-        leaf += 1
+    for slot, stop in live_runs(view, leaf):
+        end = min(stop, slot + (np.int64(1) << view.leaf_shift))
+        if slot < end and view.keys[end - 1] >> HALF != np.uint64(row):
+            at = slot
+            while view.keys[at] >> HALF == np.uint64(row):
+                at += 1
+            return found + at - slot
+        found += max(end - slot, np.int64(0))
     return found
 
 

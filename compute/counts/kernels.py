@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, Vertices
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 from ..atomics import fetch_add
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
@@ -127,34 +128,29 @@ def count_all(counts, above, out, in_, n, n_levels, threads):  # type: ignore[no
 
 
 @_jit
+@spliced
 def _push_counts(level, count, out, order, begin, end):  # type: ignore[no-untyped-def]
     """Add the counts of order[begin:end], all of one level, to those of the next."""
-    keys, fill, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    keys = out.keys
     for k in range(begin, end):
         u = np.int64(order[k])
         below = np.int64(level[u]) + 1
         at_tail = count[u]
-        remaining = np.int64(degrees[u])
-        if remaining:
-            leaf, slot = first_slot(out, int(u))
-            while remaining > 0:
-                stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
-                for i in range(slot, stop):
-                    v = np.int64(keys[i] & LOW)
-                    if np.int64(level[v]) == below:
-                        count[v] += at_tail
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
+        for slot, stop in runs(out, u):
+            for i in range(slot, stop):
+                v = np.int64(keys[i] & LOW)
+                if np.int64(level[v]) == below:
+                    count[v] += at_tail
 
 
 @_jit
+@spliced
 def _pull_counts(count, above, in_, order, end, cursor, piece):  # type: ignore[no-untyped-def]
     """Count order[.. end], all of one level, in pieces drawn from the cursor.
 
     ``above`` holds the counts of the level before and nothing else, so that no level is asked for.
     """
-    keys, fill, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
+    keys = in_.keys
     while True:
         begin = fetch_add(cursor, 0, piece)
         if begin >= end:
@@ -162,16 +158,9 @@ def _pull_counts(count, above, in_, order, end, cursor, piece):  # type: ignore[
         for k in range(begin, min(begin + piece, end)):
             v = np.int64(order[k])
             total = 0.0
-            remaining = np.int64(degrees[v])
-            if remaining:
-                leaf, slot = first_slot(in_, int(v))
-                while remaining > 0:
-                    stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
-                    for i in range(slot, stop):
-                        total += above[keys[i] & LOW]
-                    remaining -= stop - slot
-                    leaf += np.int64(1)
-                    slot = leaf << shift
+            for slot, stop in runs(in_, v):
+                for i in range(slot, stop):
+                    total += above[keys[i] & LOW]
             count[v] = total
 
 
@@ -186,6 +175,7 @@ WRONG_SOURCE, WRONG_HOPS, WRONG_PARENT, WRONG_COUNT, WRONG_WORD = 1, 2, 4, 8, 16
 
 
 @_jit
+@spliced
 def audit(level, count, word, is_source, in_, begin, end_vertex, wrong):  # type: ignore[no-untyped-def]
     """Check vertices begin .. end_vertex - 1 by their in-edges; bits to ``wrong``; the edges read.
 
@@ -200,23 +190,16 @@ def audit(level, count, word, is_source, in_, begin, end_vertex, wrong):  # type
         parent_level = np.int64(UNREACHED)
         total = 0.0
         wanted = np.int64(level[v]) - 1
-        remaining = np.int64(in_.degrees[v])
-        edges += remaining
-        if remaining:
-            leaf, slot = first_slot(in_, v)
-            while remaining > 0:
-                end = min((leaf << in_.leaf_shift) + np.int64(in_.counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    u = in_.keys[i] & LOW
-                    at = np.int64(level[u])
-                    least = min(least, at)
-                    if u == parent:
-                        parent_level = at
-                    if at == wanted and at != np.int64(UNREACHED):
-                        total += count[u]
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << in_.leaf_shift
+        edges += np.int64(in_.degrees[v])
+        for slot, stop in runs(in_, v):
+            for i in range(slot, stop):
+                u = in_.keys[i] & LOW
+                at = np.int64(level[u])
+                least = min(least, at)
+                if u == parent:
+                    parent_level = at
+                if at == wanted and at != np.int64(UNREACHED):
+                    total += count[u]
         reached = least != np.int64(UNREACHED)
         if is_source[v - begin]:
             flags |= WRONG_SOURCE if level[v] != 0 or parent != LOW else 0

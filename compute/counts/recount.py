@@ -11,7 +11,8 @@ import numpy as np
 
 from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import first_slot
+from ...gpma.rows import ask_for_leaf, runs
+from ...gpma.splice import spliced
 from ..atomics import compare_swap, fetch_add, load
 from .kernels import LIMIT, PARALLEL_MIN, UNREACHED, pulling_is_cheaper
 
@@ -28,9 +29,6 @@ _UNKNOWN = 2 * _LIMIT
 
 # How many vertices before its turn a row is asked for.
 _AHEAD = 16
-# Keys of a cache line, and how many lines are asked for: most rows end there.
-_LINE = 8
-_LINES = 4
 # How many vertices a thread takes at a time: to push, and of all, to pull. What they queue is gathered first.
 _PUSH_PIECE = 32
 _PULL_PIECE = 4096
@@ -182,6 +180,7 @@ def recount(counts, word, seeds, out, in_, n, threads):  # type: ignore[no-untyp
 
 
 @_jit
+@spliced
 def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[no-untyped-def]
     """Count queue[head:tail], all of which are on level ``at`` now.
 
@@ -190,7 +189,7 @@ def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[
     more are saturated.)
     """
     level, count, delta, role, queue = counts.level, counts.paths, counts.delta, counts.role, counts.queue
-    keys, fill, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
+    keys = in_.keys
     n_pushing = np.int64(0)
     ahead = np.int64(0)
     edges = np.int64(0)
@@ -209,23 +208,17 @@ def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[
         if role[v] & RECOUNT or before >= LIMIT:
             after = 1.0 if at == 0 else 0.0
             above = np.uint64(at - 1)
-            remaining = np.int64(degrees[v]) if 0 < at < UNREACHED else np.int64(0)
-            leaf = np.int64(0)
-            slot = np.int64(0)
-            if remaining:
-                leaf, slot = first_slot(in_, int(v))
-            # If those read suffice for the limit, only they must tell of their changes.
-            while remaining > 0 and after < LIMIT:
-                stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
-                for i in range(slot, stop):
-                    u = np.int64(keys[i] & LOW)
-                    if word[u] >> HALF == above:
-                        after += count[u]
-                        role[u] |= LEADS
-                edges += stop - slot
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
+            if 0 < at < UNREACHED:
+                for slot, stop in runs(in_, v):
+                    for i in range(slot, stop):
+                        u = np.int64(keys[i] & LOW)
+                        if word[u] >> HALF == above:
+                            after += count[u]
+                            role[u] |= LEADS
+                    edges += stop - slot
+                    # If those read suffice for the limit, only they must tell of their changes.
+                    if after >= LIMIT:
+                        break
         after = min(after, LIMIT)
         level[v] = at
         delta[v] = 0
@@ -264,9 +257,10 @@ def _push_on_all(counts, out, vertices, n_vertices, cursor, threads):  # type: i
 
 
 @_jit
+@spliced
 def _push_pieces(counts, out, vertices, n_vertices, cursor, piece):  # type: ignore[no-untyped-def]
     level, delta, role, queue = counts.level, counts.delta, counts.role, counts.queue
-    keys, fill, shift, degrees, row_leaf = out.keys, out.counts, out.leaf_shift, out.degrees, out.row_leaf
+    keys, fill, degrees, row_leaf = out.keys, out.counts, out.degrees, out.row_leaf
     gathered = np.empty(_GATHERED, np.uint32)
     n_gathered = np.int64(0)
     while True:
@@ -279,19 +273,12 @@ def _push_pieces(counts, out, vertices, n_vertices, cursor, piece):  # type: ign
                 prefetch(row_leaf, np.int64(vertices[k + _AHEAD]))
                 leaf = np.int64(row_leaf[vertices[k + _AHEAD // 2]])
                 prefetch(fill, leaf)
-                for line in range(_LINES):
-                    prefetch(keys, (leaf << shift) + line * _LINE)
+                ask_for_leaf(keys, leaf, out.leaf_shift)
             u = np.int64(vertices[k])
             below = np.int64(level[u]) + 1
             difference = delta[u]
             leads = False
-            remaining = np.int64(degrees[u])
-            leaf = np.int64(0)
-            slot = np.int64(0)
-            if remaining:
-                leaf, slot = first_slot(out, int(u))
-            while remaining > 0:
-                stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
+            for slot, stop in runs(out, u):
                 for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
                     if np.int64(level[v]) == below:
@@ -302,9 +289,6 @@ def _push_pieces(counts, out, vertices, n_vertices, cursor, piece):  # type: ign
                             if n_gathered == _GATHERED:
                                 _publish(gathered, n_gathered, queue, cursor)
                                 n_gathered = np.int64(0)
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
             if not leads:
                 role[u] &= ~LEADS
     _publish(gathered, n_gathered, queue, cursor)
@@ -348,9 +332,10 @@ def _pull_on_all(counts, in_, n, at, cursor, threads):  # type: ignore[no-untype
 
 
 @_jit
+@spliced
 def _pull_pieces(counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
     level, delta, role, queue = counts.level, counts.delta, counts.role, counts.queue
-    keys, fill, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
+    keys, degrees = in_.keys, in_.degrees
     edges = np.int64(0)
     listed = np.empty(_PULL_PIECE, np.uint32)
     while True:
@@ -366,21 +351,12 @@ def _pull_pieces(counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
         for k in range(size):
             v = np.int64(listed[k])
             queued = False
-            remaining = np.int64(degrees[v])
-            edges += remaining
-            leaf = np.int64(0)
-            slot = np.int64(0)
-            if remaining:
-                leaf, slot = first_slot(in_, int(v))
-            while remaining > 0:
-                stop = min((leaf << shift) + np.int64(fill[leaf]), slot + remaining)
+            edges += np.int64(degrees[v])
+            for slot, stop in runs(in_, v):
                 for i in range(slot, stop):
                     u = np.int64(keys[i] & LOW)
                     if role[u] & PUSHING:
                         queued |= _grow(delta, role, v, delta[u])
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
             if queued:
                 listed[n_queued] = v
                 n_queued += 1

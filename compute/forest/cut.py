@@ -19,7 +19,8 @@ import numba as nb
 import numpy as np
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs, runs_on
+from ...gpma.splice import spliced
 from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
 
 _ONE = np.uint64(1)
@@ -57,7 +58,7 @@ class Pieces(NamedTuple):
     Pieces that a replacement joins form a *group* (union-find in ``group``); its tree is one tree.
     Per piece: ``root``, ``above`` (the far end of its cut), ``rest`` (the piece of its handle that holds the old
     root), ``chain`` (next piece of the handle), ``first``/``last`` (of the visited vertices), and where its search
-    stands (``at``, ``phase`` 0 out-row or 1 in-row, ``leaf``, ``slot``, ``left``). Of a rest, ``above`` is one of
+    stands (``at``, ``phase`` 0 out-row or 1 in-row, ``slot``, ``left``). Of a rest, ``above`` is one of
     its vertices, and ``floor`` a level that no vertex of the handle's other pieces is below.
     Per group: lists of pieces with edges to read (``open_first``, ``open_last``, ``open_next``) and of all
     (``all_last``, ``all_next``, from the group's root on), ``has_rest``.
@@ -76,7 +77,6 @@ class Pieces(NamedTuple):
     last: Ints
     at: Ints
     phase: Ints
-    leaf: Ints
     slot: Ints
     left: Ints
     open_first: Ints
@@ -118,15 +118,14 @@ def _set_mark(search, run, v, piece, visited):  # type: ignore[no-untyped-def]
 
 
 @_inline
+@spliced
 def _begin_row(pieces, q, rows):  # type: ignore[no-untyped-def]
     """Stand at the begin of the row of the vertex at which piece q is."""
     x = pieces.at[q]
-    left = np.int64(rows.degrees[x])
-    pieces.left[q] = left
-    if left:
-        leaf, slot = first_slot(rows, x)
-        pieces.leaf[q] = leaf
+    pieces.left[q] = np.int64(rows.degrees[x])
+    for slot, _ in runs(rows, x):
         pieces.slot[q] = slot
+        break
 
 
 @_inline
@@ -217,39 +216,39 @@ def _merge(forest, search, pieces, g, x, other, y):  # type: ignore[no-untyped-d
 
 
 @_jit
+@spliced
 def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-untyped-def]
     """Read on in the row at which piece q stands, at most ``budget`` edges: (edges read, merged)."""
     x = pieces.at[q]
-    leaf, slot, left = pieces.leaf[q], pieces.slot[q], pieces.left[q]
     read = np.int64(0)
     merged = False
-    while left > 0 and read < budget and not merged:
-        if slot >= (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]):
-            leaf += 1
-            slot = leaf << rows.leaf_shift
-            continue
-        y = np.int64(rows.keys[slot] & LOW)
-        slot += 1
-        left -= 1
-        read += 1
-        mark = search.mark[y]
-        visited = False
-        if np.int64(mark >> HALF) == run:
-            visited = (mark & _ONE) == _ONE
-            other = _group_of(pieces, np.int64((mark & LOW) >> _ONE))
-        elif np.int64(forest.parent[y]) == x or np.int64(forest.parent[x]) == y:
-            other = g  # a link of the tree itself: no need to climb
-        else:
-            other = _group_of(pieces, _piece_of(forest, search, pieces, run, y))
-        if other != g:
-            _merge(forest, search, pieces, g, x, other, y)
-            merged = True
-        elif not visited:
-            _set_mark(search, run, y, q, 1)
-            search.queue_next[y] = NO_VERTEX
-            search.queue_next[pieces.last[q]] = y
-            pieces.last[q] = y
-    pieces.leaf[q], pieces.slot[q], pieces.left[q] = leaf, slot, left
+    for slot, stop in runs_on(rows, pieces.slot[q], min(pieces.left[q], budget)):
+        i = slot
+        while i < stop and not merged:
+            y = np.int64(rows.keys[i] & LOW)
+            i += 1
+            mark = search.mark[y]
+            visited = False
+            if np.int64(mark >> HALF) == run:
+                visited = (mark & _ONE) == _ONE
+                other = _group_of(pieces, np.int64((mark & LOW) >> _ONE))
+            elif np.int64(forest.parent[y]) == x or np.int64(forest.parent[x]) == y:
+                other = g  # a link of the tree itself: no need to climb
+            else:
+                other = _group_of(pieces, _piece_of(forest, search, pieces, run, y))
+            if other != g:
+                _merge(forest, search, pieces, g, x, other, y)
+                merged = True
+            elif not visited:
+                _set_mark(search, run, y, q, 1)
+                search.queue_next[y] = NO_VERTEX
+                search.queue_next[pieces.last[q]] = y
+                pieces.last[q] = y
+        read += i - slot
+        pieces.slot[q] = i
+        if merged:
+            break
+    pieces.left[q] -= read
     search.counts[N_EDGES] += read
     return read, merged
 

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 
 Ints = npt.NDArray[np.int64]
 
@@ -354,18 +355,14 @@ def first_of_handle(forest, ordered, begin, h):  # type: ignore[no-untyped-def]
 
 
 @_jit
+@spliced
 def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
     """Mark vertices whose link to the parent is an edge; (edges between handles, one of them)."""
     split = np.int64(0)
     example = np.uint64(0)
     for u in range(n):
-        remaining = np.int64(rows.degrees[u])
-        if remaining == 0:
-            continue
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
+        for slot, stop in runs(rows, u):
+            for i in range(slot, stop):
                 v = np.int64(rows.keys[i] & LOW)
                 if forest.handle[u] != forest.handle[v]:
                     split += 1
@@ -374,9 +371,6 @@ def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
                     linked[v] = True
                 if np.int64(forest.parent[u]) == v:
                     linked[u] = True
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
     return split, example
 
 
@@ -385,22 +379,16 @@ WRONG_HANDLE, SPLIT_EDGE, WRONG_LINK, WRONG_LIST, WRONG_NAME, WRONG_LEVEL = 1, 2
 
 
 @_jit
+@spliced
 def _audit_row(forest, rows, u, parent):  # type: ignore[no-untyped-def]
     """(whether an edge of this row joins different handles, whether the parent is among the neighbours)."""
     split = False
     linked = False
-    remaining = np.int64(rows.degrees[u])
-    if remaining:
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                v = np.int64(rows.keys[i] & LOW)
-                split |= forest.handle[v] != forest.handle[u]
-                linked |= v == parent
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
+    for slot, stop in runs(rows, u):
+        for i in range(slot, stop):
+            v = np.int64(rows.keys[i] & LOW)
+            split |= forest.handle[v] != forest.handle[u]
+            linked |= v == parent
     return split, linked
 
 

@@ -11,7 +11,8 @@ import numba as nb
 import numpy as np
 
 from ...gpma.edges import LOW, NO_VERTEX
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 from ..atomics import fetch_add
 from .forest import LEVEL_STEP, N_FREE, N_USED
 
@@ -34,43 +35,31 @@ _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
 @_inline
+@spliced
 def _push_row(forest, rows, u, h, queue, tail):  # type: ignore[no-untyped-def]
     """Take the neighbours of u in this row that no tree holds yet into tree h: the new tail."""
-    remaining = np.int64(rows.degrees[u])
-    if remaining:
-        leaf, slot = first_slot(rows, u)
-        while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                v = np.int64(rows.keys[i] & LOW)
-                if forest.handle[v] == NO_VERTEX:
-                    forest.handle[v] = h
-                    forest.parent[v] = u
-                    queue[tail] = v
-                    tail += 1
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
+    for slot, stop in runs(rows, u):
+        for i in range(slot, stop):
+            v = np.int64(rows.keys[i] & LOW)
+            if forest.handle[v] == NO_VERTEX:
+                forest.handle[v] = h
+                forest.parent[v] = u
+                queue[tail] = v
+                tail += 1
     return tail
 
 
 @_inline
+@spliced
 def _find_held(rows, v, held):  # type: ignore[no-untyped-def]
     """A neighbour of v in this row that the bitmap holds, or -1; and the edges read."""
-    remaining = np.int64(rows.degrees[v])
     read = np.int64(0)
-    if remaining:
-        leaf, slot = first_slot(rows, v)
-        while remaining > 0:
-            end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-            for i in range(slot, end):
-                u = rows.keys[i] & LOW
-                read += 1
-                if (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
-                    return np.int64(u), read
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << rows.leaf_shift
+    for slot, stop in runs(rows, v):
+        for i in range(slot, stop):
+            u = rows.keys[i] & LOW
+            read += 1
+            if (held[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
+                return np.int64(u), read
     return np.int64(-1), read
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ...gpma.edges import HALF, LOW
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 from .mend import NOTHING, UNREACHED
 from .templates import template
 
@@ -33,13 +34,14 @@ improves: Any = None
 
 
 @template
+@spliced
 def audit_range(word, in_, begin, end, n, is_source, source_word, broken, evidence):  # type: ignore[no-untyped-def]
     """Check the vertices begin .. end - 1 of n; returns the edges read.
 
     ``is_source``: bool[end - begin]. ``broken``: int64[rules], how many vertices break each rule; ``evidence``:
     uint32[rules, EVIDENCE], the first of them.
     """
-    keys, weights, counts, shift = in_.keys, in_.weights, in_.counts, in_.leaf_shift
+    keys, weights = in_.keys, in_.weights
     edges = np.int64(0)
     for v in range(begin, end):
         own = word[v]
@@ -47,26 +49,19 @@ def audit_range(word, in_, begin, end, n, is_source, source_word, broken, eviden
         supported = False
         offered = NOTHING
         improvable = False
-        remaining = np.int64(in_.degrees[v])
-        edges += remaining
-        if remaining:
-            leaf, slot = first_slot(in_, int(v))
-            while remaining > 0:
-                stop = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, stop):
-                    u = keys[i] & LOW
-                    bits = NOTHING
-                    if word[u] != UNREACHED:
-                        weight = weights[i] if WEIGHTED else _UNIT
-                        bits = offer(word[u] >> HALF, weight)
-                    if u == parent:
-                        supported = True
-                        offered = bits
-                    if improves(bits, own):
-                        improvable = True
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
+        edges += np.int64(in_.degrees[v])
+        for slot, stop in runs(in_, v):
+            for i in range(slot, stop):
+                u = keys[i] & LOW
+                bits = NOTHING
+                if word[u] != UNREACHED:
+                    weight = weights[i] if WEIGHTED else _UNIT
+                    bits = offer(word[u] >> HALF, weight)
+                if u == parent:
+                    supported = True
+                    offered = bits
+                if improves(bits, own):
+                    improvable = True
         rule = -1
         if is_source[v - begin]:
             rule = SOURCE if own != source_word else -1

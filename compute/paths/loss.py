@@ -30,7 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 from ..atomics import fetch_add
 from .mend import LOST, PARENT, UNREACHED
 from .templates import template
@@ -141,9 +142,10 @@ def keep_those_better(word, tails, heads, weights, begin, end, best):  # type: i
 
 
 @template
+@spliced
 def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def]
     """Read the in-edges of ``queue[.. end]``, in pieces drawn from the cursor."""
-    keys, weights, counts, shift, degrees = in_.keys, in_.weights, in_.counts, in_.leaf_shift, in_.degrees
+    keys, weights = in_.keys, in_.weights
     queue, cursor, tally = loss.queue, loss.cursor, loss.tally
     tails, heads, inner_weights = loss.tails[t], loss.heads[t], loss.weights[t]
     n_inner = tally[t, 0]
@@ -161,13 +163,7 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
             adopted = LOST
             best = UNREACHED
             first_inner = n_inner
-            remaining = np.int64(degrees[v])
-            leaf = np.int64(0)
-            slot = np.int64(0)
-            if remaining:
-                leaf, slot = first_slot(in_, int(v))
-            while remaining > 0:
-                stop = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            for slot, stop in runs(in_, v):
                 ask_for_words(word, keys, slot, stop)
                 i = slot
                 while i < stop:
@@ -200,9 +196,8 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
                     else:
                         role[u] |= ASKED
                 read += i - slot
-                remaining = np.int64(0) if adopted != LOST else remaining - (stop - slot)
-                leaf += np.int64(1)
-                slot = leaf << shift
+                if adopted != LOST:
+                    break
             if adopted != LOST:
                 best = (value << HALF) | adopted
             loss.adopted[k] = adopted
@@ -244,9 +239,10 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
 
 
 @template
+@spliced
 def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
     """Append the children of ``adopted[.. end]``, in pieces drawn from the cursor, to the queue."""
-    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    keys, degrees = out.keys, out.degrees
     parents, queue, cursor, gathered = loss.adopted, loss.queue, loss.cursor, loss.gathered[t]
     n_gathered = np.int64(0)
     read = np.int64(0)
@@ -259,13 +255,8 @@ def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
         for k in range(begin, piece_end):
             ask_for_rows(word, out, parents, k, piece_end)
             u = np.uint64(parents[k])
-            remaining = np.int64(degrees[u])
-            if remaining == 0:
-                continue
-            read += remaining
-            leaf, slot = first_slot(out, int(u))
-            while remaining > 0:
-                stop = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            read += np.int64(degrees[u])
+            for slot, stop in runs(out, u):
                 for i in range(slot, stop):
                     v = keys[i] & LOW
                     if (word[v] & LOW) == u:
@@ -274,9 +265,6 @@ def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
                         if n_gathered == _GATHERED:
                             publish(gathered, n_gathered, queue, cursor, QUEUE_END)
                             n_gathered = np.int64(0)
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
     publish(gathered, n_gathered, queue, cursor, QUEUE_END)
     loss.tally[t, 1] += read
 

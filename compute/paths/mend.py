@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 from ..atomics import bits_float, float_bits
 from .templates import template
 
@@ -329,6 +330,7 @@ def relax(word, log, role, sources, source_word, improving, improving_weights, e
 
 
 @template
+@spliced
 def push_by_level(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
     """Push on what improved, all edges offering alike: (0, edges read, levels).
 
@@ -336,7 +338,7 @@ def push_by_level(word, log, role, entries, size, out, queue, large):  # type: i
     one level below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
     ``queue``: uint32[>= n]; ``large`` is for ``push_by_value``.
     """
-    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    keys, degrees = out.keys, out.degrees
     edges = np.int64(0)
     levels = np.int64(0)
     last = NOTHING
@@ -362,28 +364,22 @@ def push_by_level(word, log, role, entries, size, out, queue, large):  # type: i
         bits = offer(value, _UNIT)
         if bits == NOTHING:
             continue
-        remaining = np.int64(degrees[u])
-        edges += remaining
-        if remaining:
-            leaf, slot = first_slot(out, int(u))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    v = keys[i] & LOW
-                    if improves(bits, word[v]):
-                        if tail == queue.size:
-                            raise RuntimeError(_DISORDER)
-                        write(word, log, v, (bits << HALF) | u)
-                        role[u] = PARENT
-                        queue[tail] = v
-                        tail += 1
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
+        edges += np.int64(degrees[u])
+        for slot, stop in runs(out, u):
+            for i in range(slot, stop):
+                v = keys[i] & LOW
+                if improves(bits, word[v]):
+                    if tail == queue.size:
+                        raise RuntimeError(_DISORDER)
+                    write(word, log, v, (bits << HALF) | u)
+                    role[u] = PARENT
+                    queue[tail] = v
+                    tail += 1
     return np.int64(0), edges, levels
 
 
 @template
+@spliced
 def push_by_value(word, log, role, entries, size, out, queue, large):  # type: ignore[no-untyped-def]
     """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
 
@@ -392,8 +388,7 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
     An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
     offers improve on their own tails.
     """
-    keys, weights, counts, shift = out.keys, out.weights, out.counts, out.leaf_shift
-    degrees = out.degrees
+    keys, weights, degrees = out.keys, out.weights, out.degrees
     edges = np.int64(0)
     pushed = np.int64(0)
     if size > large:
@@ -417,11 +412,9 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
             continue
         pushed += 1
         edges += remaining
-        leaf, slot = first_slot(out, int(u))
-        while remaining > 0:
-            end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-            ask_for_words(word, keys, slot, end)
-            for i in range(slot, end):
+        for slot, stop in runs(out, u):
+            ask_for_words(word, keys, slot, stop)
+            for i in range(slot, stop):
                 v = keys[i] & LOW
                 weight = weights[i] if WEIGHTED else _UNIT
                 bits = offer(value, weight)
@@ -431,9 +424,6 @@ def push_by_value(word, log, role, entries, size, out, queue, large):  # type: i
                     heap_push(entries, size, (bits << HALF) | v)
                     size += 1
                     ask_for_place(out, np.int64(v))
-            remaining -= end - slot
-            leaf += np.int64(1)
-            slot = leaf << shift
     return np.int64(0), edges, pushed
 
 

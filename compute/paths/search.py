@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import prefetch
-from ...gpma.rows import first_slot
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 from ..atomics import compare_swap, exchange, fetch_add, load
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
@@ -60,36 +61,31 @@ split: Any = None
 
 
 @template
+@spliced
 def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
     """Push the frontier queue[head:tail]: (new tail, edges read, edges of the new frontier)."""
-    keys, counts, shift, degrees = out.keys, out.counts, out.leaf_shift, out.degrees
+    keys, degrees = out.keys, out.degrees
     edges = np.int64(0)
     ahead = np.int64(0)
     frontier_end = tail
     for k in range(head, frontier_end):
         u = np.uint64(queue[k])
         new = (bits << HALF) | u
-        remaining = np.int64(degrees[u])
-        edges += remaining
-        if remaining:
-            leaf, slot = first_slot(out, int(u))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
-                    v = keys[i] & LOW
-                    if word[v] == UNREACHED:
-                        word[v] = new
-                        role[u] = PARENT
-                        queue[tail] = v
-                        tail += 1
-                        ahead += np.int64(degrees[v])
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
+        edges += np.int64(degrees[u])
+        for slot, stop in runs(out, u):
+            for i in range(slot, stop):
+                v = keys[i] & LOW
+                if word[v] == UNREACHED:
+                    word[v] = new
+                    role[u] = PARENT
+                    queue[tail] = v
+                    tail += 1
+                    ahead += np.int64(degrees[v])
     return tail, edges, ahead
 
 
 @template
+@spliced
 def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
     """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier: (found, edges read).
 
@@ -98,20 +94,20 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
     that still look stand in ``waiting`` (uint32[n]) from where it begins; ``left`` (int64[pieces]) are their
     numbers, -1 before the first pull. Listing them takes no branch, and whether a vertex looks is a toss-up.
     """
-    keys, counts, shift, degrees = in_.keys, in_.counts, in_.leaf_shift, in_.degrees
+    keys, degrees = in_.keys, in_.degrees
     edges = np.int64(0)
     found = np.int64(0)
     while True:
         begin = fetch_add(cursor, 0, np.int64(_SWEEP_PIECE))
         if begin >= n:
             return found, edges
-        stop = min(begin + _SWEEP_PIECE, n)
-        next_front[begin >> 6 : (stop + 63) >> 6] = np.uint64(0)
+        end = min(begin + _SWEEP_PIECE, n)
+        next_front[begin >> 6 : (end + 63) >> 6] = np.uint64(0)
         piece = begin // _SWEEP_PIECE
         end_waiting = np.int64(begin + left[piece])
         if left[piece] < 0:
             end_waiting = np.int64(begin)
-            for each in range(begin, stop):
+            for each in range(begin, end):
                 waiting[end_waiting] = each
                 end_waiting += np.int64(word[each] == UNREACHED) & np.int64(degrees[each] > 0)
         kept = begin
@@ -119,12 +115,10 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
             v = np.int64(waiting[k])
             waiting[kept] = v
             kept += 1
-            remaining = np.int64(degrees[v])
-            leaf, slot = first_slot(in_, int(v))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
+            looking = True
+            for slot, stop in runs(in_, v):
                 i = slot
-                while i < end:
+                while i < stop:
                     u = keys[i] & LOW
                     i += 1
                     if (front[u >> np.uint64(6)] >> (u & np.uint64(63))) & _ONE:
@@ -133,12 +127,11 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
                         next_front[v >> 6] |= _ONE << np.uint64(v & 63)
                         found += 1
                         kept -= 1
-                        remaining = np.int64(0)
+                        looking = False
                         break
                 edges += i - slot
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
+                if not looking:
+                    break
         left[piece] = kept - begin
 
 
@@ -263,6 +256,7 @@ def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
 
 
 @template
+@spliced
 def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
     """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
 
@@ -270,8 +264,8 @@ def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_ne
     far one, once each. A vertex is taken off the pile before its word is read, so an improvement that comes too
     late for this reading lists it again.
     """
-    keys, weights, counts, shift = out.keys, out.weights, out.counts, out.leaf_shift
-    degrees, cursor, is_near, is_far = out.degrees, piles.cursor, piles.is_near, piles.is_far
+    keys, weights, degrees = out.keys, out.weights, out.degrees
+    cursor, is_near, is_far = piles.cursor, piles.is_near, piles.is_far
     own_near, own_far, own_log = piles.gathered[t, 0], piles.gathered[t, 1], piles.gathered[t, 2]
     edges = np.int64(0)
     pushed = np.int64(0)
@@ -292,10 +286,8 @@ def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_ne
                 continue
             edges += remaining
             pushed += 1
-            leaf, slot = first_slot(out, int(u))
-            while remaining > 0:
-                end = min((leaf << shift) + np.int64(counts[leaf]), slot + remaining)
-                for i in range(slot, end):
+            for slot, stop in runs(out, u):
+                for i in range(slot, stop):
                     v = np.int64(keys[i] & LOW)
                     weight = weights[i] if WEIGHTED else _UNIT
                     bits = offer(value, weight)
@@ -325,9 +317,6 @@ def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_ne
                                 publish(own_far, k_far, far, cursor, FAR_END)
                                 k_far = np.int64(0)
                         break
-                remaining -= end - slot
-                leaf += np.int64(1)
-                slot = leaf << shift
     publish(own_near, k_near, next_near, cursor, NEAR_END)
     publish(own_far, k_far, far, cursor, FAR_END)
     publish(own_log, k_log, vertices, cursor, LOG_END)

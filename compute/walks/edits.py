@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW
-from ...gpma.intrinsics import prefetch
+from ...gpma.rows import runs
+from ...gpma.splice import spliced
 
 F64 = npt.NDArray[np.float64]
 
@@ -26,42 +27,13 @@ GROWN, SIZE, TOTAL, ROUNDED, SLIPPED = range(5)
 # The unit roundoff of float64: the result of an operation is off by at most this share of it.
 ROUNDOFF = 2.0**-53
 
-# Keys of one cache line, and lines of a leaf.
-_LINE = 8
-_LINES = 4
-
 _NO_ROW = np.int64(1) << np.int64(40)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def row_start(rows, u):  # type: ignore[no-untyped-def]
-    """(leaf, slot) of the first key of row u, which must not be empty; counts keys instead of branching."""
-    first_key = np.uint64(u) << HALF
-    leaf = np.int64(rows.row_leaf[u])
-    while True:
-        slot = leaf << rows.leaf_shift
-        count = np.int64(rows.counts[leaf])
-        smaller = np.int64(0)
-        for i in range(slot, slot + count):
-            smaller += np.int64(rows.keys[i] < first_key)
-        if smaller < count:
-            return leaf, slot + smaller
-        leaf += np.int64(1)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def ask_for_leaf(keys, leaf, leaf_shift):  # type: ignore[no-untyped-def]
-    """Have the keys of a leaf fetched from memory.
-
-    Where leaves are read one after the other, too: their gaps keep the processor from doing so by itself.
-    """
-    for line in range(_LINES):
-        prefetch(keys, (leaf << leaf_shift) + line * _LINE)
-
-
 @_jit
+@spliced
 def edit_rows(  # type: ignore[no-untyped-def]
     rows, inserted, deleted, damping, value, residual, rescaled, touched, sums
 ):
@@ -127,11 +99,8 @@ def edit_rows(  # type: ignore[no-untyped-def]
                 else:
                     by = y * (damping / after - damping / before)
                     rounded += 3.0 * abs(y) * (1.0 + after / before)
-                    remaining = after
-                    leaf, slot = row_start(rows, u)
-                    while remaining > 0:
-                        end = min((leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]), slot + remaining)
-                        for k in range(slot, end):
+                    for slot, stop in runs(rows, u):
+                        for k in range(slot, stop):
                             v = np.uintp(rows.keys[k] & LOW)
                             size_by += abs(residual[v] + by) - abs(residual[v])
                             residual[v] += by
@@ -139,9 +108,6 @@ def edit_rows(  # type: ignore[no-untyped-def]
                             slipped += 2.0 * abs(size_by)
                             touched[n_touched] = v
                             n_touched += 1
-                        remaining -= end - slot
-                        leaf += np.int64(1)
-                        slot = leaf << rows.leaf_shift
                     edges += after
                     total_by += by * after
             # The row as it stands is settled as if every edge had had the old share; so what came and what
@@ -178,22 +144,16 @@ def edit_rows(  # type: ignore[no-untyped-def]
 
 
 @_jit
+@spliced
 def received(in_rows, out_degrees, begin, end, damping, value, out):  # type: ignore[no-untyped-def]
     """What vertices begin .. end - 1 get from their in-neighbours: (d P^T value), to ``out``; the edges read."""
     edges = np.int64(0)
     for v in range(begin, end):
         total = 0.0
-        remaining = np.int64(in_rows.degrees[v])
-        edges += remaining
-        if remaining > 0:
-            leaf, slot = row_start(in_rows, v)
-            while remaining > 0:
-                stop = min((leaf << in_rows.leaf_shift) + np.int64(in_rows.counts[leaf]), slot + remaining)
-                for i in range(slot, stop):
-                    u = np.uintp(in_rows.keys[i] & LOW)
-                    total += value[u] * (damping / out_degrees[u])
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << in_rows.leaf_shift
+        edges += np.int64(in_rows.degrees[v])
+        for slot, stop in runs(in_rows, v):
+            for i in range(slot, stop):
+                u = np.uintp(in_rows.keys[i] & LOW)
+                total += value[u] * (damping / out_degrees[u])
         out[v - begin] = total
     return edges

@@ -38,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW
-from ...gpma.rows import RowView
+from ...gpma.rows import RowView, live_runs, runs_in_order
+from ...gpma.splice import spliced
 from ...gpma.threads import Pair
 from ..atomics import fetch_add
-from .edits import ask_for_leaf, row_start
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -56,9 +56,6 @@ CHUNKS = 32
 _GRAIN = 128
 # Fewer in-edges than this are left to one thread.
 _ALONE = 1 << 16
-
-# A pass has keys fetched so many leaves ahead.
-_AHEAD = 8
 
 # Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, of the
 # vertices over their limits and their out-edges, of the sizes of negative values; and the largest rounding, the
@@ -89,6 +86,7 @@ class Limits(NamedTuple):
 
 
 @_jit
+@spliced
 def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
     """Cut vertices 0 .. n - 1 into ``cuts.size - 1`` stretches of about as many slots of in-edges each."""
     leaves = rows.counts.size
@@ -96,12 +94,11 @@ def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
     cuts[0] = 0
     cuts[chunks] = n
     for k in range(1, chunks):
-        leaf = leaves * k // chunks
-        while leaf < leaves and rows.counts[leaf] == 0:
-            leaf += 1
         cut = n
-        if leaf < leaves:
-            cut = np.int64(rows.keys[leaf << rows.leaf_shift] >> HALF)
+        for slot, stop in live_runs(rows, leaves * k // chunks):
+            if slot < stop:
+                cut = np.int64(rows.keys[slot] >> HALF)
+                break
         cuts[k] = max(cuts[k - 1], min(n, cut // _GRAIN * _GRAIN))
 
 
@@ -126,14 +123,13 @@ def _share_out(begin, end, damping, out_degrees, estimate, shares, sums):  # typ
 
 
 @_jit
+@spliced
 def _pull(  # type: ignore[no-untyped-def]
     rows, out_degrees, cuts, counter, factor, damping, limits, estimate, shares, next_shares, sums
 ):
     """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]. Flags are set anew."""
     keys = rows.keys
-    counts = rows.counts
     degrees = rows.degrees
-    leaf_shift = rows.leaf_shift
     value = estimate.value
     residual = estimate.residual
     rhs = estimate.rhs
@@ -157,36 +153,22 @@ def _pull(  # type: ignore[no-untyped-def]
         weighed_max = 0.0
         rounded_sum = 0.0
         flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
-        v = begin
-        while v < end and degrees[v] == 0:
-            v += 1
-        leaf = np.int64(0)
-        slot = np.int64(0)
-        if v < end:
-            leaf, slot = row_start(rows, v)
-        leaf_end = (leaf << leaf_shift) + np.int64(counts[leaf])
-        for v in range(begin, end):
-            remaining = np.int64(degrees[v])
-            even = 0.0
-            odd = 0.0
-            while remaining > 0:
-                stop = min(leaf_end, slot + remaining)
-                i = slot
-                while i + 1 < stop:
-                    even += shares[np.uintp(keys[i] & LOW)]
-                    odd += shares[np.uintp(keys[i + 1] & LOW)]
-                    i += 2
-                if i < stop:
-                    even += shares[np.uintp(keys[i] & LOW)]
-                remaining -= stop - slot
-                slot = stop
-                if slot == leaf_end and leaf + 1 < counts.size:
-                    leaf += 1
-                    slot = leaf << leaf_shift
-                    leaf_end = slot + np.int64(counts[leaf])
-                    ask_for_leaf(keys, leaf + _AHEAD, leaf_shift)
+        even = 0.0
+        odd = 0.0
+        for v, slot, stop, is_whole in runs_in_order(rows, begin, end):
+            i = slot
+            while i + 1 < stop:
+                even += shares[np.uintp(keys[i] & LOW)]
+                odd += shares[np.uintp(keys[i + 1] & LOW)]
+                i += 2
+            if i < stop:
+                even += shares[np.uintp(keys[i] & LOW)]
+            if not is_whole:
+                continue
             y = (value[v] + residual[v]) * factor
             r = np.float64(rhs[v]) + (even + odd) * factor - y
+            even = 0.0
+            odd = 0.0
             value[v] = y
             residual[v] = r
             size += abs(r)

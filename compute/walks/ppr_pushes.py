@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from ...gpma.edges import LOW
 from ...gpma.intrinsics import prefetch
-from .edits import ask_for_leaf, row_start
+from ...gpma.rows import ask_for_leaf, runs
+from ...gpma.splice import spliced
 
 F64 = npt.NDArray[np.float64]
 U32 = npt.NDArray[np.uint32]
@@ -144,6 +145,7 @@ def _balance(sources, walks):  # type: ignore[no-untyped-def]
 
 
 @_jit
+@spliced
 def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, work):  # type: ignore[no-untyped-def]
     """Push vertices that wait and whose residual is over ``threshold`` times their degree.
 
@@ -189,8 +191,8 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
             counts[N_WAITING] -= 1
             marks[v] &= np.uint8(255 - WAITING)
             x = residual[v]
-            remaining = np.int64(degrees[v])
-            least = threshold * max(1, remaining)
+            degree = np.int64(degrees[v])
+            least = threshold * max(1, degree)
             if abs(x) <= least:
                 continue
             if abs(x) <= level * least:
@@ -203,17 +205,15 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
             total -= x
             # A sum is off by its size, a share by twice itself; the new value by its own size, which v and its
             # out-neighbours together see once each.
-            rounded += 2.0 * (abs(value[v]) + abs(x)) + 2.0 * size * (remaining + 1) + (1.0 - damping) * norm
+            rounded += 2.0 * (abs(value[v]) + abs(x)) + 2.0 * size * (degree + 1) + (1.0 - damping) * norm
             _join(v, CHANGED, marks, changed, counts, N_CHANGED)
             pushes += 1
-            edges += remaining
-            if remaining > 0:
+            edges += degree
+            if degree > 0:
                 total += damping * x
-                share = damping * x / remaining
-                leaf, slot = row_start(rows, v)
-                while remaining > 0:
-                    end = min((leaf << leaf_shift) + np.int64(row_counts[leaf]), slot + remaining)
-                    for i in range(slot, end):
+                share = damping * x / degree
+                for slot, stop in runs(rows, v):
+                    for i in range(slot, stop):
                         u = np.int64(keys[i] & LOW)
                         before = residual[u]
                         after = before + share
@@ -224,9 +224,6 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
                             _join(u, REACHED, marks, reached, counts, N_REACHED)
                         if abs(after) > threshold and abs(after) > threshold * degrees[u]:
                             _wait(u, marks, waiting, counts)
-                    remaining -= end - slot
-                    leaf += np.int64(1)
-                    slot = leaf << leaf_shift
             if work[EDGES] + edges + PUSH_EDGES * (work[PUSHES] + pushes) > cost_max:
                 enough = False
                 break

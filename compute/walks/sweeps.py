@@ -21,7 +21,8 @@ from numba.extending import register_jitable
 
 from ...gpma.edges import LOW
 from ...gpma.intrinsics import prefetch
-from .edits import ask_for_leaf, row_start
+from ...gpma.rows import ask_for_leaf, runs
+from ...gpma.splice import spliced
 from .passes import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
@@ -140,6 +141,7 @@ def look(rows, limits, begin, end, system, costs):  # type: ignore[no-untyped-de
 
 
 @_jit
+@spliced
 def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, work):  # type: ignore[no-untyped-def]
     """One pass in memory order over the flagged blocks: push what is over ``level`` times its limits.
 
@@ -225,11 +227,10 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
         if remaining > 0:
             edges += remaining
             share = damping * x / remaining
-            leaf, slot = row_start(rows, v)
-            while remaining > 0:
-                stop = min((leaf << leaf_shift) + np.int64(counts[leaf]), slot + remaining)
+            for slot, stop in runs(rows, v):
                 if remaining > _LONG:
-                    ask_for_leaf(keys, leaf + _LEAVES_AHEAD, leaf_shift)
+                    ask_for_leaf(keys, (slot >> leaf_shift) + _LEAVES_AHEAD, leaf_shift)
+                remaining -= stop - slot
                 own = slot
                 own_end = stop
                 if keys[slot] & LOW < first or keys[stop - 1] & LOW > last:
@@ -258,9 +259,6 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
                         flags[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
                     else:
                         flags[u >> np.uintp(BLOCK_SHIFT)] |= np.uint8((r > above) | (r < below))
-                remaining -= stop - slot
-                leaf += np.int64(1)
-                slot = leaf << leaf_shift
     sums[NORM] += norm_by
     sums[SIZE] += size_by
     sums[ROUNDED] += rounded

@@ -219,7 +219,8 @@ class PackedMemoryArray:
     def view(self) -> RowView:
         """The arrays themselves, for kernels that walk rows in place; valid until the next change."""
         slots, rows = self._contents.slots, self._contents.rows
-        return RowView(slots.keys, slots.weights, slots.counts, rows.leaf, rows.degrees, LEAF_SHIFT)
+        stretch = slots.stretch_begin, slots.stretch_end
+        return RowView(slots.keys, slots.weights, slots.counts, rows.leaf, rows.degrees, LEAF_SHIFT, *stretch)
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied."""

@@ -13,15 +13,13 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
-from ..rows import RowView, ask_for_row, first_slot
+from ..edges import LOW, Offsets, SubCSR, Vertices, Weights
+from ..rows import RowView, runs_of
+from ..splice import spliced
 from ..threads import Pair
 
 # From so many edges, two threads are faster than one.
 DIVIDED_EDGES_MIN = 1 << 16
-
-# The row of the vertex this far ahead is asked for.
-AHEAD = 12
 
 
 def gather(rows: RowView, vertices: Vertices, *, weighted: bool, pair: Pair) -> SubCSR:
@@ -44,6 +42,7 @@ def gather(rows: RowView, vertices: Vertices, *, weighted: bool, pair: Pair) -> 
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+@spliced
 def copy_edges(
     rows: RowView,
     vertices: Vertices,
@@ -54,40 +53,19 @@ def copy_edges(
     weights: Weights,
 ) -> None:
     """Write edges ``begin`` to ``end`` - 1 of the gathered rows, which begin at ``offsets``, to their places."""
-    keys = rows.keys
-    counts = rows.counts
-    x = np.searchsorted(offsets, begin, side="right") - 1
-    out = np.int64(begin)
-    leaf = np.int64(0)
-    slot = np.int64(0)
-    following = np.int64(-1)
-    while out < end:
-        if x + AHEAD < vertices.size:
-            ask_for_row(rows, vertices[x + AHEAD])
-        u: Int = np.int64(vertices[x])
-        stop = min(offsets[x + 1], end)
-        if out < stop:
-            # The row of the next vertex begins where this one's ended.
-            if u != following:
-                leaf, slot = first_slot(rows, u)
-            following = u + 1
-            skipped = out - offsets[x]
-            while out < stop:
-                leaf_end = (leaf << rows.leaf_shift) + np.int64(counts[leaf])
-                passed = min(skipped, leaf_end - slot)
-                skipped -= passed
-                slot += passed
-                copied = min(leaf_end - slot, stop - out)
-                for i in range(copied):
-                    neighbors[out + i] = np.uint32(keys[slot + i] & LOW)
-                if weights.size:
-                    for i in range(copied):
-                        weights[out + i] = rows.weights[slot + i]
-                out += copied
-                slot += copied
-                if slot == leaf_end and leaf + 1 < counts.size:
-                    leaf += np.int64(1)
-                    slot = leaf << rows.leaf_shift
-        elif u == following:
-            following = u + 1
-        x += 1
+    first = np.searchsorted(offsets, begin, side="right") - 1
+    behind = np.searchsorted(offsets, end, side="left")
+    # Where in the gathered rows the run at hand begins.
+    at = offsets[first]
+    for _, slot, stop, _ in runs_of(rows, vertices, first, behind):
+        from_ = slot + max(begin - at, np.int64(0))
+        to = at + (from_ - slot)
+        count = min(stop - from_, end - to)
+        for i in range(count):
+            neighbors[to + i] = np.uint32(rows.keys[from_ + i] & LOW)
+        if weights.size:
+            for i in range(count):
+                weights[to + i] = rows.weights[from_ + i]
+        at += stop - slot
+        if at >= end:
+            return

@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from ..edges import ChangeReport, EdgeList, Int, Keys, Weights
 from ..intrinsics import copy
-from ..rows import RowView
+from ..rows import RowView, live_runs
+from ..splice import spliced
 
 PIECE_EDGES = 1 << 16
 """Edges of a piece. A batch waits for at most one: 0.8 MB with weights, 0.1 ms of copying."""
@@ -36,23 +37,27 @@ hold only at the end. Called from one thread at a time, and never while the edge
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+@spliced
 def _first_leaf(rows: RowView, first_key: Int) -> Int:
     """The first leaf that ends with ``first_key`` or above, by halving; empty leaves may lie anywhere."""
     begin, end = np.int64(0), np.int64(rows.counts.size)
     while begin < end:
         middle = (begin + end) >> 1
-        leaf = middle
-        while leaf < end and rows.counts[leaf] == 0:
-            leaf += 1
-        last = (leaf << rows.leaf_shift) + np.int64(rows.counts[leaf]) - 1 if leaf < end else np.int64(0)
-        if leaf < end and rows.keys[last] < first_key:
-            begin = leaf + 1
+        behind = begin
+        for slot, stop in live_runs(rows, middle):
+            if slot < stop:
+                leaf = slot >> rows.leaf_shift
+                behind = leaf + 1 if leaf < end and rows.keys[stop - 1] < first_key else begin
+                break
+        if behind > begin:
+            begin = behind
         else:
             end = middle
     return begin
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
+@spliced
 def export_from(rows: RowView, first_key: Int, keys: Keys, weights: Weights) -> Int:
     """Copy edges from ``first_key`` on, ascending, until ``keys`` is full or the array ends; returns how many.
 
@@ -60,9 +65,8 @@ def export_from(rows: RowView, first_key: Int, keys: Keys, weights: Weights) -> 
     """
     room = np.int64(keys.size)
     to = np.int64(0)
-    for leaf in range(_first_leaf(rows, first_key), rows.counts.size):
-        from_ = leaf << rows.leaf_shift
-        end = from_ + np.int64(rows.counts[leaf])
+    for slot, end in live_runs(rows, _first_leaf(rows, first_key)):
+        from_ = slot
         while to == 0 and from_ < end and rows.keys[from_] < first_key:
             from_ += 1
         count = min(end - from_, room - to)
@@ -246,6 +250,6 @@ def warm_up() -> None:
     """Compile every kernel, or load it from the cache."""
     keys, no_weights = np.arange(2, dtype=np.uint64), np.empty(0, np.float32)
     index = np.zeros(1, np.uint32)
-    rows = RowView(keys, no_weights, np.array([2], np.int32), index, index, 1)
+    rows = RowView(keys, no_weights, np.array([2], np.int32), index, index, 1, 1, 1)
     export_from(rows, np.uint64(0), keys.copy(), no_weights)
     _with_changes(EdgeList(keys, no_weights), keys, np.ones(2, bool), no_weights)
