@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -47,6 +47,17 @@ class DenseIds:
         return np.sort(dense)[::-1]
 
 
+KEPT: list[Kept] = []
+"""Those of this test; they are closed at its end."""
+
+
+@pytest.fixture(autouse=True)
+def _closed_kept() -> Iterator[None]:
+    yield
+    while KEPT:
+        KEPT.pop().close()
+
+
 class Kept:
     """A graph with every kind of program, and an auditor with a clock that stands still: slices stay small."""
 
@@ -60,6 +71,11 @@ class Kept:
         self.engine = Engine(self.graph, [self.hops, self.parts, self.ranks, self.paths], ids.resolve)
         self.auditor = Auditor(self.graph, self.engine)
         self.engine.start()
+        KEPT.append(self)
+
+    def close(self) -> None:
+        self.engine.close()
+        self.graph.close()
 
     def apply(self, batch: EdgeBatch, n: int) -> GraphChange:
         change = self.graph.apply(batch, n)

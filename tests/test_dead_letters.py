@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
 from waiting import until
 
+from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import (
     DeadLettersFull,
     FileDeadLetters,
@@ -154,7 +155,10 @@ def test_a_letter_too_large_for_the_topic_stays_in_a_file(kafka: DevKafka, topic
 
 
 @pytest.mark.kafka
-def test_letters_wait_for_the_broker_over_a_restart_of_ours(kafka: DevKafka, topic: str, tmp_path: Path) -> None:
+def test_letters_wait_for_the_broker_over_a_restart_of_ours(
+    kafka: DevKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "CLOSE_SECONDS_MAX", 0.5)
     first = KafkaDeadLetters(kafka.bootstrap, topic, tmp_path, client=FAST)
     first.write([letter(0)])
     until(lambda: first.sent == 1)
