@@ -245,7 +245,7 @@ def test_a_full_id_space_waits_for_the_ids_of_deleted_vertices(tmp_path: Path) -
 
 
 FRAIL = """
-from graphtide.compute.components import Components
+from graphtide.compute.forest.components import Components
 
 whole = Components.refresh
 
