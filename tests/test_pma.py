@@ -302,8 +302,15 @@ def n_slots(array: PackedMemoryArray) -> int:
     return int(array.view().keys.size)
 
 
+@pytest.fixture
+def ten_million(shared_ten_million: PackedMemoryArray) -> Iterator[PackedMemoryArray]:
+    """The same for all; the threads that a test made it start end with the test."""
+    yield shared_ten_million
+    shared_ten_million.close()
+
+
 @pytest.fixture(scope="module")
-def ten_million() -> PackedMemoryArray:
+def shared_ten_million() -> PackedMemoryArray:
     per_row, n_vertices = 10, 1_000_000
     edge = np.arange(per_row * n_vertices)
     spread = np.random.default_rng(1).integers(0, n_vertices // per_row, edge.size)
