@@ -463,7 +463,7 @@ def test_broken_counts_keys_rows_and_weights_are_found() -> None:
         view.keys[6 << view.leaf_shift] = view.keys[(5 << view.leaf_shift) + int(view.counts[5]) - 1]
 
     def head_too_high(graph: Graph) -> None:
-        graph.host.out._slots.heads[7] = _first_key(graph, 7) + np.uint64(1)
+        graph.host.out._contents.slots.heads[7] = _first_key(graph, 7) + np.uint64(1)
 
     def unknown_vertex(graph: Graph) -> None:
         view = graph.out_rows()
