@@ -37,7 +37,7 @@ from .gather import gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
 from .slot_memory import SlotMemory
-from .sorting import Batch, Packing
+from .sorting import Arrivals, Packing
 from .work import (
     Part,
     Plan,
@@ -302,7 +302,7 @@ class PackedMemoryArray:
         """Order a batch and find where it falls, in one part or two; they end up side by side in the updates."""
         work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
-        arrived = Batch(keys, ops, self._weight_column(batch.weights))
+        arrived = Arrivals(keys, ops, self._weight_column(batch.weights))
         divided = self._threads > 1 and keys.size >= DIVIDED_UPDATES_MIN
         pivot = self._pivot(keys) if divided else EMPTY_KEY
         differing, largest, n_below, ordered = sorting.survey(keys, pivot)

@@ -9,7 +9,7 @@ from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, OVERWRITTEN, Int, Keys
 from ..intrinsics import copy, prefetch
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots, Updates
-from .sorting import Batch, Packing, SortScratch, divide, order_part
+from .sorting import Arrivals, Packing, SortScratch, divide, order_part
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -154,7 +154,7 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def look_up(
     slots: Slots,
-    batch: Batch,
+    batch: Arrivals,
     ordered: bool,
     packing: Packing,
     scratch: SortScratch,

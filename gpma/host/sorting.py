@@ -33,7 +33,7 @@ _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
 
 
-class Batch(NamedTuple):
+class Arrivals(NamedTuple):
     """Updates as they came: ``keys`` uint64, ``ops`` uint8 (1 insert, 0 delete), and ``weights`` float32, none
     where inserts all mean 1.0."""
 
@@ -181,7 +181,7 @@ def divide(keys: Keys, packing: Packing, pivot: Int, n_below: Int, scratch: Sort
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _compact_ordered(batch: Batch, begin: Int, end: Int, updates: Updates) -> Int:
+def _compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates) -> Int:
     """Last writer wins in a part that came in ascending order; writes up to ``end``, returns where it begins."""
     keys, ops, weights = batch.keys, batch.ops, batch.weights
     out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
@@ -198,7 +198,9 @@ def _compact_ordered(batch: Batch, begin: Int, end: Int, updates: Updates) -> In
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _compact(words: Keys, positions: Positions, packing: Packing, batch: Batch, end: Int, updates: Updates) -> Int:
+def _compact(
+    words: Keys, positions: Positions, packing: Packing, batch: Arrivals, end: Int, updates: Updates
+) -> Int:
     """Last writer wins in a sorted part; writes up to ``end``, returns where it begins."""
     ops, weights = batch.ops, batch.weights
     out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
@@ -226,7 +228,13 @@ def _compact(words: Keys, positions: Positions, packing: Packing, batch: Batch, 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def order_part(
-    batch: Batch, ordered: bool, packing: Packing, scratch: SortScratch, begin: Int, end: Int, updates: Updates
+    batch: Arrivals,
+    ordered: bool,
+    packing: Packing,
+    scratch: SortScratch,
+    begin: Int,
+    end: Int,
+    updates: Updates,
 ) -> Int:
     """Sort updates begin..end of a divided batch by key and keep the last one of each; returns where they begin.
 
