@@ -26,7 +26,7 @@ from ..gpma.edges import (
     sources,
     transpose,
 )
-from ..gpma.host.array import PackedMemoryArray
+from ..gpma.host import PackedMemoryArray
 from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
 from ..gpma.host.work import Plan
 from ..gpma.rows import RowView, copy_row

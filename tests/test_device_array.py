@@ -60,7 +60,7 @@ class HostSide:
     def leaves(self, array: Any) -> Leaves | None:
         if array.migrating:
             return None
-        slots, layout = array._slots, array._layout
+        slots, layout = array._contents.slots, array._contents.layout
         return leaves_of(slots.heads.copy(), slots.counts.copy(), LEAF_SLOTS, layout)
 
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...gpma.edges import Vertices
-from ...gpma.host.array import PackedMemoryArray
+from ...gpma.host import PackedMemoryArray
 from ...partition.graph import Graph
 from ..engine import STORAGE, Engine
 from ..program import Column, Program, Published, Violation

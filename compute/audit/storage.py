@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, Keys, Vertices, destinations, sources, transpose
-from ...gpma.host.array import PackedMemoryArray
+from ...gpma.host import PackedMemoryArray
 from ...gpma.layout import LEAF_LOWER
 from ...gpma.rows import RowView, live_runs, live_runs_before
 from ...gpma.splice import spliced

@@ -31,17 +31,16 @@ from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..threads import Pair
 from . import load_export, merge, migration, search, sorting, windows
-from .arrays import RowIndex
+from .arrays import ReportColumns, RowIndex
 from .contents import Contents
 from .gather import gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
 from .slot_memory import SlotMemory
-from .sorting import Packing
+from .sorting import Arrivals, Packing
 from .work import (
     Part,
     Plan,
-    ReportColumns,
     Work,
     column,
     columns_after,
@@ -304,23 +303,24 @@ class PackedMemoryArray:
         """Order a batch and find where it falls, in one part or two; they end up side by side in the updates."""
         work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
-        weights = self._weight_column(batch.weights)
+        arrived = Arrivals(keys, ops, self._weight_column(batch.weights))
         divided = self._threads > 1 and keys.size >= DIVIDED_UPDATES_MIN
         pivot = self._pivot(keys) if divided else EMPTY_KEY
         differing, largest, n_below, ordered = sorting.survey(keys, pivot)
         if largest >> 32 >= now.n_vertices:
             raise ValueError(f"the batch names row {largest >> 32} of {now.n_vertices}")
         packing = Packing.of(int(keys[0]), differing, keys.size)
-        if not ordered:
+        whole = not 0 < n_below < keys.size
+        if not ordered and not whole:
             sorting.divide(keys, packing, pivot, n_below, work.sort)
 
         def part(begin: int, end: int) -> Part:
             first, last, *totals = search.look_up(
-                now.slots, keys, ops, weights, ordered, packing, work.sort, work.updates, begin, end
+                now.slots, arrived, ordered, packing, work.sort, work.updates, begin, end
             )
             return Part(first, last, tuple(totals))
 
-        if not 0 < n_below < keys.size:
+        if whole:
             return [part(0, keys.size)]
         return list(self._pair.run(lambda: part(0, n_below), lambda: part(n_below, keys.size)))
 
@@ -334,12 +334,12 @@ class PackedMemoryArray:
     def _merge(self, parts: list[Part], *, all_wait: bool) -> _Written:
         """Apply the updates to leaves that have room for them."""
         slots, rows, work = self._contents.slots, self._contents.rows, self._work
-        # The positions of the sort are free by now.
-        updates, pending, shortened = work.updates, work.pending, work.sort.positions
+        # The words and positions of the sort, which pending leaves and rows are listed in, are free by now.
+        updates, pending = work.updates, work.pending
 
         def merged(part: Part, noted: int) -> tuple[int, int, int]:
             ends: tuple[int, int, int] = merge.merge_part(
-                slots, rows, updates, part.begin, part.end, noted, pending, all_wait, shortened
+                slots, rows, updates, part.begin, part.end, noted, pending, all_wait
             )
             return ends
 
@@ -355,7 +355,7 @@ class PackedMemoryArray:
             # A row in both parts is noted for the right one first, so that never two threads write its degree.
             row_end = np.uint64(((int(updates.keys[left.end - 1]) >> 32) + 1) << 32)
             noted = right.begin + int(np.searchsorted(updates.keys[right.begin : right.end], row_end))
-            lists = [(right.begin, merge.note_rows(updates, right.begin, noted, rows, shortened))]
+            lists = [(right.begin, merge.note_rows(updates, right.begin, noted, rows, pending.rows))]
             (a_end, a_waiting, a_listed), (b_end, b_waiting, b_listed) = self._pair.run(
                 lambda: merged(left, left.begin), lambda: merged(right, noted)
             )
@@ -412,10 +412,10 @@ class PackedMemoryArray:
 
     def _fill_report(self, parts: list[Part], shortened: list[tuple[int, int]], columns: ReportColumns) -> None:
         """Fill the report's columns, and let the index of shortened rows point at their first keys."""
-        updates, listed = self._work.updates, self._work.sort.positions
+        updates, listed = self._work.updates, self._work.pending.rows
 
         def fill(part: Part, some: ReportColumns) -> None:
-            merge.split_report(updates, part.begin, part.end, *some)
+            merge.split_report(updates, part.begin, part.end, some)
 
         for begin, end in shortened:
             if begin < end:

@@ -1,6 +1,7 @@
 """The arrays that the kernels of the packed memory array share, in named groups.
 
-Plain containers: ``array.py`` owns and allocates them, the kernels read and write them.
+Plain containers: ``array.py`` owns and allocates them, the kernels read and write them. Those of the same names in
+``gpma/device`` are their twins.
 """
 
 from __future__ import annotations
@@ -64,10 +65,25 @@ class Pending(NamedTuple):
     """Leaves that a batch left out of bounds, and new edges that wait for their redistribution.
 
     ``leaf`` uint32, ascending; ``end`` uint32: the new edges of pending leaf p are ``keys[end[p - 1]:end[p]]``
-    (uint64) with their ``weights`` (float32), and begin where those of the leaf before it end.
+    (uint64) with their ``weights`` (float32), and begin where those of the leaf before it end. ``rows`` uint32:
+    rows that may have lost their first key.
     """
 
     leaf: Vertices
     end: Vertices
     keys: Keys
     weights: Weights
+    rows: Vertices
+
+
+class ReportColumns(NamedTuple):
+    """The columns of a change report, keys uint64 and weights float32; the latter are empty when unweighted."""
+
+    inserted: Keys
+    inserted_weights: Weights
+    overwritten: Keys
+    overwriting_weights: Weights
+    overwritten_weights: Weights
+    deleted: Keys
+    deleted_weights: Weights
+    absent: Keys

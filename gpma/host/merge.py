@@ -21,9 +21,9 @@ import numpy as np
 from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, OVERWRITTEN, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import copy, prefetch, shift
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .arrays import Pending, RowIndex, Slots, Updates
+from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
-from .windows import Windows
+from .windows import Window, Windows
 
 # How many updates ahead a row's degree and index are asked for.
 ROWS_AHEAD = 16
@@ -92,21 +92,20 @@ def advance_rows(slots: Slots, rows: RowIndex, shortened: Vertices, begin: Int, 
 def _close_gaps(
     keys: Keys,
     weights: Weights,
-    base: Int,
-    count: Int,
     place: Ops,
     status: Ops,
     new_weights: Weights,
     old_weights: Weights,
-    lo: Int,
-    hi: Int,
-    to: Int,
+    leaf: tuple[Int, Int],
+    span: tuple[Int, Int],
 ) -> Int:
-    """First sweep over one leaf: keys that stay go to slot ``to`` and on (not right of where they are).
+    """First sweep over one leaf (first slot, count), for updates (lo, hi) of it: keys that stay move to the left.
 
     Applies overwrites, keeps the old weights, and lets ``place`` of the new keys count only keys that stay.
     Returns the slot after the last key.
     """
+    (base, count), (lo, hi) = leaf, span
+    to = base
     read = base
     gone = np.int64(0)
     for i in range(lo, hi):
@@ -170,7 +169,8 @@ def merge_leaves(
                     prefetch(weights, ahead + line)
         base = np.int64(leaf) << LEAF_SHIFT
         count = np.int64(counts[leaf])
-        end = _close_gaps(keys, weights, base, count, place, status, new_weights, old_weights, begin, i, base)
+        leaf_before, span = (base, count), (begin, i)
+        end = _close_gaps(keys, weights, place, status, new_weights, old_weights, leaf_before, span)
         if all_wait or count + delta > LEAF_SLOTS:
             for x in range(begin, i):
                 if status[np.uintp(x)] == INSERTED:
@@ -214,10 +214,9 @@ def merge_part(
     noted: Int,
     pending: Pending,
     all_wait: bool,
-    shortened: Vertices,
 ) -> tuple[Int, Int, Int]:
     """``note_rows`` for updates noted..hi and ``merge_leaves`` for lo..hi; returns where their lists end."""
-    listed = note_rows(updates, noted, hi, rows, shortened)
+    listed = note_rows(updates, noted, hi, rows, pending.rows)
     n_pending, waiting = merge_leaves(slots, updates, lo, hi, pending, all_wait)
     return n_pending, waiting, listed
 
@@ -280,20 +279,12 @@ def _pack(slots: Slots, begin: Int, end: Int) -> Int:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _spread(
-    slots: Slots,
-    start: Int,
-    begin: Int,
-    end: Int,
-    stay: Int,
-    pending: Pending,
-    lo: Int,
-    hi: Int,
-    row_leaf: Vertices,
-    not_row: Int,
-) -> None:
-    """Second sweep over leaves begin..end: ``stay`` keys lie packed from slot ``start`` on, not right of there;
-    they and the waiting keys lo..hi go evenly. The index of ``not_row`` stays as it is."""
+def _spread(slots: Slots, row_leaf: Vertices, pending: Pending, window: Window, stay: Int, not_row: Int) -> None:
+    """Second sweep over the window's new leaves: ``stay`` keys lie packed at the begin of the window, old or new;
+    they and the waiting keys go evenly. The index of ``not_row`` stays as it is."""
+    begin, end = window.new_begin, window.new_end
+    start = min(window.begin, begin) << LEAF_SHIFT
+    lo, hi = window.waiting_begin, window.waiting_end
     keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
     new_keys, new_weights = pending.keys, pending.weights
     edges = stay + hi - lo
@@ -326,35 +317,26 @@ def _spread(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _redistribute(
-    slots: Slots,
-    row_leaf: Vertices,
-    begin: Int,
-    end: Int,
-    new_begin: Int,
-    new_end: Int,
-    pending: Pending,
-    lo: Int,
-    hi: Int,
-) -> None:
-    """Spread the keys of leaves begin..end, and the waiting ones lo..hi, evenly over leaves new_begin..new_end.
+def _redistribute(slots: Slots, row_leaf: Vertices, pending: Pending, window: Window) -> None:
+    """Spread the keys of a window, and those that wait for it, evenly over its new leaves.
 
     One end is the same; at the other one leaves are empty before, or afterwards.
     """
-    set_head(slots.heads, slots.tops, new_begin, slots.heads[np.uintp(begin)])
-    begin = min(begin, new_begin)
+    new_begin, new_end, end = window.new_begin, window.new_end, window.end
+    set_head(slots.heads, slots.tops, new_begin, slots.heads[np.uintp(window.begin)])
+    begin = min(window.begin, new_begin)
     stay = _pack(slots, begin, end)
     # The row of the smallest key may begin before the window; then its index must stay as it is. (The row may
     # be indexed by another thread at this moment, but only in leaves before the window.)
     smallest: Int = np.uint64(EMPTY_KEY)
     if stay > 0:
         smallest = slots.keys[np.uintp(begin << LEAF_SHIFT)]
-    if hi > lo:
-        smallest = min(smallest, pending.keys[lo])
+    if window.waiting_end > window.waiting_begin:
+        smallest = min(smallest, pending.keys[window.waiting_begin])
     row = smallest >> HALF
     if smallest == EMPTY_KEY or np.int64(row_leaf[np.uintp(row)]) >= begin:
         row = np.uint64(EMPTY_KEY)
-    _spread(slots, begin << LEAF_SHIFT, new_begin, new_end, stay, pending, lo, hi, row_leaf, row)
+    _spread(slots, row_leaf, pending, window, stay, row)
     for leaf in range(begin, min(new_begin, end)):
         slots.counts[np.uintp(leaf)] = np.int32(0)
     for leaf in range(max(new_end, begin), end):
@@ -366,13 +348,12 @@ def redistribute(
     slots: Slots, row_leaf: Vertices, pending: Pending, windows: Windows, first: Int, last: Int
 ) -> None:
     """Redistribute windows first..last, with the new edges that wait for them."""
-    for window in range(first, last):
-        p_begin, p_end = windows.pending_begin[window], windows.pending_end[window]
+    for x in range(first, last):
+        p_begin, p_end = windows.pending_begin[x], windows.pending_end[x]
         lo = np.int64(pending.end[p_begin - 1]) if p_begin > 0 else np.int64(0)
         hi = np.int64(pending.end[p_end - 1]) if p_end > 0 else np.int64(0)
-        begin, end = windows.begin[window], windows.end[window]
-        new_begin, new_end = windows.new_begin[window], windows.new_end[window]
-        _redistribute(slots, row_leaf, begin, end, new_begin, new_end, pending, lo, hi)
+        window = Window(windows.begin[x], windows.end[x], windows.new_begin[x], windows.new_end[x], lo, hi)
+        _redistribute(slots, row_leaf, pending, window)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -380,27 +361,20 @@ def resize(
     slots: Slots, row_leaf: Vertices, pending: Pending, n_waiting: Int, begin: Int, end: Int, new_end: Int
 ) -> None:
     """Spread what is in leaves begin..end, and all that waits, over leaves begin..new_end; the rest are empty."""
-    first = np.int64(begin)
-    _redistribute(slots, row_leaf, first, np.int64(end), first, np.int64(new_end), pending, np.int64(0), n_waiting)
+    first, waiting = np.int64(begin), np.int64(n_waiting)
+    window = Window(first, np.int64(end), first, np.int64(new_end), np.int64(0), waiting)
+    _redistribute(slots, row_leaf, pending, window)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def split_report(
-    updates: Updates,
-    lo: Int,
-    hi: Int,
-    inserted: Keys,
-    inserted_weights: Weights,
-    overwritten: Keys,
-    overwriting_weights: Weights,
-    overwritten_weights: Weights,
-    deleted: Keys,
-    deleted_weights: Weights,
-    absent: Keys,
-) -> None:
+def split_report(updates: Updates, lo: Int, hi: Int, columns: ReportColumns) -> None:
     """Sort updates lo..hi by what became of them; the weight columns are float32[0] when unweighted."""
     keys, states = updates.keys, updates.status
     new_weights, old_weights = updates.weights, updates.old_weights
+    inserted, inserted_weights = columns.inserted, columns.inserted_weights
+    overwritten, overwriting_weights = columns.overwritten, columns.overwriting_weights
+    overwritten_weights = columns.overwritten_weights
+    deleted, deleted_weights, absent = columns.deleted, columns.deleted_weights, columns.absent
     n_inserted, n_overwritten, n_deleted, n_absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for i in range(lo, hi):
         state = states[np.uintp(i)]

@@ -28,6 +28,7 @@ from .contents import Contents
 from .hot_spot import HotSpot
 from .slot_memory import Pages
 from .windows import Windows
+from .work import new_work
 
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
@@ -45,9 +46,7 @@ PATIENCE = 80
 # From so many edges that move, two threads are faster than one.
 DIVIDED_MOVES_MIN = 100_000
 
-_NOTHING_PENDING = Pending(
-    np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
-)
+_NOTHING_PENDING = new_work(0, weighted=False).pending
 
 
 class Migration:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops, Vertices, Weights
+from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
 from ..intrinsics import copy, prefetch
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots, Updates
-from .sorting import Packing, SortScratch, order_part
+from .sorting import Arrivals, Packing, SortScratch, divide, order_part
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -154,9 +154,7 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def look_up(
     slots: Slots,
-    keys: Keys,
-    ops: Ops,
-    weights: Weights,
+    batch: Arrivals,
     ordered: bool,
     packing: Packing,
     scratch: SortScratch,
@@ -164,24 +162,14 @@ def look_up(
     begin: Int,
     end: Int,
 ) -> tuple[Int, Int, Int, Int, Int, Int]:
-    """Order updates begin..end of a divided batch, and find where they fall.
+    """Order updates begin..end of a batch, and find where they fall. It was divided, unless these are all of it.
 
     Those that are left end at ``end``, or in a right part (begin > 0) begin at ``begin``.
     Returns (first, end, inserted, overwritten, deleted, absent).
     """
-    first = order_part(
-        keys,
-        ops,
-        weights,
-        ordered,
-        packing,
-        scratch,
-        begin,
-        end,
-        updates.keys,
-        updates.inserts,
-        updates.weights,
-    )
+    if not ordered and end - begin == batch.keys.size:
+        divide(batch.keys, packing, EMPTY_KEY, end, scratch)
+    first = order_part(batch, ordered, packing, scratch, begin, end, updates)
     if begin > 0 and first > begin:
         size = end - first
         copy(updates.keys, begin, updates.keys, first, size)

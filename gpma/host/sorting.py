@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import HALF, Int, Keys, Ops, Weights
+from .arrays import Updates
 
 # Up to here insertion beats counting.
 INSERTION_MAX = 40
@@ -30,6 +31,15 @@ Positions = npt.NDArray[np.uint32]
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
+
+
+class Arrivals(NamedTuple):
+    """Updates as they came: ``keys`` uint64, ``ops`` uint8 (1 insert, 0 delete), and ``weights`` float32, none
+    where inserts all mean 1.0."""
+
+    keys: Keys
+    ops: Ops
+    weights: Weights
 
 
 class Packing(NamedTuple):
@@ -171,17 +181,10 @@ def divide(keys: Keys, packing: Packing, pivot: Int, n_below: Int, scratch: Sort
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _compact_ordered(
-    keys: Keys,
-    ops: Ops,
-    weights: Weights,
-    begin: Int,
-    end: Int,
-    out_keys: Keys,
-    out_inserts: Ops,
-    out_weights: Weights,
-) -> Int:
+def _compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates) -> Int:
     """Last writer wins in a part that came in ascending order; writes up to ``end``, returns where it begins."""
+    keys, ops, weights = batch.keys, batch.ops, batch.weights
+    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
     to = np.int64(end)
     for i in range(end - 1, begin - 1, -1):
         if to < end and keys[i] == out_keys[to]:
@@ -196,17 +199,11 @@ def _compact_ordered(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _compact(
-    words: Keys,
-    positions: Positions,
-    packing: Packing,
-    ops: Ops,
-    weights: Weights,
-    end: Int,
-    out_keys: Keys,
-    out_inserts: Ops,
-    out_weights: Weights,
+    words: Keys, positions: Positions, packing: Packing, batch: Arrivals, end: Int, updates: Updates
 ) -> Int:
     """Last writer wins in a sorted part; writes up to ``end``, returns where it begins."""
+    ops, weights = batch.ops, batch.weights
+    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
     low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
     low_mask = (_ONE << low_bits) - _ONE
     position_mask = (_ONE << position_bits) - _ONE
@@ -231,26 +228,21 @@ def _compact(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def order_part(
-    keys: Keys,
-    ops: Ops,
-    weights: Weights,
+    batch: Arrivals,
     ordered: bool,
     packing: Packing,
     scratch: SortScratch,
     begin: Int,
     end: Int,
-    out_keys: Keys,
-    out_inserts: Ops,
-    out_weights: Weights,
+    updates: Updates,
 ) -> Int:
     """Sort updates begin..end of a divided batch by key and keep the last one of each; returns where they begin.
 
-    ``weights``: float32[n], or float32[0] for inserts that all mean 1.0. ``out_*``: arrays of at least ``end``
-    entries (``out_weights`` float32[0] where no weights are wanted), written from the result on up to ``end``.
-    Stable least-significant-digit radix sort (Knuth, TAOCP 3, 5.2.5).
+    ``updates`` have room for at least ``end``; their keys, inserts and weights are written from the result on up
+    to ``end``. Stable least-significant-digit radix sort (Knuth, TAOCP 3, 5.2.5).
     """
     if ordered:
-        return _compact_ordered(keys, ops, weights, begin, end, out_keys, out_inserts, out_weights)
+        return _compact_ordered(batch, begin, end, updates)
     words, other_words = scratch.words[begin:end], scratch.other_words[begin:end]
     positions, other_positions = scratch.positions[begin:end], scratch.other_positions[begin:end]
     if packing.position_bits > 0:
@@ -260,4 +252,4 @@ def order_part(
         _insertion_sort(words, positions, np.uint64(low))
     elif _radix_sort(words, positions, other_words, other_positions, low, n_bits):
         words, positions = other_words, other_positions
-    return _compact(words, positions, packing, ops, weights, end, out_keys, out_inserts, out_weights)
+    return _compact(words, positions, packing, batch, end, updates)

@@ -56,6 +56,17 @@ class Windows(NamedTuple):
     pending_end: npt.NDArray[np.int64]
 
 
+class Window(NamedTuple):
+    """One of them, with the new edges ``waiting_begin`` to ``waiting_end`` that wait for it."""
+
+    begin: Int
+    end: Int
+    new_begin: Int
+    new_end: Int
+    waiting_begin: Int
+    waiting_end: Int
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _waiting(ends: npt.NDArray[np.uint32], pending: Int) -> Int:
     """How many new edges wait for a pending leaf."""

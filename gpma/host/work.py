@@ -10,14 +10,12 @@ import numpy.typing as npt
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
 from ..layout import Layout
-from .arrays import Pending, Updates
+from .arrays import Pending, ReportColumns, Updates
 from .slot_memory import SlotMemory
 from .sorting import SortScratch
 from .windows import Windows
 
-ReportColumns = tuple[npt.NDArray[Any], ...]
-
-# What each column of a report is about, in the order of ``merge.split_report``.
+# What each of the ReportColumns is about.
 _PARTS = (INSERTED, INSERTED, OVERWRITTEN, OVERWRITTEN, OVERWRITTEN, DELETED, DELETED, ABSENT)
 _WEIGHTS = (False, True, False, True, True, False, True, False)
 _COLUMNS = tuple(zip(_PARTS, _WEIGHTS, strict=True))
@@ -56,7 +54,7 @@ class Plan(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Work arrays for batches of up to so many updates. Pending keys lie in the scratch of the sort."""
+    """Work arrays for batches of up to so many updates. Pending keys and rows lie in the scratch of the sort."""
 
     sort: SortScratch
     updates: Updates
@@ -69,7 +67,8 @@ class Work(NamedTuple):
 
     @property
     def n_bytes(self) -> int:
-        return sum(array.nbytes for group in self for array in group) - self.pending.keys.nbytes
+        shared = self.pending.keys.nbytes + self.pending.rows.nbytes
+        return sum(array.nbytes for group in self for array in group) - shared
 
 
 def new_work(n: int, *, weighted: bool) -> Work:
@@ -93,7 +92,13 @@ def new_work(n: int, *, weighted: bool) -> Work:
             status=np.empty(n, np.uint8),
             old_weights=np.empty(n_weights, np.float32),
         ),
-        Pending(np.empty(n, np.uint32), np.empty(n, np.uint32), sort.words, np.empty(n_weights, np.float32)),
+        Pending(
+            leaf=np.empty(n, np.uint32),
+            end=np.empty(n, np.uint32),
+            keys=sort.words,
+            weights=np.empty(n_weights, np.float32),
+            rows=sort.positions,
+        ),
         Windows(*(np.empty(n, np.int64) for _ in Windows._fields)),
     )
 
@@ -106,7 +111,7 @@ def column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]
 
 
 def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:
-    """The columns that ``merge.split_report`` fills, in its order.
+    """The columns that ``merge.split_report`` fills.
 
     Raises:
         MemoryError: there is not enough.
@@ -118,30 +123,21 @@ def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:
             columns.append(np.empty(size, np.float32 if weights else np.uint64))
         else:
             columns.append(_NO_WEIGHTS if weights else _NO_KEYS)
-    return tuple(columns)
+    return ReportColumns(*columns)
 
 
 def columns_after(columns: ReportColumns, totals: tuple[int, ...]) -> ReportColumns:
     """The columns from where the second part of a batch writes; ``totals`` are those of the first."""
-    return tuple(column[totals[part] :] for part, column in zip(_PARTS, columns, strict=True))
+    rest: list[npt.NDArray[Any]] = [columns[x][totals[part] :] for x, part in enumerate(_PARTS)]
+    return ReportColumns(*rest)
 
 
 def report(columns: ReportColumns, slots_moved: int, *, weighted: bool) -> ChangeReport:
-    (
-        inserted,
-        inserted_weights,
-        overwritten,
-        new_weights,
-        old_weights,
-        deleted,
-        deleted_weights,
-        absent,
-    ) = columns
     return ChangeReport(
-        inserted=EdgeList(inserted, inserted_weights if weighted else None),
-        overwritten=EdgeList(overwritten, new_weights if weighted else None),
-        overwritten_old=old_weights if weighted else None,
-        deleted=EdgeList(deleted, deleted_weights if weighted else None),
-        absent=absent,
+        inserted=EdgeList(columns.inserted, columns.inserted_weights if weighted else None),
+        overwritten=EdgeList(columns.overwritten, columns.overwriting_weights if weighted else None),
+        overwritten_old=columns.overwritten_weights if weighted else None,
+        deleted=EdgeList(columns.deleted, columns.deleted_weights if weighted else None),
+        absent=columns.absent,
         slots_moved=slots_moved,
     )

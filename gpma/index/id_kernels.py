@@ -70,7 +70,7 @@ def _element(visit: int, half: int) -> int:
     return (visit >> 1) + (visit & 1) * half
 
 
-class Table(NamedTuple):
+class TableArrays(NamedTuple):
     """A table as kernels take it: header, cells, and those of the ``old`` one that is being moved (or none); the
     ``limit`` of cells that may be filled; and the ids by dense vertex (``kinds.py``)."""
 
@@ -113,7 +113,7 @@ def _find(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def lookup(table: Table, n: int, column: IntColumn, more: Bytes | None, out: Vertices) -> None:
+def lookup(table: TableArrays, n: int, column: IntColumn, more: Bytes | None, out: Vertices) -> None:
     """out[i] = the vertex of each id, ``NO_VERTEX`` where it is unknown or not below n."""
     header, cells, old, words = table.header, table.cells, table.old, table.words
     arena, data = address(words, table.arena), address(column, more)
@@ -162,7 +162,7 @@ def _next_vertex(free: Vertices, n_free: Int, n_vertices: Int) -> tuple[Int, Int
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def insert(
-    table: Table,
+    table: TableArrays,
     free: Vertices,
     counts: Counts,
     column: IntColumn,
@@ -247,7 +247,7 @@ def insert(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def remove(table: Table, counts: Counts, dense: Vertices) -> None:
+def remove(table: TableArrays, counts: Counts, dense: Vertices) -> None:
     """Take the ids of these vertices out of the table; of those that have one there."""
     header, cells, old, words = table.header, table.cells, table.old, table.words
     shift, old_shift = shift_of(cells), shift_of(old)

@@ -45,7 +45,7 @@ from .id_kernels import (
     IDS,
     VERTICES,
     Counts,
-    Table,
+    TableArrays,
     copy_strings,
     insert,
     lookup,
@@ -104,14 +104,14 @@ class _Table:
     header: Words
     table: Words
     old: Words
-    _read: Table = field(init=False, repr=False, compare=False)
-    _written: Table = field(init=False, repr=False, compare=False)
+    _read: TableArrays = field(init=False, repr=False, compare=False)
+    _written: TableArrays = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         limit, (words, arena) = capacity(self.table.size), self.kept()
         # Inserting is compiled for one form of an old table.
         old = _NO_CELLS_WRITABLE if self.old is NO_CELLS else self.old
-        written = Table(self.header, self.table, old, limit, words, arena)
+        written = TableArrays(self.header, self.table, old, limit, words, arena)
         read = written._replace(
             header=frozen(self.header),
             cells=frozen(self.table),
