@@ -26,7 +26,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import HALF, NO_VERTEX, Keys, Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..program import (
     Answer,
@@ -47,7 +47,6 @@ from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
 from .mend import PARENT, UNREACHED, new_log
 
-_NO_PARENT = np.uint64(NO_VERTEX)
 _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
@@ -116,7 +115,7 @@ class PathProgram(Program):
         # Whoever made the words: functions may be edited between a checkpoint and its restart.
         whole = f"{self.form.digest} {self.value.__name__} {at_source!r}"
         self._made_by = np.frombuffer(hashlib.sha256(whole.encode()).digest(), np.uint8)
-        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | _NO_PARENT
+        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
