@@ -212,7 +212,7 @@ def _count_into(rows: RowView, marked: Flags) -> int:
     n = 0
     for slot, stop in live_runs(rows, 0):
         for i in range(slot, stop):
-            n += marked[np.uintp(keys[i] & LOW)]
+            n += marked[np.uintp(keys[np.uintp(i)] & LOW)]
     return n
 
 
@@ -223,6 +223,6 @@ def _list_into(rows: RowView, marked: Flags, found: Keys) -> None:
     n = 0
     for slot, stop in live_runs(rows, 0):
         for i in range(slot, stop):
-            if marked[np.uintp(keys[i] & LOW)]:
+            if marked[np.uintp(keys[np.uintp(i)] & LOW)]:
                 found[n] = keys[i]
                 n += 1

@@ -134,6 +134,7 @@ def test_no_walk_reads_the_stretch(grow: bool) -> None:
         slack = 2 * VERTICES
         assert reads_of(lambda rows: list(live_runs(rows, 0)), rows) <= total + 1
         assert reads_of(lambda rows: list(live_runs(rows, rows.stretch_begin + 1)), rows) <= total + 1
+        assert reads_of(lambda rows: list(live_runs_before(rows, rows.counts.size)), rows) <= total + 1
         assert reads_of(lambda rows: list(live_runs_before(rows, rows.stretch_end - 1)), rows) <= total + 1
         assert reads_of(lambda rows: list(runs_in_order(rows, 0, VERTICES)), rows) <= total + slack
         every = np.arange(VERTICES, dtype=np.uint32)

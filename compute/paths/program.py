@@ -26,7 +26,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import HALF, NO_VERTEX, Keys, Vertices
+from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..moved import former
 from ..program import (
@@ -52,7 +52,6 @@ from .templates import digest
 
 _PACKAGE = __name__.partition(".")[0]
 
-_NO_PARENT = np.uint64(NO_VERTEX)
 _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
@@ -104,7 +103,7 @@ class PathProgram(Program):
         self._made_by, self._made_by_before = (
             _maker(functions, self.value, at_source, place) for place in (_any_of_ours, former)
         )
-        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | _NO_PARENT
+        self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
         self._large = _LARGE
         self._bound = np.empty(0, np.uint32)
         self._source_moved = False
