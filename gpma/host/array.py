@@ -415,7 +415,7 @@ class PackedMemoryArray:
         updates, listed = self._work.updates, self._work.pending.rows
 
         def fill(part: Part, some: ReportColumns) -> None:
-            merge.split_report(updates, part.begin, part.end, some)
+            merge.split_report(updates, part.begin, part.end, *some)
 
         for begin, end in shortened:
             if begin < end:

@@ -21,7 +21,7 @@ import numpy as np
 from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, OVERWRITTEN, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import copy, prefetch, shift
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
+from .arrays import Pending, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
 from .windows import Window, Windows
 
@@ -367,14 +367,25 @@ def resize(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def split_report(updates: Updates, lo: Int, hi: Int, columns: ReportColumns) -> None:
-    """Sort updates lo..hi by what became of them; the weight columns are float32[0] when unweighted."""
+def split_report(
+    updates: Updates,
+    lo: Int,
+    hi: Int,
+    inserted: Keys,
+    inserted_weights: Weights,
+    overwritten: Keys,
+    overwriting_weights: Weights,
+    overwritten_weights: Weights,
+    deleted: Keys,
+    deleted_weights: Weights,
+    absent: Keys,
+) -> None:
+    """Sort updates lo..hi by what became of them, into ``ReportColumns``; weights are float32[0] when unweighted.
+
+    The columns come one by one: taken out of a record they would cost a small batch a microsecond.
+    """
     keys, states = updates.keys, updates.status
     new_weights, old_weights = updates.weights, updates.old_weights
-    inserted, inserted_weights = columns.inserted, columns.inserted_weights
-    overwritten, overwriting_weights = columns.overwritten, columns.overwriting_weights
-    overwritten_weights = columns.overwritten_weights
-    deleted, deleted_weights, absent = columns.deleted, columns.deleted_weights, columns.absent
     n_inserted, n_overwritten, n_deleted, n_absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     for i in range(lo, hi):
         state = states[np.uintp(i)]
