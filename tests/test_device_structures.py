@@ -41,8 +41,11 @@ def to_kernels(cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str) -> dic
     from graphtide.gpma.device import module
 
     asked = [(name, field) for name, dtype in dtypes.items() for field in to_host(dtype)]
+    # The oldest compilers of kernels have no offsetof.
     answers = [
-        f"{{__builtin_offsetof({name}, {field}), sizeof({name}::{field})}}" if field else f"{{0, sizeof({name})}}"
+        f"{{u32((char*)&(({name}*)bytes)->{field} - bytes), sizeof({name}::{field})}}"
+        if field
+        else f"{{0, sizeof({name})}}"
         for name, field in asked
     ]
     (folder / "places.cu").write_text(
@@ -50,6 +53,7 @@ def to_kernels(cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str) -> dic
 
 extern "C" __global__ void places(u32* to)
 {{
+    __align__(16) char bytes[{max(dtype.itemsize for dtype in dtypes.values()) + 16}];
     const u32 answers[][2] = {{{", ".join(answers)}}};
     for (u32 i = 0; i < {len(answers)}; i++) to[2 * i] = answers[i][0], to[2 * i + 1] = answers[i][1];
 }}

@@ -64,7 +64,7 @@ __device__ __forceinline__ Lane lane_of(const State& state, TileSpace& space)
 // Starts to read a leaf and its updates into the tile's leaf ``parity``.
 __device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 parity)
 {
-    constexpr u32 RECORDS_AT = __builtin_offsetof(TileLeaf, records);
+    constexpr u32 RECORDS_AT = sizeof(u64) * TILE_SLOTS;
     static_assert(RECORDS_AT % 16 == 0 && sizeof(Record) == 16, "each lane copies 16 bytes to a multiple of 16");
     const u32 position = lane_number() % TILE, count = item.n_updates ? item.count : 0;
     const u64 slot = u64(item.leaf) << LEAF_SHIFT;
@@ -74,8 +74,9 @@ __device__ __forceinline__ void fetch(const Lane& lane, const Item& item, u32 pa
     if (2 * (position + TILE) < count) copy_async(to + 2 * TILE * sizeof(u64), keys + 2 * TILE);
     if (position < item.n_updates) copy_async(to + RECORDS_AT, lane.records + item.begin);
 #if WEIGHTED
-    constexpr u32 WEIGHTS_AT = __builtin_offsetof(TileLeaf, weights);
+    constexpr u32 WEIGHTS_AT = RECORDS_AT + sizeof(Record) * BUCKET;
     static_assert(WEIGHTS_AT % 16 == 0, "each lane copies 16 bytes to a multiple of 16");
+    static_assert(sizeof(TileLeaf) == WEIGHTS_AT + sizeof(float) * TILE_SLOTS, "nothing lies between the columns");
     if (4 * position < count) copy_async(to + WEIGHTS_AT, lane.weights + slot);
 #endif
     copy_async_commit();
