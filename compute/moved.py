@@ -41,7 +41,7 @@ _COMPUTE = {
 }
 _GPMA = {
     "arrays": "host.arrays",
-    "columns": "host.columns",
+    "columns": "host.slot_memory",
     "gather": "host.gather",
     "hashing": "index.hashing",
     "hot_spot": "host.hot_spot",
