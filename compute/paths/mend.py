@@ -62,21 +62,6 @@ class Log(NamedTuple):
     counted: npt.NDArray[np.int64]
 
 
-class Unsafe(NamedTuple):
-    """What a change leaves to be mended.
-
-    ``sources`` uint32: those that may not have their word, ``source_word``, yet. ``lost``: the keys of entries
-    that lost their support; ``improving``: of edges that improve their heads, and their ``weights``, where the
-    program has any.
-    """
-
-    sources: Vertices
-    source_word: np.uint64
-    lost: Keys
-    improving: Keys
-    weights: npt.NDArray[np.float32]
-
-
 def new_log() -> Log:
     """A log for no vertices yet."""
     return Log(np.zeros(0, np.uint8), np.empty(0, np.uint32), np.empty(0, np.uint64), np.zeros(1, np.int64))
@@ -321,9 +306,8 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
 
 
 @template
-def relax(word, log, role, unsafe, entries, size):  # type: ignore[no-untyped-def]
+def relax(word, log, role, sources, source_word, improving, improving_weights, entries, size):  # type: ignore[no-untyped-def]
     """Sources that became known, and edges that still improve their heads: the number of entries with those."""
-    sources, source_word, improving, weights = unsafe.sources, unsafe.source_word, unsafe.improving, unsafe.weights
     for k in range(sources.size):
         v = sources[k]
         if word[v] != source_word:
@@ -335,7 +319,7 @@ def relax(word, log, role, unsafe, entries, size):  # type: ignore[no-untyped-de
         if at_tail == UNREACHED:
             continue
         v = improving[i] & LOW
-        weight = weights[i] if WEIGHTED else _UNIT
+        weight = improving_weights[i] if WEIGHTED else _UNIT
         bits = offer(at_tail >> HALF, weight)
         if improves(bits, word[v]):
             write(word, log, v, (bits << HALF) | (improving[i] >> HALF))
@@ -448,7 +432,11 @@ def mend(  # type: ignore[no-untyped-def]
     word,
     log,
     role,
-    unsafe,
+    sources,
+    source_word,
+    lost,
+    improving,
+    improving_weights,
     out,
     in_,
     loss,
@@ -458,19 +446,21 @@ def mend(  # type: ignore[no-untyped-def]
     edges_max,
     threads,
 ):
-    """What follows from ``Unsafe`` changes: (vertices lost, entries left over, edges read, rounds).
+    """What follows from the updates that are not safe: (vertices lost, entries left over, edges read, rounds).
 
     -1 lost: it would read more than ``edges_max`` edges. What is left over stands in ``entries`` (uint64[>= n +
     sources + improving]), for ``spread``.
+
+    Its arguments come one by one: a record that is made for each call would cost the smallest a tenth.
     """
     begin_run(log)
     n_lost = np.int64(0)
     size = np.int64(0)
     edges = np.int64(0)
-    if unsafe.lost.size:
-        n_lost, size, edges = settle(word, log, role, unsafe.lost, out, in_, loss, entries, edges_max, threads)
+    if lost.size:
+        n_lost, size, edges = settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads)
         if n_lost < 0:
             return n_lost, np.int64(0), edges, np.int64(0)
-    size = relax(word, log, role, unsafe, entries, size)
+    size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)
     left, read, rounds = push(word, log, role, entries, size, out, queue, large)
     return n_lost, left, edges + read, rounds

@@ -47,7 +47,7 @@ from . import audit as path_audit
 from . import loss as path_loss
 from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
-from .mend import PARENT, UNREACHED, Unsafe, new_log
+from .mend import PARENT, UNREACHED, new_log
 from .templates import digest
 
 _PACKAGE = __name__.partition(".")[0]
@@ -220,7 +220,11 @@ class PathProgram(Program):
             self._word,
             self._log,
             self._role,
-            Unsafe(sources, self._source_word, lost, improving, weights),
+            sources,
+            self._source_word,
+            lost,
+            improving,
+            weights,
             graph.out_rows(),
             graph.in_rows(),
             self._loss,
