@@ -7,7 +7,7 @@ KILLS ?= 100
 TOPIC ?= edges
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test check bench bench-gpu kafka dashboards debian clean
+.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test check bench bench-gpu kafka dashboards debian clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -72,5 +72,8 @@ kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOP
 dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python source
 	$(BIN)/python -m graphtide.ops.dashboards
 
-clean:  ## remove the virtual environment and caches
+clean-cache:  ## remove the kernels that Numba has compiled and cached in the source folders
+	find gpma partition compute daemon -name '*.nb[ci]' -delete
+
+clean: clean-cache  ## remove the virtual environment and caches
 	rm -rf $(VENV) .links .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,1 +1,5 @@
-"""Vertex programs, and the engine that reruns them on the active part of the graph."""
+"""Vertex programs, and the engine that reruns them on the active part of the graph.
+
+A room a family: ``paths/``, ``counts/``, ``forest/``, ``walks/``; ``audit/`` proves what they keep. ``program.py``
+is the form of all, ``registry.py`` knows every kind by its name.
+"""
