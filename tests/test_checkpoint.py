@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from graphtide.compute import registry
 from graphtide.daemon.errors import CheckpointError
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, require_same
 
@@ -50,6 +52,14 @@ def test_a_snapshot_comes_back_as_it_was(store: CheckpointStore) -> None:
         np.testing.assert_array_equal(read.arrays[name], array)
         assert read.arrays[name].dtype == array.dtype
     assert set(read.part("program/pagerank")) == {"estimate", "empty"}
+
+
+@pytest.mark.parametrize("format", [1, 2, 3, 4])
+def test_an_array_of_a_users_program_may_be_called_scalars(format: int) -> None:
+    program = registry.make_program("bfs", "own", {"source": 0})
+    for scalars in (np.arange(3), np.zeros((2, 2)), np.array([0.5])):
+        read = replace(snapshot(7), arrays={"program/own/scalars": scalars}, format=format)
+        assert read.state_of(program)["scalars"] is scalars
 
 
 @pytest.mark.parametrize("written", [1, 2, 3, 4, 5])

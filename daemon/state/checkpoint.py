@@ -69,11 +69,16 @@ class Checkpoint:
     def state_of(self, program: Program) -> dict[str, Array]:
         """The saved state of a program, as ``Program.restore`` takes it now, whatever the format.
 
+        That of a program which never had scalars by position is given as it is: in a user's, an array of that name
+        may be anything.
+
         Raises:
             ValueError: it has other scalars than such a program had in that format.
         """
         state = self.part(f"program/{program.id}")
-        return state if self.format >= _SCALARS_NAMED else named(state, program.positional_scalars)
+        if self.format >= _SCALARS_NAMED or not program.positional_scalars:
+            return state
+        return named(state, program.positional_scalars)
 
 
 class CheckpointStore:
