@@ -51,6 +51,22 @@ def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any) -> None:
     assert not leftovers(before, grace_s=0)
 
 
+def test_a_client_whose_network_failed_is_broken_off_all_the_same() -> None:
+    """What its network failed with is raised anew to whoever wants something of it, and is any error."""
+    link = KafkaLink(KafkaProducer, {}, bootstrap_servers=[f"127.0.0.1:{free_port()}"])
+    asked = []
+
+    def give_up() -> None:
+        asked.append(True)
+        raise KeyError("a broken network")
+
+    link._holds(give_up)
+    link.break_off()
+    assert asked
+    with pytest.raises(KafkaError, match="broken off"):
+        link.client()
+
+
 @KINDS
 def test_connecting_can_be_broken_off(kind: Any, silent: str) -> None:
     link = KafkaLink(kind, {}, bootstrap_servers=[silent], bootstrap_timeout_ms=120_000)

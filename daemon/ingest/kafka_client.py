@@ -147,7 +147,7 @@ class KafkaLink:
         with self._lock:
             self._broken = True
             if self._give_up is not None:
-                with contextlib.suppress(RuntimeError):  # the client is closed already
+                with contextlib.suppress(Exception):  # the client is closed already, or its network failed
                     self._give_up()
 
     def _holds(self, give_up: Callable[[], object]) -> None:
