@@ -128,7 +128,7 @@ class Program(ABC):
     ``ExternalId`` where they are vertices; ``family`` says by which algorithm they are kept. Subclasses take
     their parsed parameters as keyword arguments after ``id``, and keep all state in instance arrays.
     ``weight_domains`` are the settings ``graph.weights`` with which the program is right. One that
-    ``needs_order`` also takes ``order``, which compares vertices by external id (``external_order.py``).
+    ``needs_order`` also takes ``order``, which compares vertices by external id (``forest/external_order.py``).
     ``sources`` are the external ids that the program starts from; the engine calls ``bind`` with their dense
     ids (``NO_VERTEX`` while unknown) before the first ``start`` or ``refresh``, before each later one until
     all are known, and again when vertices were deleted.

@@ -116,7 +116,7 @@ def _flags(
     metrics: str | None = None,
     checkpoints: str | None = None,
 ) -> list[tuple[str, str, str]]:
-    """Flags as ``config_load.load`` takes them; --set comes last and wins."""
+    """Flags as ``config.load.load`` takes them; --set comes last and wins."""
     flags = []
     if spool is not None:
         flags += [("--spool", "source.kind", "spool"), ("--spool", "source.path", spool)]

@@ -1,4 +1,4 @@
-"""The steps of a path program after a change, as templates for ``vertex_program.specialise``.
+"""The steps of a path program after a change, as templates for ``templates.specialise``.
 
 The state is one word per vertex, ``value bits << 32 | parent``: both change together. A vertex without a value
 has the word ``UNREACHED``; its value half, ``NOTHING``, is no value of any program and as an offer means none.
