@@ -220,9 +220,10 @@ def runs_of(rows: RowView, vertices: Vertices, begin: Int, end: Int) -> Iterator
         is_last = False
         while not is_last:
             start = place
-            place = min(leaf_end, start + remaining)
+            if remaining > 0:
+                place = min(leaf_end, start + remaining)
+                remaining -= place - start
             stop = place
-            remaining -= stop - start
             is_last = bool(remaining == 0)
             if place == leaf_end:
                 following = leaf + np.int64(1)

@@ -88,7 +88,10 @@ class _Splicer(ast.NodeTransformer):
             if isinstance(argument, ast.Name) and name in walk.records
         }
         before = [_assign(own[name], value, loop) for name, value in arguments.items() if name not in walk.records]
-        self._function.__globals__.update({f"__{walk.name}_{name}": value for name, value in walk.globals.items()})
+        for name, value in walk.globals.items():
+            # Another walk of this name, from another module, may have brought another value here.
+            if self._function.__globals__.setdefault(f"__{walk.name}_{name}", value) is not value:
+                raise TypeError(f"{self._function.__module__}: two walks are called {walk.name}, with two {name}")
         text = _Text(walk, own, loop)
         return before + [text.visit(statement) for statement in copy.deepcopy(walk.body)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import subprocess
 import sys
@@ -386,6 +387,39 @@ def test_errors_name_the_file_and_the_line() -> None:
     with pytest.raises(IndexError) as outside:
         spliced(fails)(Numbers(1))
     assert "in steps(numbers, 2):" in str(traceback.extract_tb(outside.value.__traceback__)[-1].line)
+
+
+def test_two_walks_of_one_name_do_not_take_each_others_values() -> None:
+    text = """
+LIMIT = {}
+
+def counting(numbers):
+    for x in range(LIMIT):
+        yield (numbers.list[x],)
+"""
+    namespaces: list[dict[str, object]] = []
+    for limit in (2, 3):
+        file = f"<a walk to {limit}>"
+        source = text.format(limit)
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        namespaces.append({"__name__": f"to_{limit}"})
+        exec(compile(source, file, "exec"), namespaces[-1])
+
+    def one(numbers):  # type: ignore[no-untyped-def]
+        for (_number,) in counting(numbers):  # noqa: F821 - it is put there below
+            pass
+
+    def made(limit: int) -> Callable[..., object]:
+        one.__globals__["counting"] = namespaces[limit - 2]["counting"]
+        return spliced(one)
+
+    try:
+        made(2)
+        with pytest.raises(TypeError, match="two walks are called counting, with two LIMIT"):
+            made(3)
+    finally:
+        for name in ("counting", "__counting_LIMIT", "__counting_range"):
+            one.__globals__.pop(name, None)
 
 
 CACHED = """
