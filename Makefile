@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 100
+ATTACKS ?= 100
 TOPIC ?= edges
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test check bench bench-gpu kafka dashboards debian clean clean-cache
+.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -52,6 +53,9 @@ sanitize-gpu:  ## compute-sanitizer on a short history of the packed array, with
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
+
+attack: $(BIN)/.test debian  ## put a running daemon through ATTACKS attacks, comparing all answers with SciPy after each
+	$(BIN)/pytest -s tests/test_attack.py --attacks $(ATTACKS)
 
 check: $(BIN)/.test  ## ruff, mypy, import layers
 	$(BIN)/ruff check .
