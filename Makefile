@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 KILLS ?= 100
 ATTACKS ?= 100
 TOPIC ?= edges
+# Files of tests run side by side; each process has a broker of its own.
+SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian clean clean-cache
@@ -35,10 +37,10 @@ debian:  ## install the Debian packages that the tests need (as root), or name t
 	@sh ops/debian.sh
 
 test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
-	$(BIN)/pytest --run-long --kills 500
+	$(BIN)/pytest $(SIDE_BY_SIDE) --run-long --kills 500 --attacks 100
 
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
