@@ -36,6 +36,7 @@ from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
+from .engine.recording import Recording
 from .engine.standing import Standing
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
@@ -48,7 +49,7 @@ from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
 from .records import placement
 from .records.position import Position
-from .records.stream import Offsets, offsets_from_wire
+from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
@@ -56,6 +57,7 @@ from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer
+from .state.order_log import OrderLog
 
 log = logging.getLogger(__name__)
 
@@ -269,7 +271,10 @@ class Service:
             report=self._ingested,
             poll_bytes_max=config.source.fetch_bytes_max,
             directed=config.graph.directed,
+            barrier_timeout_s=config.source.barrier_timeout,
         )
+        self.order = OrderLog(config.checkpoint.path / "order")
+        self._stack.callback(self.order.close)
 
     def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
         config = self.config
@@ -285,7 +290,7 @@ class Service:
             store=store,
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
-            on_checkpoint=self.ingest.commit_soon,
+            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -301,7 +306,8 @@ class Service:
             index=self.index,
             reuse=self.reuse,
             queue=self.queue,
-            source=self.source,
+            source=self.ingest.reader,
+            recording=Recording(self.order, self._stop),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
@@ -309,6 +315,12 @@ class Service:
             epochs=config.epoch,
             full_audit=config.audit.full_every_epoch,
         )
+
+    def _checkpointed(self, offsets: dict[Partition, int], store: CheckpointStore) -> None:
+        self.ingest.commit_soon(offsets)
+        oldest = store.oldest_offsets()
+        if oldest is not None:
+            self.order.cut(offsets_from_wire(oldest))
 
     def _make_link(self, topology: Topology) -> ServerLink:
         server = self.config.server
@@ -351,7 +363,9 @@ class Service:
     def run(self) -> None:
         """Wait until stopped or until a thread fails, keeping the lag's metrics fresh."""
         while not self._stop.wait(LAG_INTERVAL_S):
-            lag = self.source.lag()
+            lag = self.ingest.reader.lag()
+            barriers = self.ingest.reader.barriers
+            self.metrics.barriers(barriers.outcomes, barriers.waiting_partitions)
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
 
@@ -377,8 +391,9 @@ class Service:
             self._stop.set()
 
     def _read_source(self) -> None:
-        """Reach the source, make sure it is the checkpoint's, and read it."""
+        """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
         if self._open_source():
+            self.ingest.reader.follow(self.order.open(self._identity))
             self.ingest.run()
 
     def _open_source(self) -> bool:

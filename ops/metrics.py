@@ -42,10 +42,11 @@ STAGE_SECONDS_BUCKETS = (
 )
 EPOCH_UPDATES_BUCKETS = (1, 10, 100, 1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 
-STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
+STAGES = ("poll", "decode", "index", "queue", "apply", "record", "compute", "publish", "checkpoint")
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
 
 QueryCounts = tuple[Sequence[int], float, Mapping[str, int]]
@@ -147,6 +148,7 @@ class Metrics:
         self.declared: list[Declared] = []
         self._lock = threading.Lock()
         self._outages_seen = 0
+        self._barriers_seen: dict[str, int] = {}
         self._structures: set[str] = set()
         self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
@@ -178,6 +180,13 @@ class Metrics:
             "source_lag_seconds", "Age of the newest record read while there is more to read; 0 at the end."
         )
         self._outages = self._counter("source_outages", "Times that the source could not be reached.")
+        self._barriers = self._counter(
+            "barriers",
+            "Barriers that let go: complete, or given up because they expired or crossed another.",
+            "outcome",
+            BARRIER_OUTCOMES,
+        )
+        self._barrier_partitions = self._gauge("barrier_waiting_partitions", "Partitions that wait at a barrier.")
         self._source_time = self._gauge(
             "source_applied_up_to_timestamp_seconds", "Time of the newest record that the published epoch covers."
         )
@@ -188,7 +197,8 @@ class Metrics:
         self._number = self._gauge("epoch_number", "Number of the published epoch within its incarnation.")
         self._stages = self._histogram(
             "epoch_duration_seconds",
-            "Time that each stage of an epoch took (queue: the wait for the engine).",
+            "Time that each stage of an epoch took (queue: the wait for the engine; record: that for the order log's "
+            "disk, where there was one).",
             STAGE_SECONDS_BUCKETS,
             "stage",
             STAGES,
@@ -380,17 +390,35 @@ class Metrics:
             self._outages.inc(max(total - self._outages_seen, 0))
             self._outages_seen = total
 
+    def barriers(self, totals: Mapping[str, int], waiting_partitions: int) -> None:
+        """How many barriers let go since the start, by outcome, and how many partitions wait at one now."""
+        with self._lock:
+            for outcome, total in totals.items():
+                self._barriers.labels(outcome).inc(max(total - self._barriers_seen.get(outcome, 0), 0))
+                self._barriers_seen[outcome] = total
+        self._barrier_partitions.set(waiting_partitions)
+
     def applied_up_to(self, timestamp_seconds: float) -> None:
         """The newest record time that the published epoch covers, in seconds since 1970."""
         self._source_time.set(timestamp_seconds)
 
     # -- epochs -----------------------------------------------------------------------------------------
 
-    def epoch(self, *, updates: int, apply_seconds: float, compute_seconds: float, publish_seconds: float) -> None:
-        """One epoch of so many updates, and the time of its stages."""
+    def epoch(
+        self,
+        *,
+        updates: int,
+        apply_seconds: float,
+        compute_seconds: float,
+        publish_seconds: float,
+        record_seconds: float = 0.0,
+    ) -> None:
+        """One epoch of so many updates, and the time of its stages; ``record_seconds``: 0 where none was waited."""
         self._epochs.inc()
         self._epoch_updates.observe(updates)
         self.stage("apply", apply_seconds)
+        if record_seconds:
+            self.stage("record", record_seconds)
         self.stage("compute", compute_seconds)
         self.stage("publish", publish_seconds)
 

@@ -23,6 +23,7 @@ from graphtide.compute.program import Program
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.errors import SourceError
@@ -44,6 +45,7 @@ from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Upd
 from graphtide.daemon.service import Service, _stop_on_signal
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
+from graphtide.daemon.state.order_log import OrderLog
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -403,6 +405,7 @@ def make_pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
         background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10),
+        recording=Recording(OrderLog(store.path / "order"), threading.Event()),
     )  # fmt: skip
 
 

@@ -228,6 +228,13 @@ class SourceConfig(Section):
     fetch_bytes_max: int = Field(
         default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
     )
+    barrier_timeout: float = Field(
+        default=60.0,
+        ge=0.1,
+        le=86_400,
+        description="Kafka: seconds that partitions wait at a barrier for those that have not reached it; then it "
+        "is given up, logged and counted.",
+    )
     client: dict[str, Any] = Field(
         default_factory=dict,
         description="Kafka: passed to kafka-python as it is: `security_protocol`, `sasl_*`, `ssl_*` and a few "

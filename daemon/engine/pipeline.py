@@ -21,13 +21,15 @@ from ...ops.metrics import Metrics
 from ...partition.graph import GraphChange
 from ..config.settings import EpochConfig
 from ..failpoints import point
+from ..ingest.ordered import OrderedReader
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
-from ..records.stream import Source, offsets_to_wire
+from ..records.stream import offsets_to_wire
 from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer
 from .auditing import BackgroundAudit
+from .recording import Recording
 from .standing import Standing
 from .storage import Storage
 
@@ -53,7 +55,8 @@ class Pipeline:
         index: VertexIndex,
         reuse: IdReuse,
         queue: PreparedQueue,
-        source: Source,
+        source: OrderedReader,
+        recording: Recording,
         link: ServerLink,
         metrics: Metrics,
         checkpoints: Checkpointer,
@@ -61,7 +64,7 @@ class Pipeline:
         epochs: EpochConfig,
         full_audit: bool = False,
     ) -> None:
-        """``source``: for its lag alone, which is shown. ``full_audit``: check everything after every epoch."""
+        """``source``: for its lag and state, which are shown. ``full_audit``: check everything after every epoch."""
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -71,6 +74,7 @@ class Pipeline:
         self.reuse = reuse
         self.queue = queue
         self.source = source
+        self.recording = recording
         self.link = link
         self.metrics = metrics
         self.checkpoints = checkpoints
@@ -119,6 +123,7 @@ class Pipeline:
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
+        self.recording.begin(taken, in_trouble=lambda: self._publish([], None))
         batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
@@ -130,6 +135,7 @@ class Pipeline:
                 point("epoch.applied")
             else:
                 change = None
+            waited = self.recording.finish()
             self.position.number += 1
             self.position.offsets = dict(taken[-1].offsets)
         if change is not None:
@@ -148,7 +154,8 @@ class Pipeline:
         self.metrics.epoch(
             updates=updates,
             apply_seconds=applied - started,
-            compute_seconds=computed - applied,
+            record_seconds=waited,
+            compute_seconds=computed - applied - waited,
             publish_seconds=published - publishing,
         )
 
@@ -278,6 +285,7 @@ class Pipeline:
             "memory_bytes": self.memory_bytes(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
+            "order": {**self.source.state(), "trouble": self.recording.trouble},
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
         }

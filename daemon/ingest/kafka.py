@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -270,6 +270,7 @@ class KafkaSource:
         self._topic_ids: dict[str, str] = {}
         self._given: dict[Partition, int] = {}
         self._next: dict[TopicPartition, int] = {}
+        self._held: frozenset[TopicPartition] = frozenset()
         self._ends: dict[TopicPartition, int] = {}
         self._newest_ms = 0
         self._bytes_a_record = float(1 << 16)
@@ -371,6 +372,16 @@ class KafkaSource:
         if not self._next:
             return dict(self._given)
         return {Partition(tp.topic, tp.partition): offset for tp, offset in self._next.items()}
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these until the next call; what was fetched of them already is kept by the client."""
+        self._held = frozenset(TopicPartition(partition.name, partition.number or 0) for partition in partitions)
+        if self._consumer is not None:
+            self._pause(self._consumer)
+
+    def _pause(self, consumer: KafkaConsumer) -> None:
+        consumer.resume(*(self._next.keys() - self._held))
+        consumer.pause(*(self._next.keys() & self._held))
 
     def partition_count(self, name: str) -> int:
         """Partitions of a topic, as the last ``poll`` knew it."""
@@ -482,6 +493,7 @@ class KafkaSource:
                 self._consumer.seek(tp, positions[tp])
             self._next |= positions
             self._ends |= ends
+            self._pause(self._consumer)
         self._cluster = cluster
 
     def _check_same(self, cluster: Cluster) -> None:

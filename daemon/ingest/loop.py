@@ -1,4 +1,4 @@
-"""From the source to the engine's door: poll, decode, give dense ids, queue.
+"""From the source to the engine's door: read a step, decode, give dense ids, queue.
 
 This runs ahead of the engine on a thread of its own. The queue between them is bounded by updates, so that a
 slow engine holds the source back instead of filling memory.
@@ -19,10 +19,12 @@ from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
 from ..errors import IdSpaceFull
 from ..failpoints import point
-from ..records.stream import BadRecord, DeadLetters, Decoded, Partition, RawRecord, Source, UpdateBlock
+from ..records.stream import BadRecord, DeadLetters, Decoded, Partition, Source, UpdateBlock
+from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
 from .misrouted import PlacementSample
+from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
 from .reuse import IdReuse
 
@@ -38,7 +40,7 @@ FULL_LOGGED_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What one poll came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
+    """What one step came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
 
     records: int
     bytes: int
@@ -69,8 +71,10 @@ class Ingest:
     report: Callable[[IngestReport], None]
     poll_bytes_max: int
     directed: bool = True
+    barrier_timeout_s: float = 60.0
     stop: threading.Event = field(default_factory=threading.Event)
     clock: Callable[[], float] = time.monotonic
+    reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
     _items: int = 0
@@ -78,6 +82,7 @@ class Ingest:
     _placement: PlacementSample = field(init=False)
 
     def __post_init__(self) -> None:
+        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock))
         self._placement = PlacementSample(self.source, directed=self.directed)
 
     def run(self) -> None:
@@ -87,17 +92,19 @@ class Ingest:
             SourceError: the source cannot go on without losing or repeating records.
             IdSpaceFull: a new vertex found no id left, and none came back.
         """
-        self._position = self.source.position()
+        self._position = self.reader.position()
+        state = self.reader.state()
         while not self.stop.is_set():
             self.commit_pending()
             self.reuse.step()
             started = time.perf_counter()
-            raw = self.source.poll(self.poll_bytes_max, timeout_s=0.1)
-            if raw:
+            step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
+            if step.records:
                 point("ingest.polled")
-                self._handle(raw, time.perf_counter() - started)
-            elif self._moved():
-                self._queue(self._prepared([], [], self.source.position()))
+                self._handle(step, time.perf_counter() - started)
+            elif self._moved(step) or state != self.reader.state():
+                self._queue(self._prepared([], [], step.offsets, step))
+            state = self.reader.state()
         self.commit_pending()
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
@@ -110,8 +117,9 @@ class Ingest:
             self.source.checkpointed(self._safe.popleft())
             point("source.committed")
 
-    def _handle(self, raw: list[RawRecord], poll_seconds: float) -> None:
+    def _handle(self, step: Step, poll_seconds: float) -> None:
         started = time.perf_counter()
+        raw = step.records
         decoded = [self.decoder.decode(record) for record in raw]
         decode_seconds = time.perf_counter() - started
         point("ingest.decoded")
@@ -121,7 +129,7 @@ class Ingest:
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused
-        prepared = self._prepare(decoded)
+        prepared = self._prepare(decoded, step)
         if prepared is None:
             return
         index_seconds = time.perf_counter() - started
@@ -147,11 +155,9 @@ class Ingest:
         )
         self._queue(prepared)
 
-    def _moved(self) -> bool:
+    def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say); somebody may wait for that."""
-        return any(
-            offset > self._position.get(partition, 0) for partition, offset in self.source.position().items()
-        )
+        return any(offset > self._position.get(partition, 0) for partition, offset in step.offsets.items())
 
     def _queue(self, prepared: Prepared) -> None:
         for gone in self._position.keys() - prepared.offsets.keys():
@@ -160,7 +166,7 @@ class Ingest:
         if self.queue.put(prepared):
             point("ingest.queued")
 
-    def _prepare(self, decoded: Sequence[Decoded]) -> Prepared | None:
+    def _prepare(self, decoded: Sequence[Decoded], step: Step) -> Prepared | None:
         """The updates of these records between dense vertices; None: it was stopped while it waited for ids.
 
         What stands before a record that finds no ids is queued first: vertices that it deletes may make room.
@@ -173,17 +179,18 @@ class Ingest:
                 batch = dense_batch(item.block, self.index)
             except IdSpaceFull as full:
                 if batches:
-                    self._queue(self._prepared(decoded[begin:number], batches, self._before(decoded[number:])))
+                    before = self._before(decoded[number:], step)
+                    self._queue(self._prepared(decoded[begin:number], batches, before, step))
                     begin, batches = number, []
                 found = self._dense_with_room(item.block, full)
                 if found is None:
                     return None
                 batch = found
             batches.append(batch)
-        return self._prepared(decoded[begin:], batches, self.source.position())
+        return self._prepared(decoded[begin:], batches, step.offsets, step)
 
     def _prepared(
-        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int]
+        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int], step: Step
     ) -> Prepared:
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
         self._items += 1
@@ -195,13 +202,16 @@ class Ingest:
             offsets=offsets,
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
             record_updates=np.array([len(block) for _, block in blocks], np.int64),
+            # Edges of one pair are in one partition; only deletions of vertices meet updates of others.
+            together=step.ordered or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
+            recorded=step.recorded,
             item=self._items,
         )
 
-    def _before(self, decoded: Sequence[Decoded]) -> dict[Partition, int]:
-        """Where the source stood before the first of these, which are the last that it gave."""
+    def _before(self, decoded: Sequence[Decoded], step: Step) -> dict[Partition, int]:
+        """Where the reader stood before the first of these, which are the last of the step."""
         first = {item.record.partition: item.record.offset for item in reversed(decoded)}
-        return self.source.position() | first
+        return step.offsets | first
 
     def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull) -> DenseBatch | None:
         """``dense_batch``, as soon as ids of deleted vertices have come back; None: stopped before.

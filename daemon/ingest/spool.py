@@ -23,7 +23,7 @@ import lzma
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -211,6 +211,7 @@ class SpoolSource:
         self._files: dict[str, _File] = {}
         self._first_offsets: dict[str, int] = {}
         self._ignored: set[str] = set()
+        self._held: frozenset[str] = frozenset()
         self._directory: tuple[int, int] | None = None
         self._away = False
         self._amount: dict[Partition, int] = {}
@@ -293,6 +294,10 @@ class SpoolSource:
         """The next byte of every file."""
         return {file.partition: file.offset for file in self._files.values()}
 
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these files until the next call."""
+        self._held = frozenset(partition.name for partition in partitions)
+
     def partition_count(self, name: str) -> int:
         """1: whoever writes a file may put any edge into it."""
         return 1
@@ -336,7 +341,7 @@ class SpoolSource:
         room = bytes_max
         for name in sorted(self._files):
             file = self._files[name]
-            while room > 0 and file.unread and file.size != file.idle_size:
+            while room > 0 and name not in self._held and file.unread and file.size != file.idle_size:
                 try:
                     fresh = self._read(file, room)
                 except SourceError:

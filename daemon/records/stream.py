@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +22,17 @@ class Partition(NamedTuple):
 
 Offsets = Mapping[Partition, int]
 """The next offset to read of every partition (spool: the next byte of every file)."""
+
+
+class Passed(NamedTuple):
+    """Where every partition stood once, on the way that the stream was applied.
+
+    ``together``: what lies between the place before and this one was applied as one step, partition by partition.
+    Else nothing in between depends on an order, except that of each partition.
+    """
+
+    offsets: Mapping[Partition, int]
+    together: bool
 
 
 def offsets_to_wire(offsets: Offsets) -> dict[str, Any]:
@@ -158,6 +169,10 @@ class Source(Protocol):
 
     def position(self) -> dict[Partition, int]:
         """The next offset to read of every partition, as of the last ``poll``."""
+        ...
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these until the next call, which may name others."""
         ...
 
     def partition_count(self, name: str) -> int:

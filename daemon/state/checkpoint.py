@@ -118,7 +118,7 @@ class CheckpointStore:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, counter)
-        _sync_folder(self.path)
+        sync_folder(self.path)
         return incarnation
 
     def write(self, checkpoint: Checkpoint, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
@@ -145,7 +145,7 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        _sync_folder(self.path)
+        sync_folder(self.path)
         point("checkpoint.after_rename")
         self._prune()
         point("checkpoint.pruned")
@@ -172,7 +172,7 @@ class CheckpointStore:
             file.write(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(draft)
+        sync_folder(draft)
         return sum(int(file["bytes"]) for file in files.values()) + len(body)
 
     def _prune(self) -> None:
@@ -200,6 +200,13 @@ class CheckpointStore:
                 f"every checkpoint in {str(self.path)!r} is damaged: {'; '.join(damaged)}. To rebuild from the "
                 f"start of the source, move that folder away"
             )
+        return None
+
+    def oldest_offsets(self) -> dict[str, Any] | None:
+        """The offsets (in wire form) of the oldest checkpoint that is kept; None when it cannot be read."""
+        for _, folder in self._folders()[-1:]:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return dict(_manifest(folder)["offsets"])
         return None
 
     def close(self) -> None:
@@ -272,11 +279,15 @@ def _checksum(path: Path) -> int:
     return value
 
 
-def _read(folder: Path) -> Checkpoint:
+def _manifest(folder: Path) -> dict[str, Any]:
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
     if json.loads(head)["crc32c"] != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
-    manifest = json.loads(body)
+    return dict(json.loads(body))
+
+
+def _read(folder: Path) -> Checkpoint:
+    manifest = _manifest(folder)
     if manifest["format"] not in READABLE:
         known = ", ".join(map(str, READABLE))
         raise ValueError(f"format {manifest['format']} is not one that this version reads ({known})")
@@ -298,7 +309,8 @@ def _read(folder: Path) -> Checkpoint:
     )
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
