@@ -249,7 +249,7 @@ class Service:
         config = self.config
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self.dead_letters = make_dead_letters(config, self._stop)
+        self.dead_letters = make_dead_letters(config)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
@@ -301,7 +301,7 @@ class Service:
             index=self.index,
             reuse=self.reuse,
             queue=self.queue,
-            source=self.source,
+            source=self.ingest,
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
@@ -351,9 +351,10 @@ class Service:
     def run(self) -> None:
         """Wait until stopped or until a thread fails, keeping the lag's metrics fresh."""
         while not self._stop.wait(LAG_INTERVAL_S):
-            lag = self.source.lag()
+            lag = self.ingest.lag()
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
+            self.metrics.ingest_waiting(self.ingest.waiting is not None)
 
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""

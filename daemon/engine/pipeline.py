@@ -23,7 +23,7 @@ from ..config.settings import EpochConfig
 from ..failpoints import point
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
-from ..records.stream import Source, offsets_to_wire
+from ..records.stream import Progress, offsets_to_wire
 from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer
@@ -53,7 +53,7 @@ class Pipeline:
         index: VertexIndex,
         reuse: IdReuse,
         queue: PreparedQueue,
-        source: Source,
+        source: Progress,
         link: ServerLink,
         metrics: Metrics,
         checkpoints: Checkpointer,
@@ -61,7 +61,7 @@ class Pipeline:
         epochs: EpochConfig,
         full_audit: bool = False,
     ) -> None:
-        """``source``: for its lag alone, which is shown. ``full_audit``: check everything after every epoch."""
+        """``source``: how reading goes on, which is shown. ``full_audit``: check everything after every epoch."""
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -278,6 +278,7 @@ class Pipeline:
             "memory_bytes": self.memory_bytes(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
+            "waiting": self.source.waiting,
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
         }

@@ -45,6 +45,10 @@ class Reason(StrEnum):
     """More updates in a record, or more bytes in a line, than allowed."""
     BAD_VERTEX_OP = "bad-vertex-op"
     """An operation on a vertex that names a dst as well."""
+    DAMAGED = "damaged"
+    """A file whose rest cannot be read: its compressed data or its framing is damaged."""
+    BAD_NAME = "bad-name"
+    """A file whose name is not UTF-8."""
     INTERNAL = "internal"
     """The decoder failed; the detail holds the error."""
 

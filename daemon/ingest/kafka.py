@@ -381,6 +381,18 @@ class KafkaSource:
         """Records up to the high watermark, as the last ``poll`` knew it."""
         return self._lag
 
+    def refresh_lag(self) -> None:
+        """Ask the brokers where the partitions end now. (``poll`` hears of it with the records.)"""
+        if self._consumer is None or not self._next:
+            return
+        try:
+            ends = self._consumer.end_offsets(list(self._next), timeout_ms=_REQUEST_TIMEOUT_MS)
+        except (KafkaError, OSError) as error:
+            self._outages.failed(error)
+            return
+        self._ends |= ends
+        self._set_lag(ends)
+
     def checkpointed(self, offsets: Offsets) -> None:
         """Commit, in the background, for whoever watches the group."""
         self._overseer.commit(
@@ -452,11 +464,13 @@ class KafkaSource:
                 position = self._consumer.position(tp, timeout_ms=0)
                 if position is not None:
                     self._next[tp] = max(self._next[tp], position)
-        amount = {}
-        for tp, offset in self._next.items():
-            end = self._consumer.highwater(tp)
-            end = self._ends[tp] if end is None else end
-            amount[Partition(tp.topic, tp.partition)] = max(end - offset, 0)
+        heard = {tp: self._consumer.highwater(tp) for tp in self._next}
+        self._set_lag({tp: self._ends[tp] if end is None else end for tp, end in heard.items()})
+
+    def _set_lag(self, ends: Mapping[TopicPartition, int]) -> None:
+        amount = {
+            Partition(tp.topic, tp.partition): max(ends[tp] - offset, 0) for tp, offset in self._next.items()
+        }
         behind = any(amount.values()) and self._newest_ms > 0
         self._lag = Lag(amount, max(self.clock() - self._newest_ms / 1000, 0.0) if behind else 0.0)
 

@@ -302,6 +302,11 @@ class SpoolSource:
         behind = self._behind_since
         return Lag(dict(self._amount), 0.0 if behind is None else max(self.clock() - behind, 0.0))
 
+    def refresh_lag(self) -> None:
+        """Look how large the files are now."""
+        if self._scan():
+            self._amount = {file.partition: file.unread for file in self._files.values()}
+
     def checkpointed(self, offsets: Offsets) -> None:
         """Keep the fingerprints of the files that this checkpoint names."""
         if self.fingerprints is None:
