@@ -144,6 +144,7 @@ class Service:
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
         checkpoint = self._restorable(store)
         self._saved_source: dict[str, Any] | None = None if checkpoint is None else checkpoint.identity["source"]
+        self._source_state = b""
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.metrics = Metrics(
@@ -230,6 +231,8 @@ class Service:
         self.position.number = checkpoint.epoch[1]
         self.position.updates = checkpoint.facts["updates"]
         self.position.offsets = offsets_from_wire(checkpoint.offsets)
+        if "source/state" in checkpoint.arrays:
+            self._source_state = checkpoint.arrays["source/state"].tobytes()
         log.info(
             "restored epoch %s (%d edges) in %.1f s",
             checkpoint.epoch,
@@ -286,6 +289,7 @@ class Service:
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
             on_checkpoint=self.ingest.commit_soon,
+            source_state=self.source.state,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -388,7 +392,7 @@ class Service:
         offsets: Offsets | None = self.position.offsets if saved is not None else None
         while not self._stop.is_set():
             try:
-                self.source.open(offsets)
+                self.source.open(offsets, self._source_state)
                 identity = self.source.identity()
             except SourceUnavailable as error:
                 log.warning("%s; trying again", error)

@@ -32,7 +32,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ..errors import ConfigError, SourceError, SourceUnavailable
 from ..records.encodings import encoding_of
-from ..records.stream import Lag, Offsets, Partition, RawRecord
+from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from .kafka_client import Backoff, KafkaLink, connect, disconnect
 
 log = logging.getLogger(__name__)
@@ -295,7 +295,7 @@ class KafkaSource:
 
     # -- life -------------------------------------------------------------------------------------------
 
-    def open(self, offsets: Offsets | None) -> None:
+    def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
         """Begin at these offsets, or by ``start`` when there are none. Needs no broker yet."""
         self._given = dict(offsets or {})
         if self._overseer.ident is None:
@@ -371,6 +371,14 @@ class KafkaSource:
         if not self._next:
             return dict(self._given)
         return {Partition(tp.topic, tp.partition): offset for tp, offset in self._next.items()}
+
+    def state(self) -> bytes:
+        """Nothing: offsets say all."""
+        return b""
+
+    def standing(self, partition: Partition, offset: int) -> Standing:
+        """A topic that is read may get further partitions at any time; any other is not known."""
+        return "expected" if partition.number is not None and partition.name in self.topics else "unknown"
 
     def partition_count(self, name: str) -> int:
         """Partitions of a topic, as the last ``poll`` knew it."""

@@ -25,6 +25,7 @@ def make_source(config: Config) -> Source:
             start=start,
             # Beside the checkpoints: a file that was replaced while we were down is noticed too.
             fingerprints=config.checkpoint.path / "spool-fingerprints",
+            checkpoints_kept=config.checkpoint.keep,
         )
     return KafkaSource(
         source.bootstrap_servers,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +145,10 @@ class Lag:
     seconds: float = 0.0
 
 
+Standing = Literal["covered", "expected", "unknown"]
+"""Of a partition that is in no position: all checkpoints cover it, it may still come, or nobody knows it."""
+
+
 class Source(Protocol):
     """Ordered records from somewhere. One thread calls it; ``lag`` may be called from others."""
 
@@ -156,8 +160,8 @@ class Source(Protocol):
         """How often the source could not be reached so far."""
         ...
 
-    def open(self, offsets: Offsets | None) -> None:
-        """Begin at these offsets (a checkpoint's), or where the configuration says when None."""
+    def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
+        """Begin at these offsets (a checkpoint's, with the ``state`` in it), or as configured when None."""
         ...
 
     def identity(self) -> dict[str, Any]:
@@ -176,6 +180,14 @@ class Source(Protocol):
 
     def position(self) -> dict[Partition, int]:
         """The next offset to read of every partition, as of the last ``poll``."""
+        ...
+
+    def state(self) -> bytes:
+        """What a checkpoint must keep besides offsets: what ``position`` left out by now. Any thread may ask."""
+        ...
+
+    def standing(self, partition: Partition, offset: int) -> Standing:
+        """What is to be expected, up to this offset, of a partition that is in no position. Any thread may ask."""
         ...
 
     def partition_count(self, name: str) -> int:
