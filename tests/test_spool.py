@@ -453,6 +453,15 @@ def test_replacement_is_an_error(tmp_path: Path) -> None:
         source.poll(100, timeout_s=0)
 
 
+def test_a_file_may_be_replaced_before_anything_of_it_was_read(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"")
+    source = opened(tmp_path)
+    assert drain(source) == []
+    (tmp_path / "new").write_bytes(b"1 2\n")
+    os.replace(tmp_path / "new", tmp_path / "a.el")
+    assert values(drain(source)) == [b"1 2\n"]
+
+
 def test_changed_first_bytes_are_an_error(tmp_path: Path) -> None:
     source = read_one(tmp_path)
     with open(tmp_path / "a.el", "r+b") as file:

@@ -547,7 +547,7 @@ class SpoolSource:
         handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(handle)
-            if (status.st_dev, status.st_ino) != file.inode:
+            if (status.st_dev, status.st_ino) != file.inode and file.read:
                 raise _replaced(file.name)
             _check_fingerprint(file.name, file.fingerprint, handle)
             if file.kind.compression is None:
@@ -676,7 +676,7 @@ class SpoolSource:
         if file.aside:
             if file.inode is not None:
                 _changed_aside(file.name)
-        elif file.inode not in (None, inode):
+        elif file.inode not in (None, inode) and file.read:  # of which nothing was read is a new file
             raise _replaced(file.name)
         elif status.st_size < file.read:
             raise _shrank(file.name, status.st_size, file.read)
