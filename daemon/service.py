@@ -146,6 +146,7 @@ class Service:
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
         checkpoint = self._restorable(store)
         self._saved_source: dict[str, Any] | None = None if checkpoint is None else checkpoint.identity["source"]
+        self._source_state = b""
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.metrics = Metrics(
@@ -232,6 +233,8 @@ class Service:
         self.position.number = checkpoint.epoch[1]
         self.position.updates = checkpoint.facts["updates"]
         self.position.offsets = offsets_from_wire(checkpoint.offsets)
+        if "source/state" in checkpoint.arrays:
+            self._source_state = checkpoint.arrays["source/state"].tobytes()
         log.info(
             "restored epoch %s (%d edges) in %.1f s",
             checkpoint.epoch,
@@ -251,7 +254,7 @@ class Service:
         config = self.config
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self.dead_letters = make_dead_letters(config, self._stop)
+        self.dead_letters = make_dead_letters(config)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
@@ -291,6 +294,7 @@ class Service:
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
             on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
+            source_state=self.source.state,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -306,7 +310,7 @@ class Service:
             index=self.index,
             reuse=self.reuse,
             queue=self.queue,
-            source=self.ingest.reader,
+            source=self.ingest,
             recording=Recording(self.order, self._stop),
             link=self.link,
             metrics=self.metrics,
@@ -363,11 +367,12 @@ class Service:
     def run(self) -> None:
         """Wait until stopped or until a thread fails, keeping the lag's metrics fresh."""
         while not self._stop.wait(LAG_INTERVAL_S):
-            lag = self.ingest.reader.lag()
+            lag = self.ingest.lag()
             barriers = self.ingest.reader.barriers
             self.metrics.barriers(barriers.outcomes, barriers.waiting_partitions)
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
+            self.metrics.ingest_waiting(self.ingest.waiting is not None)
 
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""
@@ -402,7 +407,7 @@ class Service:
         offsets: Offsets | None = self.position.offsets if saved is not None else None
         while not self._stop.is_set():
             try:
-                self.source.open(offsets)
+                self.source.open(offsets, self._source_state)
                 identity = self.source.identity()
             except SourceUnavailable as error:
                 log.warning("%s; trying again", error)

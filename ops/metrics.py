@@ -179,6 +179,9 @@ class Metrics:
         self._lag_seconds = self._gauge(
             "source_lag_seconds", "Age of the newest record read while there is more to read; 0 at the end."
         )
+        self._waiting = self._gauge(
+            "ingest_waiting", "1 while nothing is read because bad records find no room; `stats` says more."
+        )
         self._outages = self._counter("source_outages", "Times that the source could not be reached.")
         self._barriers = self._counter(
             "barriers",
@@ -383,6 +386,10 @@ class Metrics:
         """How far behind its end the source is read; ``unit`` is ``"records"`` or ``"bytes"``."""
         (self._lag_bytes if unit == "bytes" else self._lag_records).set(amount)
         self._lag_seconds.set(seconds)
+
+    def ingest_waiting(self, waiting: bool) -> None:
+        """Whether nothing is read for now, though there may be something."""
+        self._waiting.set(int(waiting))
 
     def source_outages(self, total: int) -> None:
         """How often the source could not be reached since the start, all in all."""

@@ -24,7 +24,7 @@ from ..failpoints import point
 from ..ingest.ordered import OrderedReader
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
-from ..records.stream import offsets_to_wire
+from ..records.stream import Progress, offsets_to_wire
 from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer
@@ -55,7 +55,7 @@ class Pipeline:
         index: VertexIndex,
         reuse: IdReuse,
         queue: PreparedQueue,
-        source: OrderedReader,
+        source: Progress,
         recording: Recording,
         link: ServerLink,
         metrics: Metrics,
@@ -64,7 +64,7 @@ class Pipeline:
         epochs: EpochConfig,
         full_audit: bool = False,
     ) -> None:
-        """``source``: for its lag and state, which are shown. ``full_audit``: check everything after every epoch."""
+        """``source``: how reading goes on, which is shown. ``full_audit``: check everything after every epoch."""
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -285,7 +285,8 @@ class Pipeline:
             "memory_bytes": self.memory_bytes(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
-            "order": {**self.source.state(), "trouble": self.recording.trouble},
+            "order": {**self.source.order, "trouble": self.recording.trouble},
+            "waiting": self.source.waiting,
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
         }

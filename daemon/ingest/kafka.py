@@ -32,7 +32,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ..errors import ConfigError, SourceError, SourceUnavailable
 from ..records.encodings import encoding_of
-from ..records.stream import Lag, Offsets, Partition, RawRecord
+from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from .kafka_client import Backoff, KafkaLink, connect, disconnect
 
 log = logging.getLogger(__name__)
@@ -296,7 +296,7 @@ class KafkaSource:
 
     # -- life -------------------------------------------------------------------------------------------
 
-    def open(self, offsets: Offsets | None) -> None:
+    def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
         """Begin at these offsets, or by ``start`` when there are none. Needs no broker yet."""
         self._given = dict(offsets or {})
         if self._overseer.ident is None:
@@ -383,6 +383,14 @@ class KafkaSource:
         consumer.resume(*(self._next.keys() - self._held))
         consumer.pause(*(self._next.keys() & self._held))
 
+    def state(self) -> bytes:
+        """Nothing: offsets say all."""
+        return b""
+
+    def standing(self, partition: Partition, offset: int) -> Standing:
+        """A topic that is read may get further partitions at any time; any other is not known."""
+        return "expected" if partition.number is not None and partition.name in self.topics else "unknown"
+
     def partition_count(self, name: str) -> int:
         """Partitions of a topic, as the last ``poll`` knew it."""
         topic = None if self._cluster is None else self._cluster.topics.get(name)
@@ -391,6 +399,18 @@ class KafkaSource:
     def lag(self) -> Lag:
         """Records up to the high watermark, as the last ``poll`` knew it."""
         return self._lag
+
+    def refresh_lag(self) -> None:
+        """Ask the brokers where the partitions end now. (``poll`` hears of it with the records.)"""
+        if self._consumer is None or not self._next:
+            return
+        try:
+            ends = self._consumer.end_offsets(list(self._next), timeout_ms=_REQUEST_TIMEOUT_MS)
+        except (KafkaError, OSError) as error:
+            self._outages.failed(error)
+            return
+        self._ends |= ends
+        self._set_lag(ends)
 
     def checkpointed(self, offsets: Offsets) -> None:
         """Commit, in the background, for whoever watches the group."""
@@ -463,11 +483,13 @@ class KafkaSource:
                 position = self._consumer.position(tp, timeout_ms=0)
                 if position is not None:
                     self._next[tp] = max(self._next[tp], position)
-        amount = {}
-        for tp, offset in self._next.items():
-            end = self._consumer.highwater(tp)
-            end = self._ends[tp] if end is None else end
-            amount[Partition(tp.topic, tp.partition)] = max(end - offset, 0)
+        heard = {tp: self._consumer.highwater(tp) for tp in self._next}
+        self._set_lag({tp: self._ends[tp] if end is None else end for tp, end in heard.items()})
+
+    def _set_lag(self, ends: Mapping[TopicPartition, int]) -> None:
+        amount = {
+            Partition(tp.topic, tp.partition): max(ends[tp] - offset, 0) for tp, offset in self._next.items()
+        }
         behind = any(amount.values()) and self._newest_ms > 0
         self._lag = Lag(amount, max(self.clock() - self._newest_ms / 1000, 0.0) if behind else 0.0)
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +20,23 @@ from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
 from ..errors import IdSpaceFull
 from ..failpoints import point
-from ..records.stream import BadRecord, DeadLetters, Decoded, Partition, Source, UpdateBlock
+from ..records.stream import (
+    BadRecord,
+    DeadLetters,
+    DeadLettersFull,
+    Decoded,
+    Lag,
+    Partition,
+    Source,
+    UpdateBlock,
+)
 from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
+from .refusals import RefusalLog
 from .reuse import IdReuse
 
 log = logging.getLogger(__name__)
@@ -36,6 +47,16 @@ written."""
 ROOM_PAUSE_S = 0.01
 FULL_LOGGED_S = 60.0
 """That the id space is full is logged so often at most."""
+LETTERS_RETRY_S = 1.0
+"""Bad records that find no room are tried again so often; each time an epoch without updates says where we are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Why nothing is read for now, and how far behind that leaves us."""
+
+    why: str
+    lag: Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +100,35 @@ class Ingest:
     _position: dict[Partition, int] = field(default_factory=dict)
     _items: int = 0
     _full_logged_at: float = -FULL_LOGGED_S
+    _held: _Held | None = None
     _placement: PlacementSample = field(init=False)
+    _refusals: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
         self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock))
         self._placement = PlacementSample(self.source, directed=self.directed)
+        self._refusals = RefusalLog(self.clock)
+
+    @property
+    def unit(self) -> str:
+        """What ``Lag.amount`` counts."""
+        return self.source.unit
+
+    @property
+    def waiting(self) -> str | None:
+        """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
+        held = self._held
+        return None if held is None else held.why
+
+    def lag(self) -> Lag:
+        """How far behind its end the source is, and what was read of it but waits here. Any thread may ask."""
+        held = self._held
+        return self.reader.lag() if held is None else held.lag
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """Whether the order of before is gone along, and which barriers wait. Any thread may ask."""
+        return self.reader.state()
 
     def run(self) -> None:
         """Poll until stopped.
@@ -93,19 +138,26 @@ class Ingest:
             IdSpaceFull: a new vertex found no id left, and none came back.
         """
         self._position = self.reader.position()
-        state = self.reader.state()
+        try:
+            self._read_on()
+        finally:
+            self._refusals.say(now=True)
+        self.commit_pending()
+
+    def _read_on(self) -> None:
+        order = self.order
         while not self.stop.is_set():
             self.commit_pending()
             self.reuse.step()
+            self._refusals.say()
             started = time.perf_counter()
             step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
             if step.records:
                 point("ingest.polled")
                 self._handle(step, time.perf_counter() - started)
-            elif self._moved(step) or state != self.reader.state():
+            elif self._moved(step) or order != self.order:
                 self._queue(self._prepared([], [], step.offsets, step))
-            state = self.reader.state()
-        self.commit_pending()
+            order = self.order
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
         """A checkpoint holds these offsets: tell the source, on the one thread that may call it."""
@@ -125,7 +177,9 @@ class Ingest:
         point("ingest.decoded")
         bad = [letter for item in decoded for letter in item.bad]
         if bad:
-            self.dead_letters.write(bad)
+            if not self._set_aside(bad, decoded, step):
+                return
+            self._refusals.note(bad)
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused
@@ -154,6 +208,44 @@ class Ingest:
             )
         )
         self._queue(prepared)
+
+    def _set_aside(self, bad: Sequence[BadRecord], decoded: Sequence[Decoded], step: Step) -> bool:
+        """Write the bad ones of these records to the dead letters, once they find room; False: stopped before.
+
+        While they wait nothing is read, and whoever looks is told so.
+        """
+        waits_since: float | None = None
+        try:
+            while True:
+                try:
+                    self.dead_letters.write(bad)
+                except DeadLettersFull as full:
+                    if waits_since is None:
+                        waits_since = self.clock()
+                        log.error(full.message)
+                    bad = bad[full.taken :]
+                    self._hold(full.message, self.clock() - waits_since, decoded, step)
+                else:
+                    if waits_since is not None:
+                        log.info("bad records find room again after %.0f s", self.clock() - waits_since)
+                    return True
+                if self.stop.wait(LETTERS_RETRY_S):
+                    return False
+                self.commit_pending()
+                self.reuse.step()
+        finally:
+            self._held = None
+
+    def _hold(self, why: str, seconds: float, decoded: Sequence[Decoded], step: Step) -> None:
+        """Show that the records of a step have waited for so many seconds, and how far behind we are meanwhile."""
+        self.source.refresh_lag()
+        lag = self.reader.lag()
+        amount = dict(lag.amount)
+        queued = self._before(decoded, step)
+        for partition, offset in step.offsets.items():
+            amount[partition] = amount.get(partition, 0) + offset - queued[partition]
+        self._held = _Held(why, Lag(amount, max(lag.seconds, seconds)))
+        self._queue(self._prepared([], [], self._position, Step([], self._position, recorded=step.recorded)))
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say); somebody may wait for that."""

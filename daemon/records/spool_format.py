@@ -6,6 +6,7 @@ u32 CRC32C of the payload (both little-endian), payload. The other encodings hol
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -170,6 +171,16 @@ class SpoolWriter:
         if not self._file.closed:
             self.sync()
             self._file.close()
+
+    def give_up(self, offset: int) -> None:
+        """Close, and cut off what was appended behind ``offset``, of which some may not have been written."""
+        with contextlib.suppress(OSError):  # what cannot be written is not wanted any more
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            if offset:
+                os.truncate(self.path, offset)
+            else:
+                self.path.unlink()
 
     def __enter__(self) -> SpoolWriter:
         return self

@@ -31,11 +31,11 @@ from ..failpoints import point
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
 strings lay in ``index/data`` side by side, from ``index/offsets`` on. In format 3, scalars of programs had places
-in an array, and no names."""
-READABLE = (1, 2, 3, 4)
+in an array, and no names. In format 4, offsets said all about the source: there was no ``source/state``."""
+READABLE = (1, 2, 3, 4, 5)
 _SCALARS_NAMED = 4
 _CHUNK = 1 << 20
 Array = npt.NDArray[Any]
@@ -48,9 +48,10 @@ class Checkpoint:
     """One epoch, ready to be written or just read.
 
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
-    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program id to what it was made from, so that a
-    state is only given to the same program again; ``identity`` is what must be the same at restart (source and
-    graph settings); ``offsets`` are in wire form. ``format`` is that of the checkpoint that it was read from.
+    ``index/...``, ``program/<id>/...``, and ``source/state`` (bytes that belong to ``offsets``); ``programs`` maps
+    each program id to what it was made from, so that a state is only given to the same program again; ``identity``
+    is what must be the same at restart (source and graph settings); ``offsets`` are in wire form. ``format`` is
+    that of the checkpoint that it was read from.
     """
 
     epoch: tuple[int, int]

@@ -117,8 +117,11 @@ class Checkpointer:
         metrics: Metrics,
         interval_s: float,
         on_checkpoint: Callable[[dict[Partition, int]], None],
+        source_state: Callable[[], bytes] = bytes,
     ) -> None:
-        """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets."""
+        """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
+        ``source_state``: what the source has a checkpoint keep beside them.
+        """
         self.graph = graph
         self.index = index
         self.programs = programs
@@ -130,6 +133,7 @@ class Checkpointer:
         self.metrics = metrics
         self.interval_s = interval_s
         self.on_checkpoint = on_checkpoint
+        self.source_state = source_state
         self._buffers = Buffers()
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
@@ -224,6 +228,7 @@ class Checkpointer:
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
+        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
         checkpoint = Checkpoint(
             epoch=self.position.epoch,
             offsets=offsets_to_wire(self.position.offsets),

@@ -102,10 +102,12 @@ STREAM = (
     ),
     PanelSpec(
         "Bad records",
-        "Records sent to the dead letters, by reason; tombstones, outages and misrouted edges beside them.",
+        "Records sent to the dead letters, by reason, and whether reading waits for room there (1); tombstones, "
+        "outages and misrouted edges beside them.",
         "short",
         (
             Query(_rate("bad_records_total", "reason"), "{{reason}}"),
+            Query(f"max({_series('ingest_waiting')})", "waiting for room"),
             Query(_rate("tombstones_total"), "tombstones"),
             Query(_rate("source_outages_total"), "outages"),
             Query(_rate("misrouted_edges_total"), "misrouted edges"),
