@@ -535,6 +535,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
         waiting=None,
         unit="records",
         flush=lambda: None,
@@ -573,6 +574,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     gone: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
         waiting=None,
         unit="records",
         flush=lambda: None,
@@ -631,6 +633,7 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
     published: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
         waiting=None,
         unit="records",
         flush=lambda: None,
