@@ -19,7 +19,8 @@ from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
 from ..errors import IdSpaceFull
 from ..failpoints import point
-from ..records.stream import BadRecord, DeadLetters, Decoded, Partition, RawRecord, Source, UpdateBlock
+from ..health import Recovery
+from ..records.stream import BadRecord, DeadLetters, Decoded, Offsets, Partition, RawRecord, Source, UpdateBlock
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
 from .misrouted import PlacementSample
@@ -69,6 +70,7 @@ class Ingest:
     report: Callable[[IngestReport], None]
     poll_bytes_max: int
     directed: bool = True
+    recovery: Recovery = field(default_factory=Recovery)
     stop: threading.Event = field(default_factory=threading.Event)
     clock: Callable[[], float] = time.monotonic
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
@@ -80,14 +82,14 @@ class Ingest:
     def __post_init__(self) -> None:
         self._placement = PlacementSample(self.source, directed=self.directed)
 
-    def run(self) -> None:
-        """Poll until stopped.
+    def run(self, published: Offsets | None = None) -> None:
+        """Poll until stopped. ``published``: the offsets that answers show so far (None: the source's position).
 
         Raises:
             SourceError: the source cannot go on without losing or repeating records.
             IdSpaceFull: a new vertex found no id left, and none came back.
         """
-        self._position = self.source.position()
+        self._position = self.source.position() if published is None else dict(published)
         while not self.stop.is_set():
             self.commit_pending()
             self.reuse.step()
@@ -98,6 +100,8 @@ class Ingest:
                 self._handle(raw, time.perf_counter() - started)
             elif self._moved():
                 self._queue(self._prepared([], [], self.source.position()))
+            if not self.recovery.over:
+                self.recovery.read(self.source.backlog(), self._items)
         self.commit_pending()
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:

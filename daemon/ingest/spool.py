@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import lzma
+import math
 import os
 import time
 import zlib
@@ -214,6 +215,7 @@ class SpoolSource:
         self._directory: tuple[int, int] | None = None
         self._away = False
         self._amount: dict[Partition, int] = {}
+        self._backlog: dict[str, int] | None = None
         self._behind_since: float | None = None
         self._at_end = clock()
 
@@ -234,16 +236,17 @@ class SpoolSource:
             if kind is None or partition.number is not None:
                 raise SourceError(f"{partition.name!r} is not the name of a spool file")
             self._restore(partition.name, kind, offset, known.get(partition.name))
-        if not offsets and isinstance(self.start, Mapping):
+        if offsets is None and isinstance(self.start, Mapping):
             self._first_offsets = dict(self.start)
         self._scan()
         for file in self._files.values():
             if file.fingerprint[0]:
                 with open(self.path / file.name, "rb") as content:
                     self._check_fingerprint(file, content.fileno())
-        if not offsets and self.start == "latest":
+        if offsets is None and self.start == "latest":
             while self.poll(_READ_BYTES, timeout_s=0):
                 pass
+        self._backlog = {file.name: file.size for file in self._files.values()}
 
     def _restore(self, name: str, kind: FileKind, offset: int, known: dict[str, Any] | None) -> None:
         file = _File(name, kind, offset)
@@ -301,6 +304,25 @@ class SpoolSource:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
         behind = self._behind_since
         return Lag(dict(self._amount), 0.0 if behind is None else max(self.clock() - behind, 0.0))
+
+    def backlog(self) -> int | None:
+        """Bytes (of a compressed file: compressed ones) that lay there at ``open`` and are unread; not those of an
+        incomplete last record."""
+        if self._backlog is None:
+            return None
+        left = {name: self._left(name, size) for name, size in self._backlog.items()}
+        self._backlog = {name: size for name, size in self._backlog.items() if left[name]}
+        return sum(left.values())
+
+    def _left(self, name: str, size: int) -> int:
+        file = self._files.get(name)
+        if file is None or file.idle_size >= size:
+            return 0
+        return max(file.unread + size - file.size, 0)
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """A file goes when somebody deletes it."""
+        return math.inf
 
     def checkpointed(self, offsets: Offsets) -> None:
         """Keep the fingerprints of the files that this checkpoint names."""
