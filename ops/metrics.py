@@ -7,11 +7,13 @@ module it prints ``docs/metrics.md``.
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +50,12 @@ CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
+STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
+"""Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
+the graph made of it; programs are computed; what lay in the log is replayed; all is well; the end."""
+
+PARTITIONS_SHOWN_MAX = 256
+"""A series each is a cost of whoever scrapes; a spool can have any number of files."""
 
 QueryCounts = tuple[Sequence[int], float, Mapping[str, int]]
 """Of one method: requests per latency bucket (not added up; the last is for what is above every bound), the sum
@@ -149,6 +157,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._outages_seen = 0
         self._barriers_seen: dict[str, int] = {}
+        self._server_restarts_seen = 0
+        self._partitions_shown: set[str] = set()
         self._structures: set[str] = set()
         self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
@@ -300,6 +310,18 @@ class Metrics:
         )
         self._checkpoint_seconds = self._gauge("checkpoint_write_seconds", "Time that writing it took.")
         self._checkpoint_bytes = self._gauge("checkpoint_size_bytes", "Size of the newest checkpoint.")
+        self._checkpoint_offset = self._gauge(
+            "checkpoint_offset",
+            "Where a restart goes on: the next offset to read in the newest checkpoint, by topic/partition (a "
+            f"spool: by file), of {PARTITIONS_SHOWN_MAX} at most.",
+            "partition",
+        )
+        self._checkpoint_margin = self._gauge(
+            "checkpoint_log_margin_records",
+            "Records from the log's start to the newest checkpoint, in the partition that has fewest: what "
+            "retention may still remove before a restart cannot go on (NaN: not known; infinite for a spool).",
+        )
+        self._checkpoint_margin.set(math.nan)
 
     def _query_metrics(self) -> None:
         self._queries = QueryCollector()
@@ -308,12 +330,23 @@ class Metrics:
         self._declare(
             f"{self._queries.errors_name}_total", "counter", ("method", "code"), self._queries.errors_help
         )
+        help = "Times that the query server ended and was replaced."
+        self._server_restarts = self._counter("server_restarts", help)
+        self._server_connections = self._gauge("server_connections", "Open connections of clients.")
+        self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
 
     def _process_metrics(self, version: str) -> None:
         ProcessCollector(registry=self.registry)
         self._started = self._gauge("start_timestamp_seconds", "When this process began.")
         self._started.set_to_current_time()
-        self._ready = self._gauge("ready", "1 once the first epoch is published, 0 before and while stopping.")
+        self._ready = self._gauge("ready", "1 when /ready says yes.")
+        self._stage = self._gauge("stage", "1 for the stage that the daemon is in.", "stage")
+        self._stage_progress = self._gauge(
+            "stage_progress_ratio", "How much of its stage is done, while it is starting (NaN: not known)."
+        )
+        self._heartbeat = self._gauge(
+            "engine_heartbeat_seconds", "Time since the engine's loop last went round (0: it does not run)."
+        )
         info = self._gauge("build_info", "1; the labels say what runs.", "version", "python")
         info.labels(version, platform.python_version()).set(1)
 
@@ -546,6 +579,17 @@ class Metrics:
         self._checkpoint_seconds.set(seconds)
         self._checkpoint_bytes.set(size_bytes)
 
+    def checkpoint_covers(self, offsets: Mapping[str, int], margin_records: float) -> None:
+        """The newest checkpoint's offsets by topic/partition, and how far they are from the log's start at least
+        (NaN: not known)."""
+        shown = {name: offsets[name] for name in sorted(offsets)[:PARTITIONS_SHOWN_MAX]}
+        for gone in self._partitions_shown - shown.keys():
+            _forget(self._checkpoint_offset, gone)
+        self._partitions_shown = set(shown)
+        for partition, offset in shown.items():
+            self._checkpoint_offset.labels(partition).set(offset)
+        self._checkpoint_margin.set(margin_records)
+
     def checkpoint_failed(self, reason: str) -> None:
         """A checkpoint could not be written: the name of the error's class (the log says more)."""
         self._checkpoint_failures.labels(reason).inc()
@@ -557,13 +601,41 @@ class Metrics:
         """
         self._queries.read, self._queries.bounds = read, bounds
 
+    def server(self, *, restarts: int, connections: int, waiting: int) -> None:
+        """The query server: how often it was replaced since the start, and how many clients and waiters it has."""
+        with self._lock:
+            self._server_restarts.inc(max(restarts - self._server_restarts_seen, 0))
+            self._server_restarts_seen = restarts
+        self._server_connections.set(connections)
+        self._server_waiting.set(waiting)
+
     def watch_server_process(self, pid: Callable[[], int]) -> None:
         """Also show memory, processor time and descriptors of the query server's process."""
         ProcessCollector(namespace="graphtide_server", pid=pid, registry=self.registry)
 
-    def ready(self, ready: bool) -> None:
-        """Whether answers are given."""
-        self._ready.set(int(ready))
+    def watch_health(
+        self,
+        *,
+        ready: Callable[[], bool],
+        stage: Callable[[], str],
+        progress: Callable[[], float | None],
+        heartbeat_seconds: Callable[[], float],
+    ) -> None:
+        """Ask these whenever metrics are read. ``stage`` gives one of ``STAGES_OF_LIFE``."""
+
+        def share() -> float:
+            known = progress()
+            return math.nan if known is None else known
+
+        self._ready.set_function(ready)
+        for name in STAGES_OF_LIFE:
+            self._stage.labels(name).set_function(partial(_is, stage, name))
+        self._stage_progress.set_function(share)
+        self._heartbeat.set_function(heartbeat_seconds)
+
+
+def _is(stage: Callable[[], str], name: str) -> bool:
+    return stage() == name
 
 
 def _forget(metric: Counter | Gauge | Histogram, *labels: str) -> None:
@@ -590,6 +662,7 @@ def catalogue_markdown() -> str:
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES}
     lines += ["", "Values of labels: " + "; ".join(f"`{k}`: {', '.join(v)}" for k, v in values.items()) + "."]
+    lines += [f"`stage` of `graphtide_stage`: {', '.join(STAGES_OF_LIFE)}."]
     lines += [
         "`reason`: the error codes of dead letters; `program`: the ids of programs; `rule`: those of the audit;"
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -20,9 +21,20 @@ from graphtide.daemon import cli, logs, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
-from graphtide.daemon.errors import ConfigError, NotSupported, SourceError, SourceUnavailable
+from graphtide.daemon.errors import (
+    CheckpointError,
+    ConfigError,
+    IdSpaceFull,
+    NotSupported,
+    NotWritten,
+    SourceError,
+    SourceReplaced,
+    SourceUnavailable,
+)
 from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
+
+ROOT = Path(__file__).parent.parent
 
 COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")
 
@@ -139,7 +151,33 @@ def test_flags_become_settings_and_set_wins() -> None:
 def test_exit_codes_say_whether_trying_again_can_help() -> None:
     assert cli.exit_code(ConfigError("x")) == 2
     assert cli.exit_code(SourceUnavailable("x")) == 3
-    assert cli.exit_code(SourceError("x")) == 1
+    assert cli.exit_code(SourceError("x")) == cli.exit_code(SourceReplaced("x")) == 4
+    assert cli.exit_code(CheckpointError("x")) == 5
+    assert cli.exit_code(NotWritten("x")) == 6
+    assert cli.exit_code(IdSpaceFull("x")) == 1
+
+
+def test_after_what_a_restart_does_not_help_the_unit_does_not_restart() -> None:
+    unit = (ROOT / "ops" / "systemd" / "graphtide.service").read_text("utf-8")
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    lasting = (ConfigError("x"), SourceError("x"), CheckpointError("x"))
+    assert {int(code) for code in codes.split()} == {cli.exit_code(error) for error in lasting}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (MemoryError("Unable to allocate 3 GiB"), "graphtide: out of memory: Unable to allocate 3 GiB\n", 6),
+        (MemoryError(), "graphtide: out of memory\n", 6),
+        (OSError(28, "No space left on device", "/x/y"), "graphtide: /x/y: No space left on device\n", 6),
+        (NotWritten("the last checkpoint is missing"), "graphtide: the last checkpoint is missing\n", 6),
+    ],
+)
+def test_no_room_is_one_sentence_and_a_code_of_its_own(
+    error: BaseException, message: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli._explain(error) == code
+    assert capsys.readouterr().err == message
 
 
 def test_produce_needs_one_destination(runner: CliRunner) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import typing
@@ -27,7 +28,8 @@ from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
-from graphtide.daemon.errors import SourceError
+from graphtide.daemon.errors import NotWritten, SourceError
+from graphtide.daemon.health import Health
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack_letter
 from graphtide.daemon.ingest.decode import Decoder
@@ -161,6 +163,9 @@ class ScriptedSource:
 
     def position(self) -> dict[Partition, int]:
         return dict(self.at)
+
+    def backlog(self) -> int | None:
+        return None
 
     def partition_count(self, name: str) -> int:
         return self.partitions
@@ -523,7 +528,7 @@ def make_pipeline(
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
-        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10),
+        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
         recording=Recording(OrderLog(store.path / "order"), threading.Event()),
     )  # fmt: skip
 
@@ -538,6 +543,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
         order={},
         waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=lambda _: None,
     )
@@ -554,7 +560,10 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     pipeline.run()
     with monkeypatch.context() as patch:
         patch.setattr(*(store, "write") if isinstance(error, OSError) else (EdgeCopy, "copy_piece"), fail)
-        pipeline.close()
+        with pytest.raises(
+            NotWritten, match=r"the last checkpoint, of epoch \(1, 1\), is missing: checkpoint\.path"
+        ):
+            pipeline.close()
     assert store.newest_good() is None
     assert safe == []
     pipeline.close()
@@ -577,6 +586,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
         order={},
         waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=lambda publication: gone.append(publication.programs["components"].gone),
         memory_bytes=lambda: 0,
@@ -636,6 +646,7 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
         order={},
         waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=published.append,
     )
@@ -747,7 +758,7 @@ def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_
     config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
     service: Any = Service(config, ExitStack())
     service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
-    service.queue, service.metrics = PreparedQueue(1), Metrics()
+    service.queue, service.health = PreparedQueue(1), Health(60)
     service.pipeline = SimpleNamespace(close=lambda: closed.append(True))
     service._identity = {"source": {}}
 

@@ -14,12 +14,13 @@ import time
 import msgpack
 import numpy as np
 import pytest
+import waiting
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.records.topology import Degrees, EdgesExist, NeighborPage, StorageState
-from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.ids import StringColumn
@@ -517,13 +518,40 @@ def test_a_server_that_dies_is_replaced_and_its_clients_go_on(tmp_path):
             time.sleep(0.05)
         os.kill(link.pid, signal.SIGKILL)
         assert client.get("rank", [103]).values.tolist() == [4]
-        assert link.restarts == 1 and link.addresses == [address]
+        assert link.restarts == client.stats()["server"]["restarts"] == 1 and link.addresses == [address]
         link.publish(chain.publication())
         assert client.wait({"t": {0: 20}}).epoch == (1, 2)
         while sum(link.latency_snapshot()["get"].bucket_counts) < 31 and time.monotonic() < until:
             time.sleep(0.05)
         latency = link.latency_snapshot()["get"]
         assert sum(latency.bucket_counts) >= 31 and latency.sum_seconds > 0 and latency.errors == {}
+
+
+def test_a_server_that_hangs_does_not_answer_though_it_is_there(tmp_path, monkeypatch):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link:
+        assert link.is_ready and link.is_answering
+        os.kill(link.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor, "SILENT_SECONDS_MAX", 3.0)  # reports come every second
+            waiting.until(lambda: not link.is_answering)
+        assert link.is_ready and link.restarts == 0
+        os.kill(link.pid, signal.SIGCONT)
+        waiting.until(lambda: link.is_answering)
+
+
+def test_those_who_wait_are_counted(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0]) as client, raw(link.addresses[0]) as waiter:
+        waiter.send(request(1, "wait", {"min_offsets": {"t": {0: 20}}, "timeout_ms": 60_000}))
+        waiting.until(lambda: client.stats()["server"]["waiting"] == 1)
+        waiting.until(lambda: (link.connections, link.waiting) == (2, 1))
+        link.publish(chain.publication())
+        assert waiter.answer()[1] == 1
+        assert client.stats()["server"]["waiting"] == 0
+        waiting.until(lambda: link.waiting == 0)
 
 
 def test_the_server_goes_when_the_link_stops(tmp_path):

@@ -109,7 +109,10 @@ def _checked_address(text: str) -> str:
 
 def _checked_metrics_address(text: str) -> str:
     if text != "off":
-        parse_tcp(text)
+        try:
+            parse_tcp(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; `off` serves none") from None
     return text
 
 
@@ -477,6 +480,13 @@ class MetricsConfig(Section):
 
     listen: Annotated[str, AfterValidator(_checked_metrics_address)] = Field(
         default="127.0.0.1:9420", description="HOST:PORT to serve them on (port 0: any free one), or `off`."
+    )
+    stuck_after: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that the engine may take for one turn of its loop (an epoch, or a program computed "
+        "from scratch) before `/live` says no and systemd's watchdog is told nothing more.",
     )
 
     def address(self) -> TcpAddress | None:

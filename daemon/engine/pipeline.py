@@ -7,6 +7,7 @@ gather, so a slow stream is answered at once and a fast one in large batches, wi
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,13 +22,13 @@ from ...ops.metrics import Metrics
 from ...partition.graph import GraphChange
 from ..config.settings import EpochConfig
 from ..failpoints import point
-from ..ingest.ordered import OrderedReader
+from ..health import Health
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
 from ..records.stream import Progress, offsets_to_wire
 from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
-from ..state.checkpointer import Checkpointer
+from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
 from .recording import Recording
 from .standing import Standing
@@ -62,6 +63,7 @@ class Pipeline:
         checkpoints: Checkpointer,
         background_audit: BackgroundAudit,
         epochs: EpochConfig,
+        health: Health,
         full_audit: bool = False,
     ) -> None:
         """``source``: how reading goes on, which is shown. ``full_audit``: check everything after every epoch."""
@@ -80,6 +82,7 @@ class Pipeline:
         self.checkpoints = checkpoints
         self.background_audit = background_audit
         self.epochs = epochs
+        self.health = health
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -102,13 +105,18 @@ class Pipeline:
     def run(self) -> None:
         """Make epochs until the queue is closed and empty."""
         while True:
+            self.health.turn()
             taken = self.queue.take(self.epochs.updates_max, timeout_s=0.1, linger_s=self.epochs.linger_ms / 1000)
             if taken:
                 point("epoch.taken")
                 self._epoch(taken)
+                self.health.recovery.published(taken[-1].item)
             elif self.queue.closed:
                 return
             self.metrics.queue_depth(self.queue.updates)
+            if self.health.recovery.ends():
+                log.info("epoch %s holds all that lay in the source at the start", self.position.epoch)
+                self._publish([], None)
             self._audit_in_background()
             self.checkpoints.step()
             self.reuse.let_go(self.graph.alive, hold=self.checkpoints.writing)
@@ -274,7 +282,11 @@ class Pipeline:
     def stats(self) -> dict[str, Any]:
         """What the ``stats`` request shows of the engine."""
         lag = self.source.lag()
+        newest = self.checkpoints.newest
+        recovery = self.health.recovery
         return {
+            "stage": recovery.stage,
+            "recovery": recovery.stats(),
             "vertices": self.graph.n_alive,
             "dead_vertices": self.graph.n_vertices - self.graph.n_alive,
             "edges": self.graph.n_edges,
@@ -289,6 +301,15 @@ class Pipeline:
             "waiting": self.source.waiting,
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
+            "checkpoint": None if newest is None else self._shown(newest),
+        }
+
+    def _shown(self, newest: Newest) -> dict[str, Any]:
+        margin = self.source.log_margin(newest.offsets)
+        return {
+            "epoch": newest.epoch,
+            "offsets": offsets_to_wire(newest.offsets),
+            "log_margin_records": int(margin) if math.isfinite(margin) else None,
         }
 
 

@@ -12,7 +12,9 @@ nothing, the outage is counted and logged once, and connecting is tried again wi
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaConfigurationError,
@@ -30,14 +33,17 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from ..errors import ConfigError, SourceError, SourceUnavailable
+from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import Backoff, KafkaLink, connect, disconnect
+from .kafka_client import REFUSALS, Backoff, KafkaLink, connect, disconnect
 
 log = logging.getLogger(__name__)
 
 KafkaStart = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
+
+MISTAKES = (KafkaConfigurationError, *REFUSALS)
+"""Errors of the first try to connect that the next one will meet again: the settings must change."""
 
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
@@ -93,6 +99,7 @@ class _Overseer(threading.Thread):
         self.period_s = period_s
         self.outages = _Outages(",".join(servers))
         self.cluster: Cluster | None = None
+        self.starts: Mapping[TopicPartition, int] = {}
         self.error: BaseException | None = None
         self.commits = 0
         self.commit_failures = 0
@@ -110,9 +117,11 @@ class _Overseer(threading.Thread):
         self._changed = threading.Condition()
 
     def wait_cluster(self, timeout_s: float) -> Cluster | None:
-        """The cluster's description, as soon as there is one."""
+        """The cluster's description, as soon as there is one; None also when it is sure that none will come."""
         with self._changed:
-            self._changed.wait_for(lambda: self.cluster is not None or self._stopping, timeout_s)
+            self._changed.wait_for(
+                lambda: self.cluster is not None or self._stopping or isinstance(self.error, MISTAKES), timeout_s
+            )
             return self.cluster
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
@@ -145,7 +154,9 @@ class _Overseer(threading.Thread):
                 retry = not self._commit()
             except Exception as error:  # whatever the client raises, this thread goes on trying
                 away = retry = True
-                self.error = error
+                with self._changed:
+                    self.error = error
+                    self._changed.notify_all()
                 if not self._stopping:  # else it may be we who broke it off
                     self.outages.failed(error)
                 self._admin.close()
@@ -179,9 +190,17 @@ class _Overseer(threading.Thread):
         }
         self.outages.worked()
         self._note_missing(set(self.topics) - topics.keys())
+        self._look_for_starts(topics)
         with self._changed:
             self.cluster = Cluster(cluster_id, topics)
             self._changed.notify_all()
+
+    def _look_for_starts(self, topics: Mapping[str, Topic]) -> None:
+        """Where the logs begin now, which only operators are told: what cannot be had stays as it was."""
+        wanted = {TopicPartition(name, i): OffsetSpec.EARLIEST for name in topics for i in topics[name].partitions}
+        with contextlib.suppress(KafkaError):
+            found = self._admin.client().list_partition_offsets(wanted, timeout_ms=_REQUEST_TIMEOUT_MS)
+            self.starts = {tp: int(start.offset) for tp, start in found.items()}
 
     def _cluster_id(self) -> str:
         if self.cluster is not None:
@@ -299,6 +318,9 @@ class KafkaSource:
     def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
         """Begin at these offsets, or by ``start`` when there are none. Needs no broker yet."""
         self._given = dict(offsets or {})
+        self._oversee()
+
+    def _oversee(self) -> None:
         if self._overseer.ident is None:
             self._overseer.start()
 
@@ -309,13 +331,14 @@ class KafkaSource:
 
         Raises:
             SourceUnavailable: the cluster does not answer, or a topic does not exist; try again.
-            ConfigError: the client refuses its settings.
+            ConfigError: the client refuses its settings, or the cluster the client.
         """
+        self._oversee()
         cluster = self._overseer.wait_cluster(self.connect_timeout_s)
         servers = ",".join(self.servers)
         if cluster is None:
-            if isinstance(self._overseer.error, KafkaConfigurationError):
-                raise ConfigError(f"source.client: {_said(self._overseer.error)}")
+            if isinstance(self._overseer.error, MISTAKES):
+                raise ConfigError(f"source.client: Kafka at {servers}: {_said(self._overseer.error)}")
             raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {_said(self._overseer.error)}")
         if missing := sorted(set(self.topics) - cluster.topics.keys()):
             raise SourceUnavailable(f"Kafka at {servers} has no topic {', '.join(missing)}")
@@ -395,6 +418,18 @@ class KafkaSource:
         """Partitions of a topic, as the last ``poll`` knew it."""
         topic = None if self._cluster is None else self._cluster.topics.get(name)
         return 1 if topic is None else len(topic.partitions)
+
+    def backlog(self) -> int | None:
+        """Records up to where the partitions ended when they were met."""
+        if not self._next:
+            return None
+        return sum(max(self._ends[tp] - offset, 0) for tp, offset in self._next.items())
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """As of when the topics were described last."""
+        starts = self._overseer.starts
+        known = {TopicPartition(p.name, p.number or 0): offset for p, offset in offsets.items()}
+        return min((offset - starts[tp] for tp, offset in known.items() if tp in starts), default=math.nan)
 
     def lag(self) -> Lag:
         """Records up to the high watermark, as the last ``poll`` knew it."""
@@ -522,7 +557,7 @@ class KafkaSource:
         for name, topic in cluster.topics.items():
             known_id = self._topic_ids.setdefault(name, topic.id)
             if known_id != topic.id:
-                raise SourceError(
+                raise SourceReplaced(
                     f"topic {name} was deleted and made again (id {known_id}, now {topic.id}): its offsets mean "
                     f"other records now",
                     {"topic": name},

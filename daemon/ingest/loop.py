@@ -20,12 +20,14 @@ from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
 from ..errors import IdSpaceFull
 from ..failpoints import point
+from ..health import Recovery
 from ..records.stream import (
     BadRecord,
     DeadLetters,
     DeadLettersFull,
     Decoded,
     Lag,
+    Offsets,
     Partition,
     Source,
     UpdateBlock,
@@ -93,6 +95,7 @@ class Ingest:
     poll_bytes_max: int
     directed: bool = True
     barrier_timeout_s: float = 60.0
+    recovery: Recovery = field(default_factory=Recovery)
     stop: threading.Event = field(default_factory=threading.Event)
     clock: Callable[[], float] = time.monotonic
     reader: OrderedReader = field(init=False)
@@ -125,19 +128,23 @@ class Ingest:
         held = self._held
         return self.reader.lag() if held is None else held.lag
 
+    def log_margin(self, offsets: Offsets) -> float:
+        """See ``Source.log_margin``."""
+        return self.source.log_margin(offsets)
+
     @property
     def order(self) -> dict[str, Any]:
         """Whether the order of before is gone along, and which barriers wait. Any thread may ask."""
         return self.reader.state()
 
-    def run(self) -> None:
-        """Poll until stopped.
+    def run(self, published: Offsets | None = None) -> None:
+        """Poll until stopped. ``published``: the offsets that answers show so far (None: the source's position).
 
         Raises:
             SourceError: the source cannot go on without losing or repeating records.
             IdSpaceFull: a new vertex found no id left, and none came back.
         """
-        self._position = self.reader.position()
+        self._position = self.reader.position() if published is None else dict(published)
         try:
             self._read_on()
         finally:
@@ -158,6 +165,8 @@ class Ingest:
             elif self._moved(step) or order != self.order:
                 self._queue(self._prepared([], [], step.offsets, step))
             order = self.order
+            if not self.recovery.over:
+                self.recovery.read(self.reader.backlog(), self._items)
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
         """A checkpoint holds these offsets: tell the source, on the one thread that may call it."""

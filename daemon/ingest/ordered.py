@@ -92,6 +92,11 @@ class OrderedReader:
         amount = {partition: lag.amount.get(partition, 0) + n for partition, n in kept.items()}
         return Lag({**lag.amount, **amount}, max(lag.seconds, self._wall_clock() - oldest_s))
 
+    def backlog(self) -> int | None:
+        """The source's, and what is kept here."""
+        left = self.source.backlog()
+        return None if left is None else left + sum(self._behind[0].values())
+
     def state(self) -> dict[str, Any]:
         """Whether it goes along the order of before, and which barriers wait."""
         return {"replaying": self._target is not None, "barriers": self.barriers.state}

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -188,6 +189,7 @@ class SpoolSource:
         self._away = False
         self._position: dict[Partition, int] = {}
         self._amount: dict[Partition, int] = {}
+        self._backlog: dict[str, int] | None = None
         self._behind_since: float | None = None
         self._at_end = clock()
 
@@ -213,6 +215,7 @@ class SpoolSource:
         if offsets is None and self.start == "latest":
             while self.poll(_READ_BYTES, timeout_s=0):
                 pass
+        self._backlog = {file.name: file.size for file in self._files.values()}
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
@@ -311,6 +314,25 @@ class SpoolSource:
     def state(self) -> bytes:
         """The retired files, for a checkpoint."""
         return self._state
+
+    def backlog(self) -> int | None:
+        """Bytes (of a compressed file: compressed ones) that lay there at ``open`` and are unread; not those of an
+        incomplete last record."""
+        if self._backlog is None:
+            return None
+        left = {name: self._left(name, size) for name, size in self._backlog.items()}
+        self._backlog = {name: size for name, size in self._backlog.items() if left[name]}
+        return sum(left.values())
+
+    def _left(self, name: str, size: int) -> int:
+        file = self._files.get(name)
+        if file is None or file.idle_size >= size:
+            return 0
+        return max(file.unread + size - file.size, 0)
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """A file goes when somebody deletes it."""
+        return math.inf
 
     def checkpointed(self, offsets: Offsets) -> None:
         """Keep the fingerprints of the files that this checkpoint names; retire what all of them cover."""

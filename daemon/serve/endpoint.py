@@ -1,4 +1,5 @@
-"""The HTTP endpoint for operators: /metrics for Prometheus, /live and /ready for orchestrators.
+"""The HTTP endpoint for operators: /metrics for Prometheus, /live and /ready for orchestrators (200 or 503, and
+JSON that says why).
 
 Requests run on threads, at most ``CONNECTIONS_MAX`` at once; a connection past that is closed unanswered.
 A client that stops talking is dropped after ``TIMEOUT_SECONDS``.
@@ -16,10 +17,12 @@ from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+import orjson
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from ..client.addresses import TcpAddress
 from ..errors import ConfigError
+from ..health import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +74,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class Exposition:
     """Serves a registry until closed.
 
-    ``live`` is False when the process should be restarted, ``ready`` when it should get no requests.
+    ``live`` says no when the process should be restarted, ``ready`` when it should get no requests.
     """
 
     def __init__(
@@ -79,8 +82,8 @@ class Exposition:
         address: TcpAddress,
         registry: CollectorRegistry,
         *,
-        live: Callable[[], bool],
-        ready: Callable[[], bool],
+        live: Callable[[], Verdict],
+        ready: Callable[[], Verdict],
     ) -> None:
         """Listen and serve. Port 0 takes a free port: see ``address``.
 
@@ -124,10 +127,10 @@ class Exposition:
         if path == "/metrics":
             page: Iterable[bytes] = self._metrics(environ, start_response)
             return page
-        text = [("Content-Type", "text/plain; charset=utf-8")]
         if path in self._checks:
-            good = self._checks[path]()
-            start_response("200 OK" if good else "503 Service Unavailable", text)
-            return [b"yes\n" if good else b"no\n"]
-        start_response("404 Not Found", text)
+            verdict = self._checks[path]()
+            status = "200 OK" if verdict.good else "503 Service Unavailable"
+            start_response(status, [("Content-Type", "application/json")])
+            return [orjson.dumps(verdict.facts, option=orjson.OPT_APPEND_NEWLINE)]
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"/metrics, /live or /ready\n"]

@@ -245,6 +245,7 @@ def hello(serving: Serving, params: Params) -> Reply:
             "capabilities": sorted(METHODS),
             "graph": dict(serving.graph),
             "programs": {id: result.kind for id, result in snapshot.programs.items()},
+            "stage": snapshot.stats.get("stage"),
         },
     )
 

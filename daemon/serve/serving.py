@@ -118,6 +118,7 @@ class Serving:
         self.graph: Mapping[str, Any] = settings["graph"]
         self.id_kind: Literal["int", "string"] = settings["graph"]["vertex_ids"]
         self.version: str = settings["version"]
+        self._restarts: int = settings["restarts"]
         self.engine = EngineCalls(self.limits.engine_calls_max, self.catch_up)
         self.latencies = Latencies(methods)
         self.connections: set[OpenConnection] = set()
@@ -351,7 +352,12 @@ class Serving:
 
     def statistics(self) -> dict[str, Any]:
         """What the server knows of itself."""
-        return {"connections": len(self.connections), "held_bytes": self.held_bytes}
+        return {
+            "connections": len(self.connections),
+            "waiting": len(self._waiters),
+            "held_bytes": self.held_bytes,
+            "restarts": self._restarts,
+        }
 
     async def tick(self) -> None:
         """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""

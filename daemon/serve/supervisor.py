@@ -47,6 +47,8 @@ STOP_SECONDS_MAX = 5.0
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.1, 5.0
 HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
+SILENT_SECONDS_MAX = 10.0
+"""A server reports every second; one that says nothing for so long does not answer."""
 
 
 class PublishedIndex(Protocol):
@@ -81,6 +83,7 @@ class _Process:
         self.calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.started = time.monotonic()
         self.ready = threading.Event()
+        self.reported = self.started
         self.generations: dict[str, int] = {}
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
@@ -179,6 +182,7 @@ class ServerLink:
         self.index = index
         self.restarts = 0
         self.connections = 0
+        self.waiting = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
             "limits": (limits or LimitsConfig()).model_dump(),
@@ -227,6 +231,12 @@ class ServerLink:
         """A server is running and accepts clients."""
         process = self._process
         return process is not None and process.ready.is_set() and process.popen.poll() is None
+
+    @property
+    def is_answering(self) -> bool:
+        """It is ready, and was heard of not long ago: a process that hangs is there, and answers nobody."""
+        process = self._process
+        return self.is_ready and process is not None and time.monotonic() - process.reported < SILENT_SECONDS_MAX
 
     @property
     def pid(self) -> int | None:
@@ -341,18 +351,19 @@ class ServerLink:
 
     # -- the server process -----------------------------------------------------------------------------------
 
-    def _begin(self) -> bool:
-        """Start a process and tell it everything; False when the link is being stopped."""
+    def _begin(self, restarts: int = 0) -> None:
+        """Start a process and tell it everything, unless the link is being stopped."""
         with self._lock:
             if self._stopping.is_set():
-                return False
+                return
             process = self._process = _Process()
-            process.send(self._settings, [listener.fileno() for listener, _ in self._listeners])
+            self.restarts = restarts
+            settings = {**self._settings, "restarts": restarts}
+            process.send(settings, [listener.fileno() for listener, _ in self._listeners])
             self._send_index()
             self._send_results()
         process.answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
         process.answering.start()
-        return True
 
     def _watch(self) -> None:
         """Take the server's reports; when it ends, start another, ever more slowly if it keeps ending."""
@@ -365,7 +376,7 @@ class ServerLink:
             process.release()
             with self._lock:
                 self._totals.end()
-                self.connections = 0
+                self.connections = self.waiting = 0
                 graces, process.graces = process.graces or {}, None
             for over in graces.values():
                 over.set()
@@ -382,7 +393,7 @@ class ServerLink:
         while not self._stopping.wait(delay):
             delay = min(2 * delay, RESTART_SECONDS_MAX)
             try:
-                self.restarts += self._begin()
+                self._begin(self.restarts + 1)
             except OSError:
                 log.exception("the query server cannot be started")
             else:
@@ -399,6 +410,7 @@ class ServerLink:
             if not message:
                 return
             report = msgpack.unpackb(message)
+            process.reported = time.monotonic()
             if report["kind"] == "ready":
                 process.ready.set()
                 process.send({"kind": "published"})
@@ -410,7 +422,7 @@ class ServerLink:
             elif report["kind"] == "statistics":
                 with self._lock:
                     self._totals.take(report["latency"])
-                    self.connections = report["connections"]
+                    self.connections, self.waiting = report["connections"], report["waiting"]
 
     # -- questions about edges --------------------------------------------------------------------------------
 

@@ -158,6 +158,16 @@ EPOCHS = (
         (Query(f"max({_series('checkpoint_size_bytes')})"),),
     ),
     PanelSpec(
+        "Where a restart goes on",
+        "Offsets of the newest checkpoint, and the records from the log's start to it where they are fewest.",
+        "short",
+        (
+            Query(f"max by (partition) ({_series('checkpoint_offset')})", "{{partition}}"),
+            Query(f"min({_series('checkpoint_log_margin_records')})", "least margin"),
+        ),
+        log=True,
+    ),
+    PanelSpec(
         "Checkpoint failures",
         "Checkpoints that could not be written; the one before stays.",
         "short",
@@ -328,6 +338,26 @@ QUERIES = (
         "Requests answered with an error per second, by code.",
         "reqps",
         (Query(_rate("query_errors_total", "code"), "{{code}}"),),
+    ),
+    PanelSpec(
+        "Query server",
+        "Open connections, requests that wait for an epoch, and how often the process was replaced.",
+        "short",
+        (
+            Query(f"sum({_series('server_connections')})", "connections"),
+            Query(f"sum({_series('server_waiting_requests')})", "waiting"),
+            Query(f"sum({_series('server_restarts_total')})", "restarts"),
+        ),
+    ),
+    PanelSpec(
+        "Stages and heartbeat",
+        "The stage that the daemon is in, how much of it is done, and the time since the engine last went round.",
+        "short",
+        (
+            Query(f"max by (stage) ({_series('stage')})", "{{stage}}"),
+            Query(f"min({_series('stage_progress_ratio')})", "progress"),
+            Query(f"max({_series('engine_heartbeat_seconds')})", "heartbeat"),
+        ),
     ),
 )
 
