@@ -156,7 +156,10 @@ def serve_forks(door: socket.socket, serve: Callable[[socket.socket, socket.sock
                 with contextlib.suppress(OSError):
                     door.send(msgpack.packb({"kind": "ended", "pid": pid, "status": status}))
                 continue
-            message, fds = shared_memory.receive_with_fds(door, MESSAGE_BYTES_MAX)
+            try:
+                message, fds = shared_memory.receive_with_fds(door, MESSAGE_BYTES_MAX)
+            except ConnectionError:  # the daemon ended, and had not read everything
+                return
             if not message:
                 return
             control, calls = (socket.socket(fileno=given) for given in fds)

@@ -44,14 +44,17 @@ class Turns:
         while self._queues:
             asker, queue = next(iter(self._queues.items()))
             wanted, given = queue[0]
-            if wanted > self._free:
+            if given.cancelled():
+                wanted = 0
+            elif wanted > self._free:
                 return
+            else:
+                given.set_result(None)
+            self._free -= wanted
             queue.popleft()
             del self._queues[asker]
             if queue:
                 self._queues[asker] = queue  # behind the others
-            self._free -= wanted
-            given.set_result(None)
 
     @contextlib.asynccontextmanager
     async def turn(self, asker: object, amount: int = 1) -> AsyncIterator[None]:
@@ -64,19 +67,12 @@ class Turns:
 
     async def _wait(self, asker: object, amount: int) -> None:
         given = asyncio.get_running_loop().create_future()
-        place = (amount, given)
-        self._queues.setdefault(asker, deque()).append(place)
+        self._queues.setdefault(asker, deque()).append((amount, given))
         try:
             await given
         except asyncio.CancelledError:
-            if not given.cancelled():  # it was given already, and nobody is there to use it
-                self.give_back(amount)
-            else:
-                queue = self._queues[asker]
-                queue.remove(place)
-                if not queue:
-                    del self._queues[asker]
-                self.give_back(0)  # those behind may want less
+            # It may have been given just now, to nobody; else those behind may want less than this one.
+            self.give_back(0 if given.cancelled() else amount)
             raise
 
 
