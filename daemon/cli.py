@@ -284,6 +284,16 @@ def query(
     tls_ca: Annotated[
         Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
+    ] = None,
 ) -> None:
     """Ask a running daemon."""
     import ssl
@@ -299,7 +309,11 @@ def query(
         parameters = parse_parameters(context.args)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca or tls_cert else None
+    if tls_key is not None and tls_cert is None:
+        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+    if trust is not None and tls_cert is not None:
+        trust.load_cert_chain(tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
 
 

@@ -46,6 +46,7 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
 
 QueryCounts = tuple[Sequence[int], float, Mapping[str, int]]
@@ -147,6 +148,7 @@ class Metrics:
         self.declared: list[Declared] = []
         self._lock = threading.Lock()
         self._outages_seen = 0
+        self._refused_seen: dict[str, int] = {}
         self._structures: set[str] = set()
         self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
@@ -294,6 +296,15 @@ class Metrics:
         self._declare(self._queries.latency_name, "histogram", ("method",), self._queries.latency_help)
         self._declare(
             f"{self._queries.errors_name}_total", "counter", ("method", "code"), self._queries.errors_help
+        )
+
+        self._refused = self._counter(
+            "connections_refused",
+            "Connections that the query server refused. token: a wrong one or none; tls: it failed; request: the "
+            "first one was none; silent: none came in time; crowded: it made room for others; full: "
+            "connections_max are in.",
+            "reason",
+            REFUSALS,
         )
 
     def _process_metrics(self, version: str) -> None:
@@ -521,6 +532,13 @@ class Metrics:
         ``bounds`` are the upper bounds of its latency buckets, in seconds.
         """
         self._queries.read, self._queries.bounds = read, bounds
+
+    def connections_refused(self, totals: Mapping[str, int]) -> None:
+        """How many connections were refused since the start, all in all, by reason."""
+        with self._lock:
+            for reason, total in totals.items():
+                self._refused.labels(reason).inc(max(total - self._refused_seen.get(reason, 0), 0))
+            self._refused_seen = dict(totals)
 
     def watch_server_process(self, pid: Callable[[], int]) -> None:
         """Also show memory, processor time and descriptors of the query server's process."""

@@ -572,17 +572,18 @@ def test_addresses(tmp_path):
 def test_a_token_is_asked_for_before_anything_else(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path, token="sesame-open") as link:
+    with serving(chain, tmp_path, tokens=["sesame-open"]) as link:
         address = link.addresses[0]
         with Client(address, token="sesame-open", timeout=20) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         for wrong in (None, "sesame-opem", ""):
             with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=20) as client:
                 client.stats()
-        with raw(address) as connection:
-            for method in ("get", "stats", "nonsense"):
+        for method in ("get", "stats", "nonsense"):
+            with raw(address) as connection:
                 connection.send(request(1, method))
                 assert connection.answer()[2]["code"] == "unauthorized"
+                assert connection.answer() is None
 
 
 def test_tls(tmp_path):

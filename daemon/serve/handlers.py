@@ -8,7 +8,6 @@ is done on the event loop; whatever may take longer than about a millisecond goe
 
 from __future__ import annotations
 
-import hmac
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -26,7 +25,6 @@ from ..errors import (
     NotSupported,
     RequestError,
     TimedOut,
-    Unauthorized,
     UnknownProgram,
     UnknownVertex,
 )
@@ -232,10 +230,7 @@ def hello(serving: Serving, params: Params) -> Reply:
         not isinstance(versions, list) or not any(version in PROTOCOL_VERSIONS for version in versions)
     ):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
-    if serving.token is not None:
-        given = token.encode() if isinstance(token, str) else b""
-        if not hmac.compare_digest(given, serving.token.encode()):
-            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+    serving.admission.check(token)
     snapshot = serving.snapshot()
     return Reply(
         serving.stamp(snapshot),

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -238,15 +239,16 @@ def _may_write(folder: Path) -> bool:
 
 def _secrets(config: Config) -> Iterator[Finding]:
     if config.server.token_file is not None:
-        yield _secret_file("server.token_file", config.server.token_file)
+        yield _secret_file("server.token_file", config.server.token_file, config.server.read_tokens)
     for option, value in config.source.client.items():
         if option.endswith("_file"):
-            yield _secret_file(f"source.client.{option}", Path(str(value)))
+            key, path = f"source.client.{option}", Path(str(value))
+            yield _secret_file(key, path, partial(read_secret, key, path))
 
 
-def _secret_file(key: str, path: Path) -> Finding:
+def _secret_file(key: str, path: Path, read: Callable[[], object]) -> Finding:
     try:
-        read_secret(key, path)
+        read()
     except GraphtideError as error:
         return Finding(key, "fail", error.message, "make the file, readable by the daemon's user only")
     if path.stat().st_mode & 0o077:

@@ -327,6 +327,12 @@ QUERIES = (
         "reqps",
         (Query(_rate("query_errors_total", "code"), "{{code}}"),),
     ),
+    PanelSpec(
+        "Refused connections",
+        "Connections refused per second, by reason: guessed tokens, silence, crowds.",
+        "cps",
+        (Query(_rate("connections_refused_total", "reason"), "{{reason}}"),),
+    ),
 )
 
 ROWS: dict[str, tuple[PanelSpec, ...]] = {
