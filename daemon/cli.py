@@ -183,6 +183,8 @@ def run(
         checkpoints=checkpoints,
     )
     loaded = _load(config, flags)
+    # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
+    os.umask(0o077)
     from .logs import configure
     from .service import serve
 
