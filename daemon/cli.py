@@ -308,7 +308,7 @@ def query(
         token = read_secret("--token-file", token_file)
     try:
         parse_address(address)
-        parameters = parse_parameters(context.args)
+        parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca or tls_cert else None
