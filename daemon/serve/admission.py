@@ -215,7 +215,8 @@ class Refusals:
         together = self._unlogged.total()
         rest = together - sum(n for _, n in self._unlogged.most_common(3))
         more = f", {rest} more" if rest else ""
-        log.warning("refused %d connections: %s%s", together, ", ".join(shown), more)
+        noun = "connection" if together == 1 else "connections"
+        log.warning("refused %d %s: %s%s", together, noun, ", ".join(shown), more)
         self._unlogged.clear()
         self._timer = self._loop.call_later(LOG_SECONDS, self._log)
 
