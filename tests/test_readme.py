@@ -22,7 +22,15 @@ from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/programs.md", "docs/protocol.md")
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/programs.md",
+    "docs/protocol.md",
+    "docs/security.md",
+)
 
 
 def blocks(language: str) -> list[str]:
