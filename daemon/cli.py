@@ -204,6 +204,8 @@ def run(
         checkpoints=checkpoints,
     )
     loaded = _load(config, flags)
+    # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
+    os.umask(0o077)
     from .logs import configure
     from .service import serve
 
@@ -305,6 +307,16 @@ def query(
     tls_ca: Annotated[
         Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
+    ] = None,
 ) -> None:
     """Ask a running daemon."""
     import ssl
@@ -317,10 +329,14 @@ def query(
         token = read_secret("--token-file", token_file)
     try:
         parse_address(address)
-        parameters = parse_parameters(context.args)
+        parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca or tls_cert else None
+    if tls_key is not None and tls_cert is None:
+        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+    if trust is not None and tls_cert is not None:
+        trust.load_cert_chain(tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
 
 

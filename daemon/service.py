@@ -32,7 +32,7 @@ from ..partition import graph
 from ..partition.graph import Graph
 from . import systemd, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
-from .config.settings import Config
+from .config.settings import Config, TlsConfig
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
 from .engine.recording import Recording
@@ -83,7 +83,7 @@ def serve(config: Config, *, progress: bool) -> int:
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack)
-        with _stop_on_signal(service.stop):
+        with _signals(service.stop, service.reload):
             service.open_probes()
             warm_up(config, progress=progress)
             service.startup()
@@ -139,6 +139,10 @@ class Service:
         self.config = config
         self._stack = stack
         self._stop = threading.Event()
+        self._reload = threading.Event()
+        self._renewals: list[Callable[[], None]] = [
+            lambda: self.link.renew_access(self.config.server.read_tokens())
+        ]
         self._failure: BaseException | None = None
         self._engine_failed = False
         self._threads: list[threading.Thread] = []
@@ -166,9 +170,16 @@ class Service:
         address = self.config.metrics.address()
         if address is None:
             return
-        exposition = Exposition(address, self.metrics.registry, live=health.live, ready=health.ready)
+        exposition = Exposition(
+            address,
+            self.metrics.registry,
+            live=health.live,
+            ready=health.ready,
+            tls=_tls_files(self.config.metrics.tls),
+        )
         self._stack.callback(exposition.close)
-        log.info("metrics at http://%s:%d/metrics", exposition.address.host, exposition.address.port)
+        self._renewals.append(exposition.renew_tls)
+        log.info("metrics at %s", exposition.url)
 
     def startup(self) -> None:
         """Take the checkpoint folder, restore, publish the first epoch, begin to answer, begin to read.
@@ -406,9 +417,6 @@ class Service:
 
     def _make_link(self, topology: Topology) -> ServerLink:
         server = self.config.server
-        tls = None
-        if server.tls.certificate is not None and server.tls.key is not None:
-            tls = TlsFiles(str(server.tls.certificate), str(server.tls.key))
         return ServerLink(
             listen=server.listen,
             graph={
@@ -419,9 +427,10 @@ class Service:
             index=self.index,
             topology=topology,
             limits=server.limits,
-            token=server.read_token(),
-            tls=tls,
+            tokens=server.read_tokens(),
+            tls=_tls_files(server.tls),
             insecure=server.insecure,
+            socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
         )
 
@@ -435,6 +444,10 @@ class Service:
     def run(self) -> None:
         """Wait until stopped or until a thread fails, keeping fresh the metrics that are asked for."""
         while not self._stop.wait(LAG_INTERVAL_S):
+            if self._reload.is_set():
+                self._reload.clear()
+                self._renew_secrets()
+            self.metrics.connections_refused(self.link.refused())
             lag = self.ingest.lag()
             barriers = self.ingest.reader.barriers
             self.metrics.barriers(barriers.outcomes, barriers.waiting_partitions)
@@ -450,6 +463,21 @@ class Service:
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""
         self._stop.set()
+
+    def reload(self) -> None:
+        """Ask for tokens and certificates to be read again; may be called from any thread."""
+        self._reload.set()
+
+    def _renew_secrets(self) -> None:
+        """Read tokens and certificates again; what cannot be used leaves all as it was."""
+        systemd.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        for renew in self._renewals:
+            try:
+                renew()
+            except ConfigError as error:
+                log.error("not reloaded: %s", error)
+        log.info("tokens and certificates were read again")
+        systemd.notify("READY=1")
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
@@ -567,6 +595,12 @@ class Service:
         log.info("stopped after epoch %s", self.position.epoch)
 
 
+def _tls_files(tls: TlsConfig) -> TlsFiles | None:
+    if tls.certificate is None or tls.key is None:
+        return None
+    return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
+
+
 def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
     """External ids as the column that the vertex index takes."""
     return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
@@ -600,29 +634,44 @@ def _graph_identity(config: Config) -> dict[str, Any]:
 
 
 @contextmanager
-def _stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once."""
+def _signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
+
+    A SIGHUP because our terminal is gone asks for a stop.
+    """
     asked = False
-    # ``stop`` takes locks, which the thread that the signal interrupts may hold: it gets a thread of its own,
+    had_terminal = _has_terminal()
+    # These take locks, which the thread that the signal interrupts may hold: they get a thread of their own,
     # and the handler only what is safe in it (``SimpleQueue.put`` is reentrant).
-    wishes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    wishes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def handle(number: int, _frame: object) -> None:
         nonlocal asked
+        if number == signal.SIGHUP and _has_terminal() >= had_terminal:
+            wishes.put(reload)
+            return
         if asked:
             os._exit(128 + number)
         asked = True
-        wishes.put(True)
+        wishes.put(stop)
 
-    def stop_when_wished() -> None:
-        if wishes.get():
-            stop()
+    def grant() -> None:
+        while (wish := wishes.get()) is not None:
+            wish()
 
-    threading.Thread(target=stop_when_wished, name="signals", daemon=True).start()
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    threading.Thread(target=grant, name="signals", daemon=True).start()
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        wishes.put(False)
+        wishes.put(None)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

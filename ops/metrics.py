@@ -49,6 +49,7 @@ OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
+REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
 STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
 """Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
@@ -159,6 +160,7 @@ class Metrics:
         self._barriers_seen: dict[str, int] = {}
         self._server_restarts_seen = 0
         self._partitions_shown: set[str] = set()
+        self._refused_seen: dict[str, int] = {}
         self._structures: set[str] = set()
         self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
@@ -334,6 +336,15 @@ class Metrics:
         self._server_restarts = self._counter("server_restarts", help)
         self._server_connections = self._gauge("server_connections", "Open connections of clients.")
         self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
+
+        self._refused = self._counter(
+            "connections_refused",
+            "Connections that the query server refused. token: a wrong one or none; tls: it failed; request: the "
+            "first one was none; silent: none came in time; crowded: it made room for others; full: "
+            "connections_max are in.",
+            "reason",
+            REFUSALS,
+        )
 
     def _process_metrics(self, version: str) -> None:
         ProcessCollector(registry=self.registry)
@@ -608,6 +619,13 @@ class Metrics:
             self._server_restarts_seen = restarts
         self._server_connections.set(connections)
         self._server_waiting.set(waiting)
+
+    def connections_refused(self, totals: Mapping[str, int]) -> None:
+        """How many connections were refused since the start, all in all, by reason."""
+        with self._lock:
+            for reason, total in totals.items():
+                self._refused.labels(reason).inc(max(total - self._refused_seen.get(reason, 0), 0))
+            self._refused_seen = dict(totals)
 
     def watch_server_process(self, pid: Callable[[], int]) -> None:
         """Also show memory, processor time and descriptors of the query server's process."""

@@ -27,9 +27,11 @@ from graphtide.daemon.errors import (
     IdSpaceFull,
     NotSupported,
     NotWritten,
+    RequestError,
     SourceError,
     SourceReplaced,
     SourceUnavailable,
+    UnknownProgram,
 )
 from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
@@ -385,6 +387,67 @@ def test_query_parameters_are_json_where_they_can_be(arguments: list[str], param
 def test_a_stray_argument_of_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])
+    for bare in (["--vertices"], ["--vertices", "--program", "a"]):
+        with pytest.raises(ValueError, match="--vertices needs a value"):
+            query.parse_parameters(bare)
+
+
+@pytest.mark.parametrize(
+    ("text", "programs"),
+    [
+        ("hops", "hops"),
+        ("a,b", ["a", "b"]),
+        ("bfs(1,2)", "bfs(1,2)"),
+        ("bfs(1,2),c,ppr(1+2,0.5)", ["bfs(1,2)", "c", "ppr(1+2,0.5)"]),
+    ],
+)
+def test_commas_list_programs_where_get_takes_several(text: str, programs: str | list[str]) -> None:
+    assert query.parse_parameters(["--program", text], "get") == {"program": programs}
+    assert query.parse_parameters(["--program", "x", "--program", text], "get")["program"][1:] == (
+        [programs] if isinstance(programs, str) else programs
+    )
+    assert query.parse_parameters(["--program", text], "top") == {"program": text}
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (RequestError("vertices must be given: ids", {"parameter": "vertices"}), "--vertices must be given: ids"),
+        (
+            RequestError("unknown parameters: a_b; ...", {"unknown": ["a_b"], "known": ["k", "timeout_ms"]}),
+            "unknown: --a-b; top takes --k, --timeout-ms",
+        ),
+        (
+            RequestError("unknown parameters: a; ...", {"unknown": ["a"], "known": []}),
+            "unknown: --a; top takes no parameters",
+        ),
+        (
+            UnknownProgram("there is no program 'x'", {"parameter": "program"}),
+            "--program: there is no program 'x'",
+        ),
+        (RequestError("something else"), "something else"),
+    ],
+)
+def test_errors_name_flags(
+    error: RequestError, shown: str, monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(query.Client, "call", refuse)
+    with pytest.raises(type(error)) as caught:
+        query.run_query("unix:/x", "top", {})
+    assert caught.value.message == shown and caught.value.detail == error.detail
+
+
+def test_a_path_that_is_none_is_said_to_be_none(
+    monkeypatch: pytest.MonkeyPatch, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    params, answer, _ = ANSWERS["path"]
+    none = {**answer, "vertices": column([], "<i8"), "value": None, "weights": column([], "<f4")}
+    monkeypatch.setitem(ANSWERS, "path", (params, none, []))
+    query.run_query("unix:/x", "path", params)
+    assert capsys.readouterr().out.splitlines()[0] == "there is no path to 3"
 
 
 STAMP: dict[str, Any] = {"epoch": [2, 17], "offsets": {"edges": {0: 5}}}
@@ -415,12 +478,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "top": (
         {"program": "pagerank", "k": 2},
         {"ids": ["b", "a"], "values": column([0.5, 0.25], "<f8")},
-        [["ids", "values"], ["b", "0.5"], ["a", "0.25"]],
+        [["vertex", "values"], ["b", "0.5"], ["a", "0.25"]],
     ),
     "path": (
         {"program": "hops", "target": 3},
         {"vertices": column([1, 2, 3], "<i8"), "value": 2, "weights": column([0.5, 4.0], "<f4")},
-        [["vertices", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
+        [["vertex", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
     ),
     "degree": (
         {"vertices": [1, 9]},
@@ -430,7 +493,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             "null": pack_bitmap(np.array([False, True])),
             "unknown": column([9], "<i8"),
         },
-        [["vertices", "out", "in"], ["1", "3", "1"], ["9", "-", "-"], ["unknown:", "9"]],
+        [["vertex", "out", "in"], ["1", "3", "1"], ["9", "-", "-"], ["unknown:", "9"]],
     ),
     "has_edge": (
         {"src": [1], "dst": [2]},
@@ -440,12 +503,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "component": (
         {"vertex": 1},
         {"label": 1, "size": 5, "members": column([1, 2], "<i8")},
-        [["members"], ["1"], ["2"], ["label", "1"], ["size", "5"]],
+        [["vertex"], ["1"], ["2"], ["label", "1"], ["size", "5"]],
     ),
     "neighbors": (
         {"vertex": 1},
         {"ids": column([], "<i8"), "cursor": None, "weights": column([], "<f4")},
-        [["ids", "weights"], ["cursor", "-"]],
+        [["vertex", "weights"], ["cursor", "-"]],
     ),
     "programs": (
         {},
@@ -454,8 +517,17 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     ),
     "stats": (
         {},
-        {"vertices": 3, "lag": {"unit": "bytes"}},
-        [["vertices", "3"], ["lag.unit", "bytes"]],
+        {
+            "vertices": 3,
+            "lag": {"unit": "bytes"},
+            "audit": {"last_pass": {"ended": 1_700_000_000.5, "seconds": 2}},
+        },
+        [
+            ["vertices", "3"],
+            ["lag.unit", "bytes"],
+            ["audit.last_pass.ended", "2023-11-14", "22:13:20+00:00"],
+            ["audit.last_pass.seconds", "2"],
+        ],
     ),
     "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),
 }

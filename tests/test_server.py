@@ -292,9 +292,28 @@ def test_programs_and_stats(client):
         ("khop", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
-        ("get", {"program": "rank"}, errors.RequestError, "vertices must be an array"),
-        ("get", {"program": "none", "vertices": [100]}, errors.UnknownProgram, "no program 'none'"),
-        ("get", {"program": "rank", "vertices": ["a"]}, errors.RequestError, "are integers"),
+        ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),
+        ("get", {"program": "rank", "vertices": 5}, errors.RequestError, "vertices must be an array"),
+        (
+            "get",
+            {"program": "none", "vertices": [100]},
+            errors.UnknownProgram,
+            "no program 'none'; there are hops, parts, rank",
+        ),
+        ("top", {"program": "none"}, errors.UnknownProgram, "there are hops, parts, rank"),
+        (
+            "top",
+            {},
+            errors.RequestError,
+            "program must be given: the id of a program, which the method programs lists",
+        ),
+        ("path", {"program": "hops"}, errors.RequestError, "target must be given: the id of a vertex"),
+        (
+            "get",
+            {"program": "rank", "vertices": [1, "a"]},
+            errors.RequestError,
+            "has 'a': the ids .* are integers",
+        ),
         ("get", {"program": "rank", "vertices": [1.5]}, errors.RequestError, "are integers"),
         ("get", {"program": "rank", "vertices": [True]}, errors.RequestError, "are integers"),
         ("get", {"program": "rank", "vertices": [2**64 - 1]}, errors.RequestError, "64-bit"),
@@ -303,7 +322,7 @@ def test_programs_and_stats(client):
             "get",
             {"program": "rank", "vertices": [100], "extra": 1},
             errors.RequestError,
-            "unknown parameters: extra",
+            "unknown parameters: extra; there are program, vertices, parents, min_offsets, timeout_ms",
         ),
         ("get", {"program": "rank", "vertices": [100], "parents": True}, errors.NotSupported, "no parents"),
         ("get", {"program": "rank", "vertices": bytes(8 * 20_001)}, errors.LimitExceeded, "at most 20000"),
@@ -318,7 +337,8 @@ def test_programs_and_stats(client):
         ("top", {"program": "rank", "k": 101}, errors.LimitExceeded, "at most 100"),
         ("top", {"program": "rank", "k": 0}, errors.RequestError, "from 1 to 100"),
         ("top", {"program": "rank", "order": "up"}, errors.RequestError, "desc, asc"),
-        ("component", {"vertex": None}, errors.RequestError, "integers"),
+        ("component", {"vertex": None}, errors.RequestError, "vertex must be given"),
+        ("component", {"vertex": "x"}, errors.RequestError, "integers"),
         ("neighbors", {"vertex": 100, "direction": "both"}, errors.RequestError, "out, in"),
         ("wait", {"min_offsets": {"t": {0: 99}}, "timeout_ms": 10**9}, errors.LimitExceeded, "timeout_ms"),
         ("hello", {"versions": [99]}, errors.NotSupported, "version"),
@@ -600,17 +620,18 @@ def test_addresses(tmp_path):
 def test_a_token_is_asked_for_before_anything_else(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path, token="sesame-open") as link:
+    with serving(chain, tmp_path, tokens=["sesame-open"]) as link:
         address = link.addresses[0]
         with Client(address, token="sesame-open", timeout=20) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         for wrong in (None, "sesame-opem", ""):
             with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=20) as client:
                 client.stats()
-        with raw(address) as connection:
-            for method in ("get", "stats", "nonsense"):
+        for method in ("get", "stats", "nonsense"):
+            with raw(address) as connection:
                 connection.send(request(1, method))
                 assert connection.answer()[2]["code"] == "unauthorized"
+                assert connection.answer() is None
 
 
 def test_tls(tmp_path):

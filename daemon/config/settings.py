@@ -22,6 +22,9 @@ from ..records.encodings import Encoding
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
 
+TOKENS_MAX = 16
+TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX = 8, 512
+
 SECRET_WORDS = ("password", "secret", "token", "private_key")
 
 KAFKA_CLIENT_PREFIXES = ("sasl_", "ssl_")
@@ -65,13 +68,14 @@ def _parsed(text: str, allowed: str) -> TcpAddress | UnixAddress:
 
 
 def default_socket_path(environ: Mapping[str, str] | None = None) -> str:
-    """The Unix socket to listen on: in the folder that systemd or the session gave, else /run or /tmp."""
+    """The Unix socket to listen on: in the folder that systemd or the session gave, else in /run (root) or here.
+
+    All of them are folders that others may not write: nobody else can be first to take the name.
+    """
     given = os.environ if environ is None else environ
     if folder := given.get("RUNTIME_DIRECTORY", "").split(":")[0] or given.get("XDG_RUNTIME_DIR"):
         return f"{folder}/graphtide.sock"
-    if os.geteuid() == 0:
-        return "/run/graphtide.sock"
-    return f"/tmp/graphtide-{os.geteuid()}.sock"
+    return "/run/graphtide.sock" if os.geteuid() == 0 else "./graphtide.sock"
 
 
 def is_secret(key: str) -> bool:
@@ -112,7 +116,7 @@ def _checked_metrics_address(text: str) -> str:
         try:
             parse_tcp(text)
         except ValueError as error:
-            raise ValueError(f"{error}; `off` serves none") from None
+            raise ValueError(f"{error}, or off") from None
     return text
 
 
@@ -386,7 +390,23 @@ class LimitsConfig(Section):
     vertices_max: int = Field(
         default=1_000_000, ge=1, description="The most vertices that one request names or gets."
     )
-    connections_max: int = Field(default=256, ge=1, le=65_536, description="Open connections.")
+    connections_max: int = Field(
+        default=256, ge=1, le=65_536, description="Open connections that have been let in."
+    )
+    strangers_max: int = Field(
+        default=128,
+        ge=1,
+        le=65_536,
+        description="Further connections, of which no request was accepted yet (where a token is asked for: no "
+        "`hello` with a right one, before which a request has at most 4096 bytes). Past it, the oldest from "
+        "wherever most of them come from makes room.",
+    )
+    hello_seconds_max: float = Field(
+        default=10.0,
+        gt=0,
+        le=3600,
+        description="How long a new connection may take until its first request is accepted, TLS included.",
+    )
     requests_in_flight_max: int = Field(
         default=64, ge=1, le=65_536, description="Unanswered requests of a connection."
     )
@@ -419,12 +439,18 @@ class LimitsConfig(Section):
 
 
 class TlsConfig(Section):
-    """TLS for the TCP addresses; both files or neither."""
+    """TLS for what is served over TCP; both files or neither. SIGHUP reads them again."""
 
     certificate: Path | None = Field(default=None, description="PEM file with the certificate chain.")
     key: Path | None = Field(default=None, description="PEM file with the private key.")
+    client_ca: Path | None = Field(
+        default=None,
+        description="PEM file with the authorities of clients' certificates; with it, clients must present one.",
+    )
 
     def problems(self) -> Iterator[Problem]:
+        if self.client_ca is not None and self.certificate is None:
+            yield "client_ca", "must be left out without certificate and key"
         if (self.certificate is None) != (self.key is None):
             missing = "certificate" if self.certificate is None else "key"
             yield missing, "must be given too: certificate and key belong together"
@@ -434,18 +460,36 @@ def _default_listen() -> tuple[str, ...]:
     return (f"unix:{default_socket_path()}", "tcp://127.0.0.1:7420")
 
 
+def _is_token(text: str) -> bool:
+    return TOKEN_LENGTH_MIN <= len(text) <= TOKEN_LENGTH_MAX
+
+
 class ServerConfig(Section):
     """The query server."""
 
     listen: Annotated[tuple[Address, ...], BeforeValidator(_split_commas)] = Field(
         default_factory=_default_listen,
         description="Addresses to listen on: `unix:PATH` and `tcp://HOST:PORT`. The default is a Unix socket in "
-        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR` or `/run`, and TCP port 7420 on loopback.",
+        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run` (root) or the working directory, and TCP port 7420 on "
+        "loopback.",
+    )
+    socket_group: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The group whose members may connect to the Unix sockets, beside the daemon's user, who must "
+        "be in it. Default: the daemon's own group.",
     )
     token: SecretStr | None = Field(
-        default=None, min_length=8, description="What clients must present; none: no token."
+        default=None,
+        min_length=TOKEN_LENGTH_MIN,
+        max_length=TOKEN_LENGTH_MAX,
+        description="What clients must present; none: no token.",
     )
-    token_file: Path | None = Field(default=None, description="A file that holds the token.")
+    token_file: Path | None = Field(
+        default=None,
+        description="A file that holds the token, or several, one a line, all of them right: so clients can "
+        "change over to a new one. SIGHUP reads it again, and ends connections whose token is gone.",
+    )
     tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS for the TCP addresses.")
     insecure: bool = Field(default=False, description="Allow addresses beyond loopback without TLS.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="What one client may ask for.")
@@ -464,15 +508,24 @@ class ServerConfig(Section):
                 if not is_loopback(address):
                     yield "listen", f"{text} is beyond loopback: set server.tls, or server.insecure = true"
 
-    def read_token(self) -> str | None:
-        """The clients' token, or None when none is asked for.
+    def read_tokens(self) -> tuple[str, ...]:
+        """The clients' tokens, none when none is asked for.
 
         Raises:
-            ConfigError: its file cannot be read.
+            ConfigError: their file cannot be read, or holds what is no token.
         """
-        if self.token_file is not None:
-            return read_secret("server.token_file", self.token_file)
-        return None if self.token is None else self.token.get_secret_value()
+        if self.token_file is None:
+            return () if self.token is None else (self.token.get_secret_value(),)
+        lines = read_secret("server.token_file", self.token_file).splitlines()
+        tokens = tuple(line.strip() for line in lines if line.strip())
+        wrong = [n for n, line in enumerate(lines, 1) if line.strip() and not _is_token(line.strip())]
+        if wrong or not 0 < len(tokens) <= TOKENS_MAX:
+            where = f"line {wrong[0]}" if wrong else f"it has {len(tokens)} lines that are not empty"
+            raise ConfigError(
+                f"server.token_file = {str(self.token_file)!r}: must hold 1 to {TOKENS_MAX} tokens, one a line, "
+                f"of {TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} characters each ({where})"
+            )
+        return tokens
 
 
 class MetricsConfig(Section):
@@ -488,6 +541,15 @@ class MetricsConfig(Section):
         description="Seconds that the engine may take for one turn of its loop (an epoch, or a program computed "
         "from scratch) before `/live` says no and systemd's watchdog is told nothing more.",
     )
+    insecure: bool = Field(default=False, description="Allow an address beyond loopback without TLS.")
+    tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS: metrics are served by HTTPS then.")
+
+    def problems(self) -> Iterator[Problem]:
+        for key, allowed in self.tls.problems():
+            yield f"tls.{key}", allowed
+        address = self.address()
+        if address is not None and not is_loopback(address) and self.tls.certificate is None and not self.insecure:
+            yield "listen", f"{self.listen} is beyond loopback: set metrics.tls, or metrics.insecure = true"
 
     def address(self) -> TcpAddress | None:
         """Where to listen, or None when metrics are off."""

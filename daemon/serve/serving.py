@@ -31,6 +31,7 @@ from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
 from ..errors import TimedOut, Unavailable
 from ..records.stream import Partition, offsets_from_wire
 from . import shared_memory
+from .admission import Admission
 from .asker import Asker, OpenConnection
 from .engine_calls import EngineCalls
 from .results import MemoryLayout, ResultsReader, Snapshot
@@ -117,7 +118,7 @@ class Serving:
         """``kinds``: the programs there are; ``methods``: the names of all requests, to be counted by."""
         # The daemon has checked them: this process starts sooner without the library that does.
         self.limits = cast("LimitsConfig", SimpleNamespace(**settings["limits"]))
-        self.token: str | None = settings["token"]
+        self.admission = Admission(settings["access"], self.limits, loop)
         self.graph: Mapping[str, Any] = settings["graph"]
         self.id_kind: Literal["int", "string"] = settings["graph"]["vertex_ids"]
         self.version: str = settings["version"]
@@ -174,6 +175,8 @@ class Serving:
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
                 self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+            case "access":
+                self._loop.call_soon_threadsafe(self.renew_access, message["access"])
         if self._reader is not None and self._index is not None:
             self._loop.call_soon_threadsafe(self._published)
 
@@ -193,6 +196,16 @@ class Serving:
         self._index, self._index_arrays = VertexIndexReader(self.id_kind, arrays), mapped
         del before, array
         let_go(replaced)
+
+    def renew_access(self, access: Mapping[str, Any]) -> None:
+        """Other tokens, and other files for TLS; whoever came with a token that is none any more is turned out."""
+        try:
+            self.admission.renew(access)
+        except OSError as error:
+            log.error("the files for TLS cannot be used; all stays as it was: %s", error)
+            return
+        for connection in list(self.connections):
+            connection.check_token()
 
     def begin_grace(self, token: int) -> None:
         """Tell the engine when all that is under way now has ended.
@@ -400,13 +413,17 @@ class Serving:
         """Memory that long requests and their answers have."""
         return self.receiving.used + self.making.used
 
+    def report(self) -> dict[str, Any]:
+        """What the engine is told once a second."""
+        refused = self.admission.refusals.totals
+        return {"latency": self.latencies.snapshot(), "refused": refused, **self.statistics()}
+
     async def tick(self) -> None:
         """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            report = {"kind": "statistics", "latency": self.latencies.snapshot(), **self.statistics()}
             with contextlib.suppress(OSError):
-                self._control.send(msgpack.packb(report))
+                self._control.send(msgpack.packb({"kind": "statistics", **self.report()}))
             now = time.monotonic()
             for connection in list(self.connections):
                 connection.look_after(now)
@@ -416,4 +433,5 @@ class Serving:
     def close(self) -> None:
         for connection in list(self.connections):
             connection.abort()
+        self.admission.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

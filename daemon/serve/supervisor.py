@@ -38,7 +38,8 @@ from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
 from ..records.topology import StorageState, Topology
 from . import shared_memory
-from .listening import TlsFiles, check_tls, open_listener
+from .admission import REASONS
+from .listening import TlsFiles, checked_tls, open_listener
 from .results import Publication, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
@@ -181,13 +182,15 @@ class ServerLink:
         index: PublishedIndex,
         topology: Topology,
         limits: LimitsConfig | None = None,
-        token: str | None = None,
+        tokens: Sequence[str] = (),
         tls: TlsFiles | None = None,
         insecure: bool = False,
+        socket_group: str | None = None,
         python_modules: Sequence[str] = (),
     ) -> None:
         """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
+        ``tokens``: what clients may present, any of them; none: no token is asked for.
         ``python_modules`` are imported by the server, for programs that they register.
         """
         self.listen = list(listen)
@@ -199,13 +202,17 @@ class ServerLink:
         self._settings: dict[str, Any] = {
             "kind": "configure",
             "limits": (limits or LimitsConfig()).model_dump(),
-            "token": token,
+            "access": {
+                "tokens": list(tokens),
+                "tls": None if tls is None else dataclasses.asdict(tls),
+            },
             "graph": dict(graph),
-            "tls": None if tls is None else dataclasses.asdict(tls),
             "version": __version__,
         }
         self._python_modules = list(python_modules)
+        self._tls = tls
         self._beyond_loopback = insecure or tls is not None
+        self._socket_group = socket_group
         self._writer = ResultsWriter()
         self._listeners: list[tuple[socket.socket, str]] = []
         self._template: Template | None = None
@@ -216,6 +223,8 @@ class ServerLink:
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._totals = _Totals()
+        self._refused_before: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -226,9 +235,12 @@ class ServerLink:
             ConfigError: an address, or the files for TLS, cannot be used.
         """
         try:
-            check_tls(self._settings["tls"])
+            if self._tls is not None:
+                checked_tls(self._tls)
             for text in self.listen:
-                self._listeners.append(open_listener(text, beyond_loopback=self._beyond_loopback))
+                self._listeners.append(
+                    open_listener(text, beyond_loopback=self._beyond_loopback, socket_group=self._socket_group)
+                )
         except ConfigError:
             self._close_listeners()
             raise
@@ -275,6 +287,20 @@ class ServerLink:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
             time.sleep(0.01)
+
+    def renew_access(self, tokens: Sequence[str]) -> None:
+        """Take these tokens from now on, and the files for TLS as they are now; others are turned out.
+
+        Raises:
+            ConfigError: the files for TLS cannot be used; all stays as it was.
+        """
+        if self._tls is not None:
+            checked_tls(self._tls)
+        access = {**self._settings["access"], "tokens": list(tokens)}
+        with self._lock:
+            self._settings["access"] = access
+            if self._process is not None:
+                self._process.send({"kind": "access", "access": access})
 
     def stop(self) -> None:
         """End the server, close the sockets and remove their paths; harmless to repeat."""
@@ -348,6 +374,13 @@ class ServerLink:
         """Requests by method since ``start``, over all server processes; about a second old."""
         with self._lock:
             return self._totals.sum()
+
+    def refused(self) -> dict[str, int]:
+        """Connections refused since ``start``, by reason (``admission.REASONS``); about a second old."""
+        with self._lock:
+            return {
+                reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
+            }
 
     def _send_index(self) -> int:
         """Send the index's arrays if the server does not have them yet; their generation."""
@@ -449,6 +482,7 @@ class ServerLink:
         with self._lock:
             self._process = None
             self._totals.end()
+            self._refused_before, self._refused = self.refused(), {}
             self.connections = self.waiting = 0
             graces, process.graces = process.graces or {}, None
         for over in graces.values():
@@ -481,6 +515,7 @@ class ServerLink:
                 with self._lock:
                     self._totals.take(report["latency"])
                     self.connections, self.waiting = report["connections"], report["waiting"]
+                    self._refused = report["refused"]
                     # It reads again, if it had paused: what found no room is sent now.
                     self._send_index()
                     self._send_results()

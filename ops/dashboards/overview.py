@@ -359,6 +359,12 @@ QUERIES = (
             Query(f"max({_series('engine_heartbeat_seconds')})", "heartbeat"),
         ),
     ),
+    PanelSpec(
+        "Refused connections",
+        "Connections refused per second, by reason: guessed tokens, silence, crowds.",
+        "cps",
+        (Query(_rate("connections_refused_total", "reason"), "{{reason}}"),),
+    ),
 )
 
 ROWS: dict[str, tuple[PanelSpec, ...]] = {
