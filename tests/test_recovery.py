@@ -416,6 +416,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        state=dict,
         unit="records",
         flush=lambda: None,
         publish=lambda _: None,
@@ -453,6 +454,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     gone: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        state=dict,
         unit="records",
         flush=lambda: None,
         publish=lambda publication: gone.append(publication.programs["components"].gone),
@@ -510,6 +512,7 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
     published: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        state=dict,
         unit="records",
         flush=lambda: None,
         publish=published.append,

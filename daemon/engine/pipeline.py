@@ -64,7 +64,7 @@ class Pipeline:
         epochs: EpochConfig,
         full_audit: bool = False,
     ) -> None:
-        """``source``: for its lag and state, which are shown. ``full_audit``: check everything after every epoch."""
+        """``source``: for its lag and state, which are shown. ``full_audit``: check all after every epoch."""
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -154,7 +154,7 @@ class Pipeline:
         self.metrics.epoch(
             updates=updates,
             apply_seconds=applied - started,
-            record_seconds=waited,
+            order_log_seconds=waited,
             compute_seconds=computed - applied - waited,
             publish_seconds=published - publishing,
         )
