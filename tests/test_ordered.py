@@ -185,9 +185,8 @@ def test_crossed_barriers_are_resolved_at_once_and_the_older_gives_way(first: st
     second = "y" if first == "x" else "x"
     # The records' times are their offsets: what P holds is older.
     polled(reader, source, barrier(P, 0, first), record(P, 1), barrier(P, 2, second), record(P, 3))
-    assert polled(reader, source, record(Q, 9), barrier(Q, 10, second), record(Q, 11), barrier(Q, 12, first)) == [
-        (1, 9)
-    ]
+    others = [record(Q, 9), barrier(Q, 10, second), record(Q, 11), barrier(Q, 12, first)]
+    assert polled(reader, source, *others) == [(1, 9)]
     step = reader.poll(BYTES, 0)
     assert named(step) == [(0, 0), (0, 1)] and step.ordered
     assert polled(reader, source) == [(0, 2), (0, 3), (1, 10), (1, 11)], "the other one holds"
@@ -369,7 +368,7 @@ class Log(Given):
 
 
 def written(rng: random.Random, partitions: int) -> Written:
-    """Records of each partition, and the operations that each holds; a pair stays in the partition of its source."""
+    """Random records; a pair stays in the partition of its source."""
     records: dict[Partition, list[RawRecord]] = {}
     ops: dict[tuple[Partition, int], list[Op]] = {}
     for number in range(partitions):

@@ -322,7 +322,7 @@ def test_programs_and_stats(client):
             "get",
             {"program": "rank", "vertices": [100], "extra": 1},
             errors.RequestError,
-            "unknown parameters: extra; there are program, vertices, parents, min_offsets, timeout_ms",
+            "unknown parameters: extra; there are program, vertices, parents, timeout_ms, min_offsets",
         ),
         ("get", {"program": "rank", "vertices": [100], "parents": True}, errors.NotSupported, "no parents"),
         ("get", {"program": "rank", "vertices": bytes(8 * 20_001)}, errors.LimitExceeded, "at most 20000"),

@@ -162,7 +162,7 @@ class Pipeline:
         self.metrics.epoch(
             updates=updates,
             apply_seconds=applied - started,
-            record_seconds=waited,
+            order_log_seconds=waited,
             compute_seconds=computed - applied - waited,
             publish_seconds=published - publishing,
         )

@@ -1,9 +1,9 @@
 """Which barriers wait, for which partitions, and when they let go.
 
 A partition that has reached a barrier waits until every partition that its topic had by then has reached the same
-one. So that nobody waits for ever, a barrier is *given up* when its time is over, or at once when two of them cross
-(each waits for a partition that the other holds): then the older one, by its records' time, gives way. Partitions
-that had not reached it pass it later without waiting.
+one. So that nobody waits for ever, a barrier is *given up* when its time is over, or at once when two of them
+cross (each waits for a partition that the other holds): then the older one, by its records' time, gives way.
+Partitions that had not reached it pass it later without waiting.
 """
 
 from __future__ import annotations

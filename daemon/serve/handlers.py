@@ -46,6 +46,8 @@ PROGRAMS_NAMED_MAX = 20
 PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"
 SCAN_CHUNK = 1 << 20
 PIECE_IDS = 1 << 13
+PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
+"""Of every method but ``hello``."""
 
 Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
@@ -137,9 +139,10 @@ class Params:
         """
         if self._given:
             unknown = sorted(name[:64] for name in self._given)
-            known = f"there are {', '.join(self._known)}" if self._known else "there are none here"
+            known = sorted(self._known, key=lambda name: name in PARAMETERS_OF_ALL)  # these last
+            there = f"there are {', '.join(known)}" if known else "there are none here"
             raise RequestError(
-                f"unknown parameters: {', '.join(unknown)}; {known}", {"unknown": unknown, "known": self._known}
+                f"unknown parameters: {', '.join(unknown)}; {there}", {"unknown": unknown, "known": known}
             )
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:

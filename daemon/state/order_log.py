@@ -1,8 +1,8 @@
 """The order log: where the stream stood after each epoch, for a restart to go the same way through its partitions.
 
-What was applied in one step (deletions of vertices, above all, which meet edges of other partitions) must come in
-one step again, after all that came before. Such an epoch is durable here before anybody sees it. Of the others only
-the newest counts: it is written over the one before it, and synced now and then.
+What was applied in one step (deletions of vertices, above all, which meet edges of other partitions) must come
+in one step again, after all that came before. Such an epoch is durable here before anybody sees it. Of the others
+only the newest counts: it is written over the one before it, and synced now and then.
 
 The log is a folder of segments, ``<number>.log``, of frames (``records.spool_format``) of MessagePack: first
 ``{v, identity, offsets}``, where the segment begins; then ``[together, offsets]``, the partitions that moved. A
@@ -132,6 +132,7 @@ class OrderLog:
             if not self._failing:
                 self._failing = True
                 log.error("the order log %s cannot be written: %s", self.folder, error.strerror)
+            self._newest = newest
             return done
         self._failing = False
         segment.end += len(must_stay)

@@ -87,11 +87,12 @@ STREAM = (
     ),
     PanelSpec(
         "Lag",
-        "What is still to be read, in records for Kafka and in bytes for a spool.",
+        "What is still to be read, in records for Kafka and in bytes for a spool; who waits at a barrier.",
         "short",
         (
             Query(f"sum({_series('source_lag_records')})", "records"),
             Query(f"sum({_series('source_lag_bytes')})", "bytes"),
+            Query(f"sum({_series('barrier_waiting_partitions')})", "partitions at a barrier"),
         ),
     ),
     PanelSpec(
@@ -103,7 +104,7 @@ STREAM = (
     PanelSpec(
         "Bad records",
         "Records sent to the dead letters, by reason, and whether reading waits for room there (1); tombstones, "
-        "outages and misrouted edges beside them.",
+        "outages, misrouted edges and barriers beside them.",
         "short",
         (
             Query(_rate("bad_records_total", "reason"), "{{reason}}"),
@@ -111,6 +112,7 @@ STREAM = (
             Query(_rate("tombstones_total"), "tombstones"),
             Query(_rate("source_outages_total"), "outages"),
             Query(_rate("misrouted_edges_total"), "misrouted edges"),
+            Query(_rate("barriers_total", "outcome"), "barriers {{outcome}}"),
         ),
     ),
 )
@@ -120,7 +122,10 @@ EPOCHS = (
         "Time per stage",
         "Seconds spent in each stage per second: what the time goes to.",
         "percentunit",
-        (Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),),
+        (
+            Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),
+            Query(_rate("order_log_wait_seconds_total"), "wait for the order log"),
+        ),
         stacked=True,
     ),
     PanelSpec(
