@@ -178,6 +178,7 @@ class SpoolSource:
         self._retired: dict[str, Retired] = {}
         self._state = b""
         self._state_is_old = False
+        self._known: dict[str, dict[str, Any]] = {}
         self._checkpoints: deque[Offsets] = deque(maxlen=checkpoints_kept)
         self._first_offsets: dict[str, int] = {}
         self._ignored: set[str] = set()
@@ -220,7 +221,7 @@ class SpoolSource:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
         self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
         self._state_is_old = True
-        known = self._load_fingerprints()
+        known = self._known = self._load_fingerprints()
         for (name, number), offset in offsets.items():
             kind = file_kind(name)
             if kind is None or number is not None:
@@ -308,12 +309,12 @@ class SpoolSource:
         return self._state
 
     def checkpointed(self, offsets: Offsets) -> None:
-        """Keep the fingerprints of the files that this checkpoint names; retire what all of them cover."""
+        """Keep the fingerprints of the files that checkpoints name; retire what all of them cover."""
         self._checkpoints.append(dict(offsets))
+        if self.fingerprints is not None:
+            self._keep_fingerprints(self.fingerprints)
         if len(self._checkpoints) == self._checkpoints.maxlen:
             self._retire(self._checkpoints[0])
-        if self.fingerprints is not None:
-            self._keep_fingerprints(self.fingerprints, offsets)
 
     def _retire(self, covered: Offsets) -> None:
         last = max(self._files, default="")
@@ -328,14 +329,21 @@ class SpoolSource:
             self._drop(file)
         self._keep_state()
 
-    def _keep_fingerprints(self, path: Path, offsets: Offsets) -> None:
+    def _keep_fingerprints(self, path: Path) -> None:
+        """Those of the files that checkpoints name; what is known of one that was deleted since is kept, too."""
+        newest = self._checkpoints[-1]
         entries = {}
-        for file in self._files.values():
-            offset = offsets.get(file.partition)
-            if offset is not None:
+        for partition in {partition for offsets in self._checkpoints for partition in offsets}:
+            file = self._files.get(partition.name)
+            if file is None:
+                entry = self._known.get(partition.name)
+                if entry is not None:
+                    entries[partition.name] = entry
+            elif (offset := newest.get(partition)) is not None:
                 length, checksum = file.fingerprint
                 whole = file.unread == 0 and file.offset == offset
                 entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
+        self._known = entries
         draft = path.with_suffix(".new")
         try:
             with open(draft, "w") as out:
@@ -609,8 +617,9 @@ class SpoolSource:
     def _next_to_look_at(self) -> Iterator[str]:
         yield from list(self._grew_last)
         turn = list(islice(self._others, LOOKED_AT))
-        if len(turn) < LOOKED_AT:
+        if not turn:
             self._others = iter([*self._files, *(self._retired.keys() - self._files.keys())])
+            turn = list(islice(self._others, LOOKED_AT))
         for name in turn:
             if name not in self._grew_last and (name in self._files or name in self._retired):
                 yield name
