@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +58,9 @@ CORRUPT = "none: the checksum does not hold"
 
 FINGERPRINT_BYTES = 1024
 """How much of a file's beginning is compared."""
+
+OPEN_SECONDS_MAX = 5.0
+"""So long does whoever asks about a file wait for the source to be opened."""
 
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
@@ -186,6 +190,7 @@ class SpoolSource:
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
         self._away = False
+        self._opened = threading.Event()
         self._position: dict[Partition, int] = {}
         self._amount: dict[Partition, int] = {}
         self._behind_since: float | None = None
@@ -210,6 +215,7 @@ class SpoolSource:
         for file in list(self._files.values()):
             self._look(file.name)
             self._check_beginning(file.name, file.fingerprint)
+        self._opened.set()
         if offsets is None and self.start == "latest":
             while self.poll(_READ_BYTES, timeout_s=0):
                 pass
@@ -284,6 +290,7 @@ class SpoolSource:
 
     def standing(self, partition: Partition, offset: int) -> Standing:
         """What is to be expected of a partition that is not in ``position``, up to this offset."""
+        self._opened.wait(OPEN_SECONDS_MAX)
         name, number = partition
         if number is not None or file_kind(name) is None or "/" in name or "\0" in name:
             return "unknown"

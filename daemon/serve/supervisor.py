@@ -34,6 +34,7 @@ from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.stream import offsets_from_wire, offsets_to_wire, place_name
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .listening import TlsFiles, check_tls, open_listener
@@ -458,6 +459,12 @@ class ServerLink:
             return np.frombuffer(params[name], np.uint32)
 
         match method:
+            case "standing":
+                wanted = offsets_from_wire(params["offsets"])
+                standing = self.topology.standing(wanted)
+                covered = {p: offset for p, offset in wanted.items() if standing[p] == "covered"}
+                unknown = [place_name(p) for p in wanted if standing[p] == "unknown"]
+                return self.topology.current_epoch(), {"covered": offsets_to_wire(covered), "unknown": unknown}
             case "neighbors":
                 page = self.topology.neighbors(
                     params["vertex"], params["direction"], params["limit"], params.get("cursor"), timeout_s
