@@ -28,7 +28,7 @@ from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
 from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
 from ..errors import LimitExceeded, RequestError, TimedOut, Unavailable
-from ..records.stream import Partition, offsets_from_wire, offsets_to_wire, place_name
+from ..records.stream import Partition, offsets_from_wire, place_name
 from . import shared_memory
 from .engine_calls import EngineCalls
 from .results import MemoryLayout, ResultsReader, Snapshot
@@ -47,7 +47,7 @@ VERTICES_INLINE_MAX = 1024
 ALL_VERTICES = int(NO_VERTEX)
 NAMED_MAX = 10
 """So many partitions or files does an error name."""
-ENGINE_PATIENCE_S = 1.0
+ENGINE_PATIENCE_S = 5.0
 """So long may the engine take to say whether waiting is of any use, also where nobody wants to wait."""
 STRANGE_MAX = 4096
 """So many that are in no epoch does the engine look up for one request."""
@@ -327,14 +327,16 @@ class Serving:
             )
         if strange:
             patience = max(deadline, time.monotonic() + ENGINE_PATIENCE_S)
-            answer = await self.engine.call("standing", {"offsets": offsets_to_wire(strange)}, patience)
-            if answer["unknown"]:
-                unknown = answer["unknown"][:NAMED_MAX]
+            question = [[*partition, offset] for partition, offset in strange.items()]
+            answer = await self.engine.call("standing", {"wanted": question}, patience)
+            standing = dict(zip(strange, answer["standing"], strict=True))
+            unknown = [place_name(partition) for partition in strange if standing[partition] == "unknown"]
+            if unknown:
                 raise RequestError(
-                    f"min_offsets names what is not read: {', '.join(unknown)}", {"unknown": unknown}
+                    f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
+                    {"unknown": unknown[:NAMED_MAX]},
                 )
-            for partition in offsets_from_wire(answer["covered"]):
-                del missing[partition]
+            missing = {p: offset for p, offset in missing.items() if standing.get(p) != "covered"}
         return missing
 
     def _behind(self, wanted: Mapping[Partition, int]) -> TimedOut:

@@ -34,7 +34,7 @@ from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
-from ..records.stream import offsets_from_wire, offsets_to_wire, place_name
+from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .listening import TlsFiles, check_tls, open_listener
@@ -460,11 +460,9 @@ class ServerLink:
 
         match method:
             case "standing":
-                wanted = offsets_from_wire(params["offsets"])
+                wanted = {Partition(name, number): offset for name, number, offset in params["wanted"]}
                 standing = self.topology.standing(wanted)
-                covered = {p: offset for p, offset in wanted.items() if standing[p] == "covered"}
-                unknown = [place_name(p) for p in wanted if standing[p] == "unknown"]
-                return self.topology.current_epoch(), {"covered": offsets_to_wire(covered), "unknown": unknown}
+                return self.topology.current_epoch(), {"standing": [standing[partition] for partition in wanted]}
             case "neighbors":
                 page = self.topology.neighbors(
                     params["vertex"], params["direction"], params["limit"], params.get("cursor"), timeout_s
