@@ -235,10 +235,13 @@ class Ingest:
         self._queue(self._prepared([], [], self._position))
 
     def _moved(self) -> bool:
-        """The source passed what is no record (an aborted transaction, say); somebody may wait for that."""
-        return any(
-            offset > self._position.get(partition, 0) for partition, offset in self.source.position().items()
-        )
+        """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
+        done with a file, which answers need not name any more.
+        """
+        position = self.source.position()
+        if self._position.keys() - position.keys():
+            return True
+        return any(offset > self._position.get(partition, 0) for partition, offset in position.items())
 
     def _queue(self, prepared: Prepared) -> None:
         for gone in self._position.keys() - prepared.offsets.keys():

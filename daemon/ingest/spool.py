@@ -40,7 +40,15 @@ import crc32c
 
 from ..errors import ConfigError, SourceError
 from ..records.encodings import HEADER_LINE
-from ..records.spool_format import RECORD_BYTES_MAX, FileKind, FramingLost, file_kind, frame_bytes, frames
+from ..records.spool_format import (
+    CUT_BYTES,
+    RECORD_BYTES_MAX,
+    FileKind,
+    FramingLost,
+    file_kind,
+    frame_bytes,
+    frames,
+)
 from ..records.stream import BadRecord, Lag, Offsets, Partition, RawRecord, Standing, Whole
 from . import retired
 from .decode_columns import Reason
@@ -67,7 +75,6 @@ LOOKED_AT = 128
 
 _READ_BYTES = 4 << 20
 _SKIP_BYTES = 64 << 20  # of a line that is too long, in one poll
-_KEPT_BYTES = 1 << 20  # of what is set aside; as of the dead letters that are cut
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
@@ -82,7 +89,7 @@ class _LongLine:
     checksum: int = 0
 
     def add(self, piece: bytes) -> None:
-        self.beginning += piece[: _KEPT_BYTES - len(self.beginning)]
+        self.beginning += piece[: CUT_BYTES - len(self.beginning)]
         self.length += len(piece)
         self.checksum = crc32c.crc32c(piece, self.checksum)
 
@@ -123,7 +130,7 @@ class _File:
         """Bytes to read: of the content, or of the compressed file (how many they come to is not known)."""
         if self.aside:
             return 0
-        waiting = self.inflating is not None and not self.inflating.drained
+        waiting = self.inflating is not None and not (self.inflating.drained and self.inflating.damage is None)
         return max(self.size - self.read, int(waiting))
 
     @property
@@ -300,7 +307,7 @@ class SpoolSource:
         if entry is not None:
             return "covered" if offset <= entry.offset else "expected"
         # Its writer may have made it just now.
-        return "expected" if (self.path / name).exists() else "unknown"
+        return "expected" if os.path.exists(self.path / name) else "unknown"
 
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
@@ -421,7 +428,7 @@ class SpoolSource:
             else:
                 records = self._lines(file, content)
             if not records and content.damage is not None:
-                rest = content.peek(_KEPT_BYTES)
+                rest = content.peek(CUT_BYTES)
                 records = [self._set_aside(file, file.offset, rest, Reason.DAMAGED, content.damage)]
             if records:
                 if records[-1].refused is None:  # else it is behind that already, or will never be
@@ -460,7 +467,7 @@ class SpoolSource:
             )
         except FramingLost as error:
             if not records:  # else what is whole is delivered first, and the next read stops here
-                rest = buffer[:_KEPT_BYTES]
+                rest = buffer[:CUT_BYTES]
                 return [self._set_aside(file, file.offset, rest, Reason.DAMAGED, error.why)]
         return records
 
