@@ -205,7 +205,7 @@ class Service:
         self.health.enter("computing")
         self._build_ingest()
         storage = Storage(self.graph, self.position)
-        self.link = self._make_link(EngineTopology(storage))
+        self.link = self._make_link(EngineTopology(storage, self.source))
         self.pipeline = self._make_pipeline(storage, store)
         self.link.start()
         self._stack.callback(self.link.stop)

@@ -21,7 +21,6 @@ from waiting import until
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import (
-    CUT_BYTES,
     DeadLettersError,
     FileDeadLetters,
     KafkaDeadLetters,
@@ -31,7 +30,7 @@ from graphtide.daemon.ingest.dead_letters import (
     unpack_letter,
 )
 from graphtide.daemon.records import spool_format
-from graphtide.daemon.records.spool_format import RECORD_BYTES_MAX
+from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX
 from graphtide.daemon.records.stream import BadRecord, DeadLettersFull, Partition, Whole
 from graphtide.ops.kafka import DevKafka
 

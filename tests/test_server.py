@@ -54,6 +54,7 @@ class Chain:
         self.asked = 0
         self.dead: list[int] = []
         self.gone: list[int] | None = None
+        self.files: dict[str, str] = {}
 
     def ids(self, positions):
         return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
@@ -99,6 +100,9 @@ class Chain:
     def current_epoch(self) -> StorageState:
         number = self.number + self.storage_ahead
         return StorageState((1, number), {"t": {0: number * 10}})
+
+    def standing(self, wanted):
+        return {partition: self.files.get(partition.name, "expected") for partition in wanted}
 
     def neighbors(self, vertex, direction, limit, cursor, timeout_s):
         if vertex == 13:
@@ -395,6 +399,34 @@ def test_a_producer_reads_its_own_writes(tmp_path):
         assert client.wait({"t": {0: 35}}).epoch == (1, 4)
         timer.join()
         assert client.get("rank", [103], min_offsets={"t": {"0": 40}}).values.tolist() == [1]
+
+
+def test_waiting_ends_at_once_for_what_is_done_with_or_never_was(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    chain.files = {"old.msgpack": "covered", "typo.msgpack": "unknown"}
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        assert client.wait({"old.msgpack": 7, "t": {0: 10}}, timeout_ms=0).epoch == (1, 1)
+        assert client.get("rank", [1], min_offsets={"old.msgpack": 7}, timeout_ms=0).epoch == (1, 1)
+        with pytest.raises(errors.RequestError, match=r"names what is not read: typo\.msgpack") as unknown:
+            client.wait({"typo.msgpack": 1, "old.msgpack": 7}, timeout_ms=20_000)
+        assert unknown.value.detail == {"unknown": ["typo.msgpack"]}
+        with pytest.raises(errors.LimitExceeded, match="names 6000 places"):
+            client.wait({name: dict.fromkeys(range(3000), 1) for name in ("u", "v")})
+
+
+def test_a_wait_that_runs_out_says_what_is_behind(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    chain.files = {"old.msgpack": "covered"}
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        wanted = {"t": {0: 10, 1: 5}, "old.msgpack": 1, "new.csv": 8}
+        with pytest.raises(errors.TimedOut, match=r"in time: t/1 is at 0 of 5, new\.csv is at 0 of 8$") as late:
+            client.wait(wanted, timeout_ms=20)
+        assert late.value.detail == {"behind": {"t/1": [0, 5], "new.csv": [0, 8]}}
+        with pytest.raises(errors.TimedOut, match=r"t/0 is at 10 of 11, .*, and 2 more$") as late:
+            client.wait({"t": dict.fromkeys(range(12), 11)}, timeout_ms=20)
+        assert len(late.value.detail["behind"]) == 10
 
 
 def test_growth_of_memory_and_index_is_followed_at_once(tmp_path):

@@ -251,8 +251,12 @@ def test_the_damaged_rest_of_a_compressed_file_is_set_aside(tmp_path: Path, comp
     (tmp_path / f"a.el.{compression}").write_bytes(whole + second)
     (tmp_path / f"b.el.{compression}").write_bytes(b"this is no compressed file, by any means")
     (tmp_path / "c.el").write_bytes(b"1 2\n")
+    (tmp_path / f"d.el.{compression}").write_bytes(COMPRESSORS[compression](b"3 4\n") + b"something else now")
     source = opened(tmp_path)
     records = drain(source)
+    *records, last, last_bad = records
+    assert last.value == b"3 4\n"
+    assert last_bad.refused is not None and last_bad.refused.place == f"d.el.{compression}:4"
     good = [record for record in records if record.refused is None]
     first, second_bad = [record.refused for record in records if record.refused is not None]
     assert first is not None and second_bad is not None

@@ -36,16 +36,13 @@ from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from ..errors import ConfigError, GraphtideError
 from ..failpoints import point
-from ..records.spool_format import RECORD_BYTES_MAX, FramingLost, SpoolWriter, read_frames
+from ..records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, FramingLost, SpoolWriter, read_frames
 from ..records.stream import BadRecord, DeadLettersFull, Partition, Whole
 from .kafka_client import Backoff, KafkaLink
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 16 << 20
-CUT_BYTES = 1 << 20
-"""What is kept of a record that is too large for a frame: so much of its value, of its key, and of its headers."""
-
 _ROOM_FOR_THE_REST = 64 << 10  # for what a letter has besides value, key and headers
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _SEGMENT, _UNDELIVERABLE = "dead-", "undeliverable-"

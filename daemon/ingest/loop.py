@@ -257,7 +257,11 @@ class Ingest:
         self._queue(self._prepared([], [], self._position, Step([], self._position, recorded=step.recorded)))
 
     def _moved(self, step: Step) -> bool:
-        """The source passed what is no record (an aborted transaction, say); somebody may wait for that."""
+        """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
+        done with a file, which answers need not name any more.
+        """
+        if self._position.keys() - step.offsets.keys():
+            return True
         return any(offset > self._position.get(partition, 0) for partition, offset in step.offsets.items())
 
     def _queue(self, prepared: Prepared) -> None:

@@ -28,6 +28,7 @@ import json
 import logging
 import math
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -40,7 +41,15 @@ import crc32c
 
 from ..errors import ConfigError, SourceError
 from ..records.encodings import HEADER_LINE
-from ..records.spool_format import RECORD_BYTES_MAX, FileKind, FramingLost, file_kind, frame_bytes, frames
+from ..records.spool_format import (
+    CUT_BYTES,
+    RECORD_BYTES_MAX,
+    FileKind,
+    FramingLost,
+    file_kind,
+    frame_bytes,
+    frames,
+)
 from ..records.stream import BadRecord, Lag, Offsets, Partition, RawRecord, Standing, Whole
 from . import retired
 from .decode_columns import Reason
@@ -59,12 +68,14 @@ CORRUPT = "none: the checksum does not hold"
 FINGERPRINT_BYTES = 1024
 """How much of a file's beginning is compared."""
 
+OPEN_SECONDS_MAX = 5.0
+"""So long does whoever asks about a file wait for the source to be opened."""
+
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
 
 _READ_BYTES = 4 << 20
 _SKIP_BYTES = 64 << 20  # of a line that is too long, in one poll
-_KEPT_BYTES = 1 << 20  # of what is set aside; as of the dead letters that are cut
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
@@ -79,7 +90,7 @@ class _LongLine:
     checksum: int = 0
 
     def add(self, piece: bytes) -> None:
-        self.beginning += piece[: _KEPT_BYTES - len(self.beginning)]
+        self.beginning += piece[: CUT_BYTES - len(self.beginning)]
         self.length += len(piece)
         self.checksum = crc32c.crc32c(piece, self.checksum)
 
@@ -120,7 +131,7 @@ class _File:
         """Bytes to read: of the content, or of the compressed file (how many they come to is not known)."""
         if self.aside:
             return 0
-        waiting = self.inflating is not None and not self.inflating.drained
+        waiting = self.inflating is not None and not (self.inflating.drained and self.inflating.damage is None)
         return max(self.size - self.read, int(waiting))
 
     @property
@@ -179,6 +190,7 @@ class SpoolSource:
         self._retired: dict[str, Retired] = {}
         self._state = b""
         self._state_is_old = False
+        self._known: dict[str, dict[str, Any]] = {}
         self._checkpoints: deque[Offsets] = deque(maxlen=checkpoints_kept)
         self._first_offsets: dict[str, int] = {}
         self._ignored: set[str] = set()
@@ -187,6 +199,7 @@ class SpoolSource:
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
         self._away = False
+        self._opened = threading.Event()
         self._position: dict[Partition, int] = {}
         self._amount: dict[Partition, int] = {}
         self._backlog: dict[str, int] | None = None
@@ -212,6 +225,7 @@ class SpoolSource:
         for file in list(self._files.values()):
             self._look(file.name)
             self._check_beginning(file.name, file.fingerprint)
+        self._opened.set()
         if offsets is None and self.start == "latest":
             while self.poll(_READ_BYTES, timeout_s=0):
                 pass
@@ -224,7 +238,7 @@ class SpoolSource:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
         self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
         self._state_is_old = True
-        known = self._load_fingerprints()
+        known = self._known = self._load_fingerprints()
         for (name, number), offset in offsets.items():
             kind = file_kind(name)
             if kind is None or number is not None:
@@ -291,6 +305,7 @@ class SpoolSource:
 
     def standing(self, partition: Partition, offset: int) -> Standing:
         """What is to be expected of a partition that is not in ``position``, up to this offset."""
+        self._opened.wait(OPEN_SECONDS_MAX)
         name, number = partition
         if number is not None or file_kind(name) is None or "/" in name or "\0" in name:
             return "unknown"
@@ -300,7 +315,7 @@ class SpoolSource:
         if entry is not None:
             return "covered" if offset <= entry.offset else "expected"
         # Its writer may have made it just now.
-        return "expected" if (self.path / name).exists() else "unknown"
+        return "expected" if os.path.exists(self.path / name) else "unknown"
 
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
@@ -335,12 +350,12 @@ class SpoolSource:
         return math.inf
 
     def checkpointed(self, offsets: Offsets) -> None:
-        """Keep the fingerprints of the files that this checkpoint names; retire what all of them cover."""
+        """Keep the fingerprints of the files that checkpoints name; retire what all of them cover."""
         self._checkpoints.append(dict(offsets))
+        if self.fingerprints is not None:
+            self._keep_fingerprints(self.fingerprints)
         if len(self._checkpoints) == self._checkpoints.maxlen:
             self._retire(self._checkpoints[0])
-        if self.fingerprints is not None:
-            self._keep_fingerprints(self.fingerprints, offsets)
 
     def _retire(self, covered: Offsets) -> None:
         last = max(self._files, default="")
@@ -355,14 +370,21 @@ class SpoolSource:
             self._drop(file)
         self._keep_state()
 
-    def _keep_fingerprints(self, path: Path, offsets: Offsets) -> None:
+    def _keep_fingerprints(self, path: Path) -> None:
+        """Those of the files that checkpoints name; what is known of one that was deleted since is kept, too."""
+        newest = self._checkpoints[-1]
         entries = {}
-        for file in self._files.values():
-            offset = offsets.get(file.partition)
-            if offset is not None:
+        for partition in {partition for offsets in self._checkpoints for partition in offsets}:
+            file = self._files.get(partition.name)
+            if file is None:
+                entry = self._known.get(partition.name)
+                if entry is not None:
+                    entries[partition.name] = entry
+            elif (offset := newest.get(partition)) is not None:
                 length, checksum = file.fingerprint
                 whole = file.unread == 0 and file.offset == offset
                 entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
+        self._known = entries
         draft = path.with_suffix(".new")
         try:
             with open(draft, "w") as out:
@@ -433,7 +455,7 @@ class SpoolSource:
             else:
                 records = self._lines(file, content)
             if not records and content.damage is not None:
-                rest = content.peek(_KEPT_BYTES)
+                rest = content.peek(CUT_BYTES)
                 records = [self._set_aside(file, file.offset, rest, Reason.DAMAGED, content.damage)]
             if records:
                 if records[-1].refused is None:  # else it is behind that already, or will never be
@@ -472,7 +494,7 @@ class SpoolSource:
             )
         except FramingLost as error:
             if not records:  # else what is whole is delivered first, and the next read stops here
-                rest = buffer[:_KEPT_BYTES]
+                rest = buffer[:CUT_BYTES]
                 return [self._set_aside(file, file.offset, rest, Reason.DAMAGED, error.why)]
         return records
 
@@ -636,8 +658,9 @@ class SpoolSource:
     def _next_to_look_at(self) -> Iterator[str]:
         yield from list(self._grew_last)
         turn = list(islice(self._others, LOOKED_AT))
-        if len(turn) < LOOKED_AT:
+        if not turn:
             self._others = iter([*self._files, *(self._retired.keys() - self._files.keys())])
+            turn = list(islice(self._others, LOOKED_AT))
         for name in turn:
             if name not in self._grew_last and (name in self._files or name in self._retired):
                 yield name

@@ -28,6 +28,10 @@ FRAME_HEADER = struct.Struct("<II")
 RECORD_BYTES_MAX = 64 << 20
 """The largest record. A longer length in a frame's header means that framing is lost."""
 
+CUT_BYTES = 256 << 10
+"""What is kept of a bad record that no frame can hold, or of a line that is too long: so much of its value, and of
+key and headers each. A topic takes that by default."""
+
 
 class FileKind(NamedTuple):
     """What a spool file's name says: one of ``encodings.ENCODINGS``, and one of ``COMPRESSIONS`` or None."""

@@ -28,8 +28,8 @@ from ...gpma.index.id_table import let_go
 from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
 from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
-from ..errors import TimedOut, Unavailable
-from ..records.stream import Partition, offsets_from_wire
+from ..errors import LimitExceeded, RequestError, TimedOut, Unavailable
+from ..records.stream import Partition, offsets_from_wire, place_name
 from . import shared_memory
 from .admission import Admission
 from .asker import Asker, OpenConnection
@@ -53,6 +53,12 @@ VERTICES_INLINE_MAX = 1024
 BYTES_PER_VERTEX = {"int": 64, "string": 256}
 """Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
+NAMED_MAX = 10
+"""So many partitions or files does an error name."""
+ENGINE_PATIENCE_S = 5.0
+"""So long may the engine take to say whether waiting is of any use, also where nobody wants to wait."""
+STRANGE_MAX = 4096
+"""So many that are in no epoch does the engine look up for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +312,13 @@ class Serving:
         """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
 
         Raises:
-            TimedOut: none did.
+            RequestError: they name what is not read.
+            TimedOut: none did; the message says what is behind.
             Unavailable: too many requests wait, and too many of them on this connection.
         """
+        if self.covers(wanted):
+            return
+        wanted = await self._expected(asker, wanted, deadline)
         if self.covers(wanted):
             return
         if not self._waiting.take(asker.connection):
@@ -322,10 +332,53 @@ class Serving:
             async with asyncio.timeout(deadline - time.monotonic()):
                 await waiter.future
         except TimeoutError:
-            raise TimedOut("no epoch covered these offsets in time") from None
+            raise self._behind(wanted) from None
         finally:
             self._waiting.give_back(asker.connection)
             self._waiters.remove(waiter)
+
+    async def _expected(
+        self, asker: Asker, wanted: Mapping[Partition, int], deadline: float
+    ) -> dict[Partition, int]:
+        """What is not covered yet of ``wanted``; the engine knows of what no epoch names, retired files for one.
+
+        Raises:
+            RequestError: some of it is not read at all.
+            LimitExceeded: too much of it is in no epoch.
+        """
+        reached = self._reached()
+        missing = {partition: offset for partition, offset in wanted.items() if offset > reached.get(partition, 0)}
+        strange = {partition: offset for partition, offset in missing.items() if partition not in reached}
+        if len(strange) > STRANGE_MAX:
+            raise LimitExceeded(
+                f"min_offsets names {len(strange)} places that no epoch does; at most {STRANGE_MAX}"
+            )
+        if strange:
+            patience = max(deadline, time.monotonic() + ENGINE_PATIENCE_S)
+            question = [[*partition, offset] for partition, offset in strange.items()]
+            answer = await self.engine.call(asker, "standing", {"wanted": question}, len(question), patience)
+            standing = dict(zip(strange, answer["standing"], strict=True))
+            unknown = [place_name(partition) for partition in strange if standing[partition] == "unknown"]
+            if unknown:
+                raise RequestError(
+                    f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
+                    {"unknown": unknown[:NAMED_MAX]},
+                )
+            missing = {p: offset for p, offset in missing.items() if standing.get(p) != "covered"}
+        return missing
+
+    def _behind(self, wanted: Mapping[Partition, int]) -> TimedOut:
+        """That time ran out, and what was not reached."""
+        reached = self._reached()
+        behind = {
+            place_name(partition): [reached.get(partition, 0), offset]
+            for partition, offset in wanted.items()
+            if reached.get(partition, 0) < offset
+        }
+        named = list(behind.items())[:NAMED_MAX]
+        shown = ", ".join(f"{name} is at {at} of {offset}" for name, (at, offset) in named)
+        more = f", and {len(behind) - len(named)} more" if len(behind) > len(named) else ""
+        return TimedOut(f"no epoch covered these offsets in time: {shown}{more}", {"behind": dict(named)})
 
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""

@@ -36,6 +36,7 @@ from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
@@ -562,6 +563,10 @@ class ServerLink:
             return np.frombuffer(params[name], np.uint32)
 
         match method:
+            case "standing":
+                wanted = {Partition(name, number): offset for name, number, offset in params["wanted"]}
+                standing = self.topology.standing(wanted)
+                return self.topology.current_epoch(), {"standing": [standing[partition] for partition in wanted]}
             case "neighbors":
                 page = self.topology.neighbors(
                     params["vertex"], params["direction"], params["limit"], params.get("cursor"), timeout_s
