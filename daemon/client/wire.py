@@ -226,7 +226,8 @@ class FrameReader:
         length = position - self._scanned
         if length > self.frame_bytes_max:
             raise self._too_long()
-        frame = bytes(self._buffer[:length])
+        with memoryview(self._buffer) as buffer:
+            frame = bytes(buffer[:length])
         del self._buffer[:length]
         self._scanned = position
         return frame

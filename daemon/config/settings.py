@@ -424,12 +424,25 @@ class LimitsConfig(Section):
     memory_bytes_max: int = Field(
         default=256 << 20,
         ge=1 << 20,
-        description="What all connections together hold: requests unfinished or unanswered, answers unread.",
+        description="What all connections together hold. A quarter is for long requests until they are "
+        "answered, a quarter for long answers until they are read: they wait for it in turn. Past half of it in "
+        "unread answers the connection with most of them is closed.",
     )
     waiting_max: int = Field(
-        default=4096, ge=1, description="Requests that wait for an epoch, of all connections."
+        default=4096,
+        ge=1,
+        description="Requests that wait for an epoch, of all connections. Half of the places are shared out among "
+        "`connections_max` connections, at least one for each.",
     )
-    engine_calls_max: int = Field(default=256, ge=1, description="Requests that wait for the engine process.")
+    engine_calls_max: int = Field(
+        default=256, ge=1, description="Questions that the engine process is given at once; others wait for them."
+    )
+    stall_seconds_max: float = Field(
+        default=10.0,
+        gt=0,
+        description="How long a client may take to send a long request, or to read a long answer, while others "
+        "wait for the memory.",
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.timeout_ms_default > self.timeout_ms_max:

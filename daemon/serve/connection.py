@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 0.001
 """How long one connection's requests are answered before the others get their turn."""
 LARGE_OUTPUT_BYTES = 1 << 20
-STALL_SECONDS_MAX = 10.0
-"""How long a client may take to send a long request, or to read long answers, while others wait for the memory."""
 
 
 class Connection(asyncio.Protocol):
@@ -127,18 +125,15 @@ class Connection(asyncio.Protocol):
 
         Idle: no request came for long, and none is being answered.
         """
+        stall_s = self._limits.stall_seconds_max
         idle = not self.tasks and now - self._active > self._limits.idle_seconds_max
         if idle or (self._paused and self.is_gone()):
             self.abort()
-        elif self._unread_room and self._serving.making.is_short and now - self._unread_since > STALL_SECONDS_MAX:
+        elif self._unread_room and self._serving.making.is_short and now - self._unread_since > stall_s:
             log.info("a client that does not read is disconnected: %d bytes wait", self.unread_bytes)
             self.abort()
-        elif (
-            self._receiving_bytes
-            and self._serving.receiving.is_short
-            and now - self._receiving_since > STALL_SECONDS_MAX
-        ):
-            self._fail(LimitExceeded(f"a long request took more than {STALL_SECONDS_MAX:g} s, and others wait"))
+        elif self._receiving_bytes and self._serving.receiving.is_short and now - self._receiving_since > stall_s:
+            self._fail(LimitExceeded(f"a long request took more than {stall_s:g} s to come, and others wait"))
 
     @property
     def unread_bytes(self) -> int:
@@ -182,7 +177,7 @@ class Connection(asyncio.Protocol):
             else:
                 frame = b""
             if frame is None and self._frames.buffered_bytes > PIECE_BYTES and not self._receiving_bytes:
-                self._get_room(self._limits.frame_bytes_max)
+                self._get_room(2 * self._limits.frame_bytes_max)  # the reader keeps two copies
         except RequestError as error:
             self._fail(error)
             return

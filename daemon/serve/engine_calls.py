@@ -17,7 +17,7 @@ from ..errors import TimedOut, Unavailable
 from .asker import Asker
 from .turns import Turns
 
-SLICE_VERTICES = 1 << 14
+SLICE_VERTICES = 1 << 15
 """So many vertices are asked about at once: a few milliseconds of the engine's time."""
 SLICES_OPEN = 2
 """One that is answered, and one that is on its way."""
