@@ -21,6 +21,7 @@ from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
 from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, LineFormat, ParsedLines
+from .sift import BadPart
 
 Item = TypeVar("Item")
 
@@ -58,10 +59,14 @@ EDGE_LIST = LineLayout(("src", "dst", "weight", "ts"), None)
 
 @dataclass(slots=True)
 class Lines:
-    """What a block of lines came to: updates in order, and the bad lines as (start, end, why)."""
+    """What a block of lines came to: updates in order, and the bad lines as (start, end, why).
+
+    ``parts``: bad rows of documents of many, each with the start of its line.
+    """
 
     blocks: list[UpdateBlock] = field(default_factory=list)
     bad: list[tuple[int, int, Bad]] = field(default_factory=list)
+    parts: list[tuple[int, BadPart]] = field(default_factory=list)
 
 
 def check_delimiter(delimiter: str) -> None:
