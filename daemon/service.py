@@ -307,6 +307,7 @@ class Service:
             checkpoints=checkpoints,
             background_audit=background_audit,
             epochs=config.epoch,
+            dead_letters=self.ingest.dead_letters_by_reason,
             full_audit=config.audit.full_every_epoch,
         )
 

@@ -402,7 +402,7 @@ def make_pipeline(
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
-        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10),
+        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), dead_letters={},
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,9 +59,11 @@ class Pipeline:
         checkpoints: Checkpointer,
         background_audit: BackgroundAudit,
         epochs: EpochConfig,
+        dead_letters: Mapping[str, int],
         full_audit: bool = False,
     ) -> None:
-        """``source``: for its lag alone, which is shown. ``full_audit``: check everything after every epoch."""
+        """``source``, ``dead_letters``: for the lag and the numbers by reason, which are shown, alone.
+        ``full_audit``: check everything after every epoch."""
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -76,6 +78,7 @@ class Pipeline:
         self.checkpoints = checkpoints
         self.background_audit = background_audit
         self.epochs = epochs
+        self.dead_letters = dead_letters
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -278,6 +281,7 @@ class Pipeline:
             "memory_bytes": self.memory_bytes(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
+            "dead_letters": dict(self.dead_letters),
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +70,7 @@ class Ingest:
     poll_bytes_max: int
     directed: bool = True
     stop: threading.Event = field(default_factory=threading.Event)
+    dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -118,6 +119,7 @@ class Ingest:
         bad = [letter for item in decoded for letter in item.bad]
         if bad:
             self.dead_letters.write(bad)
+            self.dead_letters_by_reason.update(letter.reason for letter in bad)
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused
