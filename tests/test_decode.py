@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from graphtide.daemon.ingest import decode_text, sift
+from graphtide.daemon.ingest import decode_compiled, decode_text, sift
 from graphtide.daemon.ingest.decode import REASONS, Decoder, warm_up
 from graphtide.daemon.ingest.decode_columns import Bad, Rules, concatenate
 from graphtide.daemon.ingest.line_parser import GOOD, SET_ASIDE, ParsedLines
@@ -290,7 +290,7 @@ def test_the_compiled_parser_takes_operations_on_vertices() -> None:
     ]
     parsed = ParsedLines(len(lines))
     value = b"".join(line + b"\n" for line, _, _ in lines)
-    assert parsed.fill(value, 0, layout.compiled(100, NOW)) == len(lines)
+    assert parsed.fill(value, 0, decode_compiled.line_format(layout, 100, NOW)) == len(lines)
     for i, (line, status, expected) in enumerate(lines):
         assert parsed.columns.status[i] == status, line
         if expected is not None:
@@ -397,12 +397,12 @@ def test_the_compiled_parser_agrees_with_the_rules(
         if layout.delimiter is not None or value[start:end].lstrip(b" \t")[:1] not in (b"#", b"%")
     ]
     blocks, bad = [], []
-    for first, outcome in decode_text._parse_spans(value, spans, layout, rules, NOW):
+    for first, outcome in decode_text.parse_spans(value, spans, layout, rules, NOW):
         if isinstance(outcome, Bad):
             bad.append((*spans[first], outcome.reason))
         else:
             blocks.append(outcome)
-    compiled = decode_text.parse_lines(value, 0, layout, rules, NOW)
+    compiled = decode_compiled.parse_lines(value, 0, layout, rules, NOW)
     assert [(start, end, why.reason) for start, end, why in compiled.bad] == bad
     expected = updates(concatenate(blocks)) if blocks else []
     assert (updates(concatenate(compiled.blocks)) if compiled.blocks else []) == expected

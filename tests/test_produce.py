@@ -21,8 +21,8 @@ from kafka.partitioner.default import murmur2
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.spool import SpoolSource
-from graphtide.daemon.records.columns import UpdateColumns
-from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.columns import UpdateColumns, canonical
+from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.stream import Partition, Source
 from graphtide.daemon.tools import produce as module
 from graphtide.daemon.tools.produce import (

@@ -27,7 +27,6 @@ from .decode_text import (
     Lines,
     csv_layout,
     numbered_lines,
-    parse_lines,
     salvage,
 )
 from .sift import BadPart, Sifted
@@ -51,9 +50,11 @@ class Decoder:
         csv_delimiter: str = ",",
         updates_max: int = 1 << 24,
         line_bytes_max: int = 1 << 20,
+        compiled_from: int = 0,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines; ``default_encoding``: of records that
-        name none; ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line.
+        name none; ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
+        ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -63,6 +64,7 @@ class Decoder:
         decode_text.check_delimiter(csv_delimiter)
         self._rules = Rules(vertex_ids, weights, self_loops == "drop", updates_max, line_bytes_max)
         self._default_encoding = default_encoding
+        self._compiled_from = compiled_from
         self._delimiter = csv_delimiter
         self._fixed_layout: LineLayout | None = None
         if csv_columns:
@@ -109,9 +111,7 @@ class Decoder:
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
-            return self._lines(
-                record, value, parse_lines(value, begin, EDGE_LIST, self._rules, record.timestamp_ms)
-            )
+            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
     def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
@@ -144,7 +144,14 @@ class Decoder:
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
-        return parse_lines(value, begin, layout, self._rules, record.timestamp_ms)
+        return self._parse(value, begin, layout, record.timestamp_ms)
+
+    def _parse(self, value: bytes, begin: int, layout: LineLayout, timestamp_ms: int) -> Lines:
+        if self._rules.vertex_ids == "int" and len(value) - begin >= self._compiled_from:
+            from . import decode_compiled
+
+            return decode_compiled.parse_lines(value, begin, layout, self._rules, timestamp_ms)
+        return decode_text.parse_lines(value, begin, layout, self._rules, timestamp_ms)
 
     def _layout_of_file(self, record: RawRecord) -> LineLayout | Bad:
         """The layout of the file in whose middle this block stands."""
@@ -254,4 +261,6 @@ def _bad_bytes(
 def warm_up(vertex_ids: Literal["int", "string"] = "int") -> None:
     """Compile what decoding needs, or load it from the cache."""
     if vertex_ids == "int":
-        decode_text.warm_up()
+        from . import decode_compiled
+
+        decode_compiled.warm_up()

@@ -89,6 +89,8 @@ OPS_BY_NAME = {
     "insert_vertex": Op.INSERT_VERTEX,
     "delete_vertex": Op.DELETE_VERTEX,
 }
+COLUMNS = ("src", "dst", "op", "weight", "ts")
+"""What the fields of a line may be."""
 INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 
 
