@@ -25,8 +25,10 @@ from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import offsets_to_wire
+from graphtide.daemon.tools.destinations import SpoolDestination
+from graphtide.daemon.tools.files import read_updates
 from graphtide.daemon.tools.generate import Churn, Updates
-from graphtide.daemon.tools.produce import SpoolDestination, produce, read_files
+from graphtide.daemon.tools.produce import produce
 from graphtide.daemon.tools.verify import FinalGraph
 from graphtide.gpma.edges import Op
 
@@ -253,7 +255,7 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
         lines.append(f"{Op(op).name.lower()},{src},{'' if op > 1 else dst}")
     file = tmp_path / "stream.csv"
     file.write_text("\n".join(lines) + "\n")
-    (updates,) = read_files([file])
+    updates = read_updates(file)
     daemon.start(kill_at="epoch.computed:9")
     with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
         for piece in np.array_split(np.arange(len(updates)), 30):

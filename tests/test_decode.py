@@ -20,8 +20,9 @@ from graphtide.daemon.ingest import decode_compiled, decode_text, sift
 from graphtide.daemon.ingest.decode import REASONS, Decoder, warm_up
 from graphtide.daemon.ingest.decode_columns import Bad, Rules, concatenate
 from graphtide.daemon.ingest.line_parser import GOOD, SET_ASIDE, ParsedLines
+from graphtide.daemon.records.barrier import HEADERS, barrier_id, barrier_value, is_barrier
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.encodings import CONTENT_TYPES, ENCODINGS, HEADER_LINE, encoding_of
+from graphtide.daemon.records.encodings import BARRIER, CONTENT_TYPES, ENCODINGS, HEADER_LINE, encoding_of
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord, UpdateBlock
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 
@@ -580,6 +581,9 @@ BAD_RECORDS = [
     *(("int", "el", *case) for case in BAD_EDGE_LISTS),
     ("int", "avro", b"", "unknown-encoding"),
     ("int", "application/x-protobuf", b"", "unknown-encoding"),
+    ("int", BARRIER, b"", "bad-barrier"),
+    ("int", BARRIER, b"x" * 129, "bad-barrier"),
+    ("string", BARRIER, b"fine until \xff", "bad-barrier"),
 ]
 
 
@@ -699,6 +703,19 @@ def test_rows_of_a_document_in_a_file_stand_at_its_line() -> None:
         (166, b'{"src":7,"dst":8,"weight":-1}'),
         (118, b'{"v":1,"src":[4],"dst":[6],"weight":[-1]}'),
     ]
+
+
+def test_a_barrier_holds_no_updates() -> None:
+    record = raw(
+        barrier_value("\u2014" * 42), encoding_of([("Content-Type", BARRIER.encode() + b"; v=1")], "json")
+    )
+    decoded = Decoder().decode(record)
+    assert (decoded.block, decoded.bad) == (None, ())
+    assert is_barrier(record) and barrier_id(record.value) == "\u2014" * 42
+    assert encoding_of(HEADERS, "json") == BARRIER
+    for wrong in ("", "\u2014" * 43):
+        with pytest.raises(ValueError, match="1 to 128 bytes"):
+            barrier_value(wrong)
 
 
 def test_every_reason_is_one_of_the_list() -> None:

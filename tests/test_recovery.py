@@ -36,8 +36,8 @@ from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.columns import UpdateColumns as Edges
-from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.columns import canonical
+from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter

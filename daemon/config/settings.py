@@ -102,6 +102,15 @@ def _split_commas(value: object) -> object:
     return value
 
 
+def _like(default: object, value: object) -> object:
+    """A value given as text (a flag, the environment) as the switch or number that its default is."""
+    if isinstance(value, str) and isinstance(default, bool) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if isinstance(value, str) and type(default) is int and value.isdigit():
+        return int(value)
+    return value
+
+
 def _checked_address(text: str) -> str:
     _parsed(text, "must be unix:PATH or tcp://HOST:PORT")
     return text
@@ -270,12 +279,16 @@ class SourceConfig(Section):
         Raises:
             ConfigError: a file of a secret cannot be read.
         """
+        if not self.client:
+            return {}
+        from kafka import KafkaConsumer
+
         options: dict[str, Any] = {}
         for key, value in self.client.items():
             if key.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
                 options[key.removesuffix("_file")] = read_secret(f"source.client.{key}", Path(str(value)))
             else:
-                options[key] = value
+                options[key] = _like(KafkaConsumer.DEFAULT_CONFIG.get(key), value)
         return options
 
     def _client_problems(self) -> Iterator[Problem]:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...partition.weights import WeightDomain
-from ..records.encodings import ENCODINGS, HEADER_LINE, ROW, Encoding
+from ..records.barrier import barrier_id
+from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, ROW, Encoding
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord
 from . import decode_text
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
@@ -101,6 +102,8 @@ class Decoder:
 
     def _decode(self, record: RawRecord, value: bytes) -> Decoded:
         encoding = record.encoding or self._default_encoding
+        if encoding == BARRIER:
+            return self._barrier(record, value)
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
         if encoding == "json":
@@ -113,6 +116,14 @@ class Decoder:
             begin = self._edge_list_begin(record, value)
             return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
+
+    def _barrier(self, record: RawRecord, value: bytes) -> Decoded:
+        """No updates: what a barrier orders is for whoever reads the partitions."""
+        try:
+            barrier_id(value)
+        except ValueError as error:
+            raise Bad(Reason.BAD_BARRIER, str(error)) from None
+        return Decoded(record, None)
 
     def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
         bad = [_bad_row(record, 0, part) for part in sifted.bad]

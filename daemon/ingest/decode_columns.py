@@ -46,6 +46,8 @@ class Reason(StrEnum):
     """More updates in a record, or more bytes in a line, than allowed."""
     BAD_VERTEX_OP = "bad-vertex-op"
     """An operation on a vertex that names a dst as well."""
+    BAD_BARRIER = "bad-barrier"
+    """A barrier whose id is no UTF-8 of 1 to 128 bytes."""
     INTERNAL = "internal"
     """The decoder failed; the detail holds the error."""
 

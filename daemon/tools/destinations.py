@@ -16,6 +16,7 @@ from ..records.encodings import CONTENT_TYPE
 from ..records.spool_format import SpoolWriter
 from ..records.stream import Partition
 
+_CONNECT_TIMEOUT_MS = 10_000
 _IN_FLIGHT_MAX = 64
 
 
@@ -96,7 +97,7 @@ class KafkaDestination:
         self._next: dict[Partition, int] = {}
         self._name, self._barriers = uuid.uuid4().hex, 0
         try:
-            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": 10_000}
+            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": _CONNECT_TIMEOUT_MS}
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
             self.partitions = len(described["partitions"])
@@ -111,7 +112,7 @@ class KafkaDestination:
                 compression_type=compression,
                 max_request_size=64 << 20,
                 allow_auto_create_topics=False,
-                max_block_ms=10_000,
+                max_block_ms=_CONNECT_TIMEOUT_MS,
             )
         except KafkaError as error:
             raise ProduceFailed(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error

@@ -1,20 +1,19 @@
 """Files of updates, read as the daemon reads records: what it would refuse is left out and counted.
 
-By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or ``.jsonl`` (JSON
-lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in seconds);
-anything else is an edge list (``src dst [weight [ts]]``, MatrixMarket headers allowed).
+By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or ``.jsonl``
+(JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
+seconds); anything else is an edge list (``src dst [weight [ts]]``, MatrixMarket headers allowed).
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import itertools
 import lzma
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,13 +24,13 @@ import zstandard
 
 from ...gpma.index.ids import concatenate_ids
 from ...partition.weights import WeightDomain
+from ..errors import GraphtideError
 from ..ingest.decode import Decoder
 from ..ingest.decode_columns import Bad, Reason, select
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import ROW
 from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
-from .windows import BadInput, windowed
 
 PLACES_KEPT = 3
 COMPILED_FROM = 512 << 10
@@ -47,6 +46,12 @@ _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
 _NO_TIME = -(1 << 63)
 """The time of an event that has none."""
 _SECONDS_MAX = (1 << 63) // 1000
+
+
+class BadInput(GraphtideError):
+    """A file cannot be read as updates; the message says which file, where and why."""
+
+    code = "bad-input"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +116,6 @@ def read_columns(path: Path, accepts: Accepts, left_out: LeftOut) -> Iterator[Up
         lines += value.count(b"\n")
 
 
-def read_files(
-    files: Iterable[Path | str], accepts: Accepts, left_out: LeftOut, *, window_seconds: float | None = None
-) -> Iterator[UpdateColumns]:
-    """The updates of files, one after the other; with a window, all at once (they must fit into memory).
-
-    Args:
-        window_seconds: an edge is deleted so long after its latest insert (see ``windowed``).
-
-    Raises:
-        BadInput: see ``read_columns``; or the files do not suit a window.
-    """
-    blocks = itertools.chain.from_iterable(read_columns(Path(file), accepts, left_out) for file in files)
-    if window_seconds is None:
-        yield from blocks
-        return
-    parts = list(blocks)
-    if parts:
-        whole = windowed(_concatenate(parts), window_seconds)
-        for start in range(0, len(whole), 1 << 20):
-            yield whole.take(np.arange(start, min(start + (1 << 20), len(whole))))
-
-
 def read_updates(path: Path, accepts: Accepts | None = None) -> UpdateColumns:
     """The updates of one file, all at once: see ``read_columns``; weights are 1.0 where the file has none.
 
@@ -145,7 +128,7 @@ def read_updates(path: Path, accepts: Accepts | None = None) -> UpdateColumns:
         raise BadInput(places[0], {"reason": reason})
     if not parts:
         raise BadInput(f"{path} holds no edges")
-    whole = _concatenate(parts)
+    whole = concatenated(parts)
     weights = np.ones(len(whole), np.float32) if whole.weights is None else whole.weights
     return UpdateColumns(whole.src, whole.dst, whole.ops, weights, whole.timestamps_ms)
 
@@ -160,7 +143,8 @@ def _place(path: Path, lines: int, value: bytes, at: int, bad: BadRecord) -> str
     """``lines``: those before this block; ``at``: the byte of the block at which the bad line begins."""
     row = dict(bad.headers).get(ROW)
     part = "" if row is None else f", row {row.decode()}"
-    return f"{path}:{lines + value.count(b'\n', 0, at) + 1}{part}: {bad.detail}"
+    line = lines + value.count(b"\n", 0, at) + 1
+    return f"{path}:{line}{part}: {bad.detail}"
 
 
 def _check_header(path: Path, block: bytes) -> None:
@@ -224,7 +208,9 @@ def _in_milliseconds(updates: UpdateBlock, path: Path, left_out: LeftOut) -> Upd
     return UpdateBlock(kept.src, kept.dst, kept.ops, kept.weights, kept.timestamps_ms * 1000)
 
 
-def _concatenate(parts: Sequence[UpdateColumns]) -> UpdateColumns:
+def concatenated(parts: Sequence[UpdateColumns]) -> UpdateColumns:
+    """These (at least one) as one; a weight that is missing is 1.0, a time that is missing is now."""
+
     def optional(name: str, absent: float, dtype: Any) -> Any:
         columns = [getattr(part, name) for part in parts]
         if all(column is None for column in columns):

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from ..records.columns import UpdateColumns, canonical
 from ..records.stream import Partition, offsets_to_wire
 from .destinations import Destination, KafkaDestination, SpoolDestination
-from .files import Accepts, LeftOut, read_files
+from .files import Accepts, LeftOut, concatenated, read_columns
+from .windows import windowed
 
 EDGES_PER_RECORD = 32_768
 """At 29 bytes an edge, all columns present, a record stays below Kafka's default limit of 1 MiB."""
@@ -94,6 +95,28 @@ def _by_partition(
             yield partition, columns.take(order[start:stop])
 
 
+def read_files(
+    files: Iterable[Path | str], accepts: Accepts, left_out: LeftOut, *, window_seconds: float | None = None
+) -> Iterator[UpdateColumns]:
+    """The updates of files, one after the other; with a window, all at once (they must fit into memory).
+
+    Args:
+        window_seconds: an edge is deleted so long after its latest insert (see ``windowed``).
+
+    Raises:
+        BadInput: see ``read_columns``; or the files do not suit a window.
+    """
+    blocks = itertools.chain.from_iterable(read_columns(Path(file), accepts, left_out) for file in files)
+    if window_seconds is None:
+        yield from blocks
+        return
+    parts = list(blocks)
+    if parts:
+        whole = windowed(concatenated(parts), window_seconds)
+        for start in range(0, len(whole), 1 << 20):
+            yield whole.take(np.arange(start, min(start + (1 << 20), len(whole))))
+
+
 def produce_files(
     files: Iterable[Path | str],
     *,
@@ -141,5 +164,7 @@ def _report(produced: Produced, left_out: LeftOut, *, as_json: bool) -> None:
         from ..terminal import output, table
 
         print(f"{left_out.refused.total()} updates refused, which the daemon could not apply:")
-        rows = [(reason, left_out.refused[reason], "\n".join(left_out.places[reason])) for reason in left_out.refused]
+        rows = [
+            (reason, left_out.refused[reason], "\n".join(left_out.places[reason])) for reason in left_out.refused
+        ]
         output().print(table(("reason", "updates", "first"), rows))

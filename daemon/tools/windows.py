@@ -7,14 +7,8 @@ import numpy.typing as npt
 
 from ...gpma.edges import Op, Ops
 from ...gpma.index.ids import IntColumn, StringColumn
-from ..errors import GraphtideError
 from ..records.columns import UpdateColumns
-
-
-class BadInput(GraphtideError):
-    """A file cannot be read as updates; the message says which file, where and why."""
-
-    code = "bad-input"
+from .files import BadInput
 
 
 def window_events(
