@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import json
+import uuid
+from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
+from brokers import client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka import KafkaConsumer, TopicPartition
 from naive import NaiveGraph
+from running import Daemon
 
+from graphtide.daemon.records.barrier import HEADERS, barrier_id
 from graphtide.daemon.records.columns import UpdateColumns
 from graphtide.daemon.records.placement import partition_of
+from graphtide.daemon.records.stream import offsets_from_wire, offsets_to_wire
 from graphtide.daemon.tools.ordering import Ordering
+from graphtide.daemon.tools.produce import produce_files
 from graphtide.gpma.edges import Op
 from graphtide.gpma.index.ids import StringColumn
+from graphtide.ops.kafka import DevKafka
 
 PARTITIONS = 3
 Update = tuple[int, int, int]
@@ -115,3 +126,72 @@ def test_later_blocks_need_one_each_at_most() -> None:
     parts, open_at_end = stretches([edges, deletes, edges, edges, deletes], "int")
     assert len(parts) == 4 and open_at_end
     assert [{op for op, *_ in part} for part in parts] == [{1}, {3}, {1}, {3}]
+
+
+# -- through Kafka ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic(kafka: DevKafka) -> str:
+    name = f"ordered-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 4)
+    return name
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A thousand edges of chained vertices, then the deletion of every vertex."""
+    lines = [f"insert,{i},{i + 1}" for i in range(1000)] + [f"delete_vertex,{i}," for i in range(1001)]
+    path = tmp_path / "edges.csv"
+    path.write_text("\n".join(["op,src,dst", *lines]) + "\n")
+    return path
+
+
+def read(kafka: DevKafka, topic: str) -> dict[int, list[Any]]:
+    """Every record of each partition."""
+    partitions = [TopicPartition(topic, number) for number in range(4)]
+    found: dict[int, list[Any]] = {number: [] for number in range(4)}
+    with client(KafkaConsumer, kafka.bootstrap, enable_auto_commit=False) as consumer:
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(partitions)
+        while any(consumer.position(partition) < ends[partition] for partition in partitions):
+            for partition, records in consumer.poll(timeout_ms=500).items():
+                found[partition.partition] += records
+    return found
+
+
+@pytest.mark.kafka
+def test_barriers_stand_in_every_partition_between_what_they_order(
+    kafka: DevKafka, topic: str, file: Path
+) -> None:
+    assert produce_files([file], kafka=kafka.bootstrap, topic=topic) == 0
+    orders = []
+    for records in read(kafka, topic).values():
+        order: list[str | int] = []
+        for record in records:
+            headers = tuple((name, value) for name, value in record.headers)
+            if headers == HEADERS:
+                order.append(barrier_id(record.value))
+            else:
+                order += sorted(set(msgpack.unpackb(record.value).get("op", b"\1")))
+        orders.append(order)
+    first, last = [item for item in orders[0] if isinstance(item, str)]
+    assert orders == [[1, first, 3, last]] * 4 and first != last
+
+
+@pytest.mark.kafka
+def test_what_one_file_inserts_and_deletes_is_gone(
+    kafka: DevKafka, topic: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through a real daemon, which reads four partitions."""
+    assert produce_files([file], kafka=kafka.bootstrap, topic=topic, json=True) == 0
+    offsets = offsets_from_wire(json.loads(capsys.readouterr().out)["offsets"])
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    with Daemon(tmp_path / "daemon", {"source": source}) as daemon:
+        daemon.start()
+        with daemon.client() as asking:
+            asking.wait(offsets_to_wire(offsets), timeout_ms=60_000)
+            stats = asking.stats()
+        assert (stats["vertices"], stats["edges"], stats["dead_letters"]) == (0, 0, {})
+        assert daemon.stop() == 0, daemon.log_tail()
