@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import brokers
 import msgpack
 import numpy as np
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
 from graphtide.daemon import cli, logs, terminal
@@ -295,6 +297,28 @@ def test_the_doctor_looks_for_the_topics(kafka: DevKafka) -> None:
     found = {finding.check: finding for finding in doctor._kafka(from_tables({"source": source}))}
     assert [found[name].status for name in ("kafka", "topic doctored", "topic missing")] == ["ok", "ok", "fail"]
     assert found["topic doctored"].found == "3 partitions"
+
+
+@pytest.mark.kafka
+def test_the_doctor_knows_what_a_topics_settings_mean(kafka: DevKafka) -> None:
+    kafka.create_topic("forgetful", 1, {"cleanup.policy": "compact,delete", "retention.ms": "60000"})
+    with brokers.client(KafkaProducer, kafka.bootstrap) as producer:
+        producer.send("forgetful", b"1", key=b"k").get(timeout=30)
+    with brokers.client(KafkaAdminClient, kafka.bootstrap) as admin:
+        admin.delete_records({TopicPartition("forgetful", 0): 1})
+    for compacted, status in (("refuse", "fail"), ("accept", "warn")):
+        source = {
+            "kind": "kafka",
+            "bootstrap_servers": [kafka.bootstrap],
+            "topics": ["forgetful"],
+            "compacted": compacted,
+        }
+        found = [item for item in doctor._kafka(from_tables({"source": source})) if item.status != "ok"]
+        assert [item.status for item in found] == [status, "warn", "warn"]
+        for item, words in zip(
+            found, ("is compacted", "keeps records for 60 s", "begins at offset 1"), strict=True
+        ):
+            assert words in item.found
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -228,6 +228,11 @@ class SourceConfig(Section):
         default="msgpack",
         description="Kafka: the encoding of records without a `content-type` header (spool files tell by name).",
     )
+    compacted: Literal["refuse", "accept"] = Field(
+        default="refuse",
+        description="Kafka: what to do with a compacted topic (`cleanup.policy`), of which older records of a key "
+        "are deleted. `accept` is right where each key names one edge, and each record holds one update of it.",
+    )
     csv_columns: Words = Field(
         default=(),
         description="The columns of CSV without a header line, in order; empty when there is a header line.",
@@ -502,6 +507,10 @@ class CheckpointConfig(Section):
         default="refuse",
         description="What to do with a checkpoint of another source or graph: stop, or start anew without it.",
     )
+
+    def reach(self) -> float:
+        """Seconds that the oldest checkpoint lies back which a restart may have to use, at most."""
+        return self.interval * (self.keep + 1)
 
 
 class DeviceConfig(Section):
