@@ -406,6 +406,7 @@ class Service:
             background_audit=background_audit,
             health=self.health,
             epochs=config.epoch,
+            dead_letters=self.ingest.dead_letters_by_reason,
             full_audit=config.audit.full_every_epoch,
         )
 

@@ -41,8 +41,9 @@ from graphtide.daemon.ingest.refusals import RefusalLog
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.columns import UpdateColumns as Edges
+from graphtide.daemon.records.columns import canonical
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import (
@@ -529,7 +530,7 @@ def make_pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
         background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
-        recording=Recording(OrderLog(store.path / "order"), threading.Event()),
+        recording=Recording(OrderLog(store.path / "order"), threading.Event()), dead_letters={},
     )  # fmt: skip
 
 

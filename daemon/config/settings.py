@@ -106,6 +106,15 @@ def _split_commas(value: object) -> object:
     return value
 
 
+def _like(default: object, value: object) -> object:
+    """A value given as text (a flag, the environment) as the switch or number that its default is."""
+    if isinstance(value, str) and isinstance(default, bool) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if isinstance(value, str) and type(default) is int and value.isdigit():
+        return int(value)
+    return value
+
+
 def _checked_address(text: str) -> str:
     _parsed(text, "must be unix:PATH or tcp://HOST:PORT")
     return text
@@ -226,6 +235,11 @@ class SourceConfig(Section):
         default="msgpack",
         description="Kafka: the encoding of records without a `content-type` header (spool files tell by name).",
     )
+    compacted: Literal["refuse", "accept"] = Field(
+        default="refuse",
+        description="Kafka: what to do with a compacted topic (`cleanup.policy`), of which older records of a key "
+        "are deleted. `accept` is right where each key names one edge, and each record holds one update of it.",
+    )
     csv_columns: Words = Field(
         default=(),
         description="The columns of CSV without a header line, in order; empty when there is a header line.",
@@ -284,12 +298,16 @@ class SourceConfig(Section):
         Raises:
             ConfigError: a file of a secret cannot be read.
         """
+        if not self.client:
+            return {}
+        from kafka import KafkaConsumer
+
         options: dict[str, Any] = {}
         for key, value in self.client.items():
             if key.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
                 options[key.removesuffix("_file")] = read_secret(f"source.client.{key}", Path(str(value)))
             else:
-                options[key] = value
+                options[key] = _like(KafkaConsumer.DEFAULT_CONFIG.get(key), value)
         return options
 
     def _client_problems(self) -> Iterator[Problem]:
@@ -581,6 +599,10 @@ class CheckpointConfig(Section):
         default="refuse",
         description="What to do with a checkpoint of another source or graph: stop, or start anew without it.",
     )
+
+    def reach(self) -> float:
+        """Seconds that the oldest checkpoint lies back which a restart may have to use, at most."""
+        return self.interval * (self.keep + 1)
 
 
 class DeviceConfig(Section):

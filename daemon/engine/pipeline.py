@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,13 @@ class Pipeline:
         background_audit: BackgroundAudit,
         epochs: EpochConfig,
         health: Health,
+        dead_letters: Mapping[str, int],
         full_audit: bool = False,
     ) -> None:
-        """``source``: how reading goes on, which is shown. ``full_audit``: check everything after every epoch."""
+        """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
+
+        ``full_audit``: check everything after every epoch.
+        """
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -83,6 +87,7 @@ class Pipeline:
         self.background_audit = background_audit
         self.epochs = epochs
         self.health = health
+        self.dead_letters = dead_letters
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -299,6 +304,7 @@ class Pipeline:
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},
             "waiting": self.source.waiting,
+            "dead_letters": dict(self.dead_letters),
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
             "checkpoint": None if newest is None else self._shown(newest),

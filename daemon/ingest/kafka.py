@@ -37,6 +37,13 @@ from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from .kafka_client import REFUSALS, Backoff, KafkaLink, connect, disconnect
+from .topic_settings import (
+    TopicSettings,
+    beginning_problem,
+    compaction_problem,
+    read_topic_settings,
+    retention_problem,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +54,20 @@ MISTAKES = (KafkaConfigurationError, *REFUSALS)
 
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
+_COMMIT_PATIENCE_S = 30.0
+"""A commit that only has to be tried again is not worth a warning for so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as the cluster describes it; the id is empty where brokers give none (before 2.8)."""
+    """One topic as the cluster describes it; the id is empty where brokers give none (before 2.8).
+
+    ``settings``: None where we may not see them.
+    """
 
     id: str
     partitions: frozenset[int]
+    settings: TopicSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,10 @@ class _Overseer(threading.Thread):
         self.error: BaseException | None = None
         self.commits = 0
         self.commit_failures = 0
-        self._commit_failing = False
+        self._commit_failing_since: float | None = None
+        self._commit_failure_said = False
+        self._settings: dict[str, TopicSettings] = {}
+        self._looked_at: set[str] = set()
         self._admin = KafkaLink(
             KafkaAdminClient,
             client,
@@ -180,13 +196,17 @@ class _Overseer(threading.Thread):
     def _describe(self) -> None:
         described = self._admin.client().describe_topics(self.topics)
         cluster_id = self._cluster_id()
+        described = [topic for topic in described if topic["error_code"] == 0]
+        if fresh := {topic["name"] for topic in described} - self._looked_at:
+            self._settings |= read_topic_settings(self._admin.client(), fresh)
+            self._looked_at |= fresh
         topics = {
             topic["name"]: Topic(
                 id=_topic_id(topic.get("topic_id")),
                 partitions=frozenset(partition["partition_index"] for partition in topic["partitions"]),
+                settings=self._settings.get(topic["name"]),
             )
             for topic in described
-            if topic["error_code"] == 0
         }
         self.outages.worked()
         self._note_missing(set(self.topics) - topics.keys())
@@ -224,12 +244,15 @@ class _Overseer(threading.Thread):
             if errors:
                 raise errors.pop()()
             self.commits += 1
-            self._commit_failing = False
+            self._commit_failing_since, self._commit_failure_said = None, False
         except KafkaError as error:
             done = not error.retriable
             self.commit_failures += 1
-            if not self._commit_failing:
-                self._commit_failing = True
+            now = time.monotonic()
+            since = self._commit_failing_since = self._commit_failing_since or now
+            # A fresh cluster makes the topic of its groups only when the first one asks for it.
+            if not self._commit_failure_said and (done or now - since >= _COMMIT_PATIENCE_S):
+                self._commit_failure_said = True
                 log.warning("offsets cannot be committed to group %s: %s", self.group, _said(error))
         with self._changed:
             if done and self._pending is offsets:
@@ -255,6 +278,8 @@ class KafkaSource:
         records_max: int = 4096,
         discovery_s: float = 5.0,
         connect_timeout_s: float = 10.0,
+        compacted: Literal["refuse", "accept"] = "refuse",
+        reach_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -271,6 +296,8 @@ class KafkaSource:
             records_max: the most records of one call to the client (default 4096).
             discovery_s: how often topics are described, which also finds outages (default 5 s).
             connect_timeout_s: how long ``identity`` waits for the cluster (default 10 s).
+            compacted: whether topics of which Kafka deletes older records of a key are refused (default).
+            reach_s: how far back checkpoints reach: a topic that keeps records for less is warned of.
             clock: seconds since 1970.
         """
         self.servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
@@ -281,6 +308,8 @@ class KafkaSource:
         self.fetch_bytes_max = fetch_bytes_max
         self.records_max = records_max
         self.connect_timeout_s = connect_timeout_s
+        self.compacted = compacted
+        self.reach_s = reach_s
         self.clock = clock
         self._overseer = _Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
         self._outages = self._overseer.outages
@@ -331,7 +360,7 @@ class KafkaSource:
 
         Raises:
             SourceUnavailable: the cluster does not answer, or a topic does not exist; try again.
-            ConfigError: the client refuses its settings, or the cluster the client.
+            ConfigError: the client refuses its settings, or the cluster the client, or a topic is compacted.
         """
         self._oversee()
         cluster = self._overseer.wait_cluster(self.connect_timeout_s)
@@ -342,8 +371,22 @@ class KafkaSource:
             raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {_said(self._overseer.error)}")
         if missing := sorted(set(self.topics) - cluster.topics.keys()):
             raise SourceUnavailable(f"Kafka at {servers} has no topic {', '.join(missing)}")
+        self._check_settings(cluster)
         ids = {name: cluster.topics[name].id for name in sorted(self.topics)}
         return {"kind": "kafka", "cluster": cluster.id, "topics": ids}
+
+    def _check_settings(self, cluster: Cluster) -> None:
+        for name in self.topics:
+            settings = cluster.topics[name].settings
+            if settings is None:
+                log.info("the settings of topic %s cannot be seen: whether it is compacted is not known", name)
+                continue
+            if problem := compaction_problem(name, settings):
+                if self.compacted == "refuse":
+                    raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
+                log.warning("%s", problem)
+            if problem := retention_problem(name, settings, self.reach_s):
+                log.warning("%s", problem)
 
     def close(self) -> None:
         """Stop reading; a commit that waits gets a moment."""
@@ -592,6 +635,9 @@ class KafkaSource:
             found = consumer.offsets_for_times(dict.fromkeys(fresh, self.start), timeout_ms=_REQUEST_TIMEOUT_MS)
             wanted = {tp: ends[tp] if found.get(tp) is None else found[tp].offset for tp in fresh}
         positions = {tp: wanted.get(tp, begins[tp]) for tp in fresh}
+        for tp in fresh:
+            if tp not in wanted and (problem := beginning_problem(_named(tp), begins[tp])):
+                log.warning("%s", problem)
         for tp, offset in positions.items():
             if not begins[tp] <= offset <= ends[tp]:
                 raise _unavailable_offset(tp, offset, begins[tp], ends[tp])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,7 @@ class Ingest:
     barrier_timeout_s: float = 60.0
     recovery: Recovery = field(default_factory=Recovery)
     stop: threading.Event = field(default_factory=threading.Event)
+    dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
@@ -189,6 +190,7 @@ class Ingest:
             if not self._set_aside(bad, decoded, step):
                 return
             self._refusals.note(bad)
+            self.dead_letters_by_reason.update(letter.reason for letter in bad)
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused

@@ -33,6 +33,9 @@ BARRIER = "application/vnd.graphtide.barrier"
 HEADER_LINE = "graphtide-header"
 """Record header of CSV blocks that do not begin their file: the file's first line, without its end."""
 
+ROW = "graphtide-row"
+"""Header of a dead letter that holds one row of a record: its number, from 0."""
+
 
 def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
     """The encoding that a record's ``content-type`` header names, else the default.

@@ -5,6 +5,7 @@ A check is a function from the configuration to findings. A check that itself fa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib
 import json
@@ -320,13 +321,47 @@ def _kafka(config: Config) -> Iterator[Finding]:
         known = consumer.topics()
         for topic in config.source.topics:
             if topic in known:
-                partitions = consumer.partitions_for_topic(topic) or ()
-                yield Finding(f"topic {topic}", "ok", f"{len(partitions)} partitions")
+                yield from _topic(config, consumer, topic, options)
             else:
                 hint = "create it, or let this user describe it"
                 yield Finding(f"topic {topic}", "fail", "not there", hint)
     finally:
         disconnect(consumer)
+
+
+def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -> Iterator[Finding]:
+    from kafka import KafkaAdminClient, TopicPartition
+
+    from ..ingest.kafka_client import connect
+    from ..ingest.topic_settings import (
+        beginning_problem,
+        compaction_problem,
+        read_topic_settings,
+        retention_problem,
+    )
+
+    name = f"topic {topic}"
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    yield Finding(name, "ok", f"{len(partitions)} partitions")
+    with contextlib.closing(connect(KafkaAdminClient, config.source.client_options(), **options)) as admin:
+        settings = read_topic_settings(admin, [topic]).get(topic)
+    if settings is None:
+        hint = "let this user describe its configs"
+        yield Finding(name, "warn", "its settings cannot be seen, so whether it is compacted is not known", hint)
+    else:
+        if problem := compaction_problem(topic, settings):
+            accepted = config.source.compacted == "accept"
+            hint = 'set cleanup.policy=delete; only where keys are edges source.compacted = "accept"'
+            yield Finding(name, "warn" if accepted else "fail", problem, "" if accepted else hint)
+        if problem := retention_problem(topic, settings, config.checkpoint.reach()):
+            yield Finding(name, "warn", problem, "raise retention.ms of the topic, or lower checkpoint.interval")
+    if config.source.start == "earliest":
+        begins = consumer.beginning_offsets(partitions)
+        cut = [tp for tp in partitions if begins[tp]]
+        if cut and (problem := beginning_problem(f"{topic}/{cut[0].partition}", begins[cut[0]])):
+            others = f" (and so do {len(cut) - 1} others)" if len(cut) > 1 else ""
+            hint = "only a checkpoint holds it; without one write the graph to the topic again"
+            yield Finding(name, "warn", f"{problem}{others}", hint)
 
 
 CHECKS: tuple[Check, ...] = (
