@@ -7,6 +7,8 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import (
+    LOW,
+    MAX_UPDATES,
     ChangeReport,
     EdgeBatch,
     EdgeList,
@@ -216,23 +220,29 @@ class Graph:
 
         Raises:
             MemoryError: the graph is as before.
-            ValueError: there are fewer vertices than before, or a weight lies outside ``weight_domain``; the
-                graph is as before.
+            ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
+                outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
+                graph counted twice; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        n_updates = len(batch) if self.directed else 2 * len(batch)
+        if n_updates > MAX_UPDATES:
+            raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         batch = replace(batch, weights=self._kept_weights(batch.weights))
         before = self.n_vertices
-        self._make_room(n_vertices)
-        lives = self.existence.plan(batch, vertex_ops, before)
-        if lives is not None:
-            batch = self._without(lives, batch)
-        if not self.directed:
-            batch = _both_directions(batch)
-        reports = [
-            self._apply_on_host(part.out, part.in_)
-            for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
-        ]
+        with self._room_for(n_vertices):
+            if self.directed and self.host.in_ is None:
+                _require_heads(batch.keys, n_vertices)
+            lives = self.existence.plan(batch, vertex_ops, before)
+            if lives is not None:
+                batch = self._without(lives, batch)
+            if not self.directed:
+                batch = _both_directions(batch)
+            reports = [
+                self._apply_on_host(part.out, part.in_)
+                for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
+            ]
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
@@ -290,21 +300,29 @@ class Graph:
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
 
         Raises:
-            ValueError: a weight lies outside ``weight_domain``; the graph is as before.
+            MemoryError: the graph is as before.
+            ValueError: there are fewer vertices than before, an arc or ``dead`` names one that is not there, arcs
+                are out of order, or a weight is missing or lies outside ``weight_domain``; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        dead = _none() if dead is None else dead
+        if dead.size and int(dead.max()) >= n_vertices:
+            raise ValueError(f"dead vertex {int(dead.max())} of {n_vertices}")
         edges = replace(edges, weights=self._kept_weights(edges.weights))
-        self._make_room(n_vertices)
-        self.existence.load(_none() if dead is None else dead)
+        out, in_ = self.host.out, self.host.in_
+        with self._room_for(n_vertices):
+            out_plan = out.prepare_load(edges)
+            if in_ is None:
+                _require_heads(edges.keys, n_vertices)
+            in_plan = None if in_ is None else in_.prepare_load(self._transposed(edges))
+        self.existence.load(dead)
         self.n_vertices = n_vertices
-        self.host.out.load(edges)
         self.self_loops = 0 if self.directed else _loops(edges.keys)
-        if self.host.in_ is not None:
-            keys = transpose(edges.keys)
-            order = np.argsort(keys, kind="stable")
-            weights = edges.weights[order] if edges.weights is not None and self.in_weighted else None
-            self.host.in_.load(EdgeList(keys[order], weights))
+        if in_ is None or in_plan is None:
+            out.commit_load(out_plan)
+        else:
+            self._pair.run(lambda: out.commit_load(out_plan), lambda: in_.commit_load(in_plan))
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
@@ -380,13 +398,28 @@ class Graph:
         """Weights as this graph keeps them. Whoever decoded them has checked them; it costs a pass in cache."""
         return None if weights is None or not self.weighted else in_domain(weights, self.weight_domain)
 
-    def _make_room(self, n_vertices: int) -> None:
+    def _transposed(self, edges: EdgeList) -> EdgeList:
+        """The in-arcs that belong to these out-arcs, in ascending order, with weights where in-rows carry them."""
+        keys = transpose(edges.keys)
+        order = np.argsort(keys, kind="stable")
+        weights = edges.weights[order] if edges.weights is not None and self.in_weighted else None
+        return EdgeList(keys[order], weights)
+
+    @contextmanager
+    def _room_for(self, n_vertices: int) -> Iterator[None]:
+        """Room in every array for so many vertices; none of the new ones are there if the block fails."""
         if n_vertices < self.n_vertices:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
-        self.placement.ensure_vertices(n_vertices)
-        self.existence.ensure_vertices(n_vertices)
-        for array in self.host.arrays:
-            array.ensure_vertices(n_vertices)
+        try:
+            self.placement.ensure_vertices(n_vertices)
+            self.existence.ensure_vertices(n_vertices)
+            for array in self.host.arrays:
+                array.ensure_vertices(n_vertices)
+            yield
+        except BaseException:
+            for array in self.host.arrays:
+                array.withdraw_vertices(self.n_vertices)
+            raise
 
     def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
         """Both orientations or neither: all that can fail is behind both before either is written."""
@@ -406,6 +439,13 @@ class Graph:
         with self._turnstile.reading():
             copied: int = export_from(self.out_rows(), np.uint64(first_key), keys, weights)
         return copied
+
+
+def _require_heads(keys: Keys, n_vertices: int) -> None:
+    """Check the heads of arcs; where they have rows, the array of these does."""
+    largest = int((keys & LOW).max(initial=0))
+    if keys.size and largest >= n_vertices:
+        raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
 
 
 def _row_keys(array: PackedMemoryArray, vertices: Vertices) -> Keys:

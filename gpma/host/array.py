@@ -19,6 +19,7 @@ from ..edges import (
     DELETED,
     EMPTY_KEY,
     INSERTED,
+    MAX_UPDATES,
     ChangeReport,
     EdgeBatch,
     EdgeList,
@@ -108,12 +109,21 @@ class PackedMemoryArray:
             now.rows = rows
         now.n_vertices = max(now.n_vertices, n_vertices)
 
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """Take ``ensure_vertices`` back: there are only so many rows, of which the others were never written."""
+        self._contents.n_vertices = n_vertices
+
     def load(self, edges: EdgeList) -> None:
-        """Replace the contents by these edges (ascending keys, no key twice).
+        """Replace the contents by these edges (ascending keys, no key twice), or nothing where an exception is
+        raised (those of ``prepare_load``)."""
+        self.commit_load(self.prepare_load(edges))
+
+    def prepare_load(self, edges: EdgeList) -> LoadPlan:
+        """Everything of ``load`` that can fail; the contents are only read.
 
         Raises:
             ValueError: the keys are not strictly ascending, name a row that does not exist, or lack weights.
-            MemoryError: there is not enough; the contents are as before.
+            MemoryError: there is not enough.
         """
         keys = column(edges.keys, np.uint64)
         weights = self._weight_column(edges.weights)
@@ -124,7 +134,11 @@ class PackedMemoryArray:
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
-        other = self._other_memory(layout)
+        return LoadPlan(keys, weights, layout, self._other_memory(layout))
+
+    def commit_load(self, plan: LoadPlan) -> None:
+        """Write what ``prepare_load`` planned; cannot fail."""
+        now, (keys, weights, layout, other) = self._contents, plan
         self._migration.forget()
         if other is not None:
             now.memory = other
@@ -153,9 +167,12 @@ class PackedMemoryArray:
         A plan is good until the next ``prepare`` or change; one that is not committed is simply dropped.
 
         Raises:
-            ValueError: the batch names a row that does not exist (``ensure_vertices``).
+            ValueError: the batch names a row that does not exist (``ensure_vertices``), or has more than
+                ``MAX_UPDATES`` updates.
             MemoryError: there is not enough.
         """
+        if len(batch) > MAX_UPDATES:
+            raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {len(batch)}")
         self._n_windows = 0
         parts = self._look_up(batch) if len(batch) else []
         totals = parts[0].totals if len(parts) == 1 else totals_of(parts)
@@ -439,6 +456,15 @@ class PackedMemoryArray:
 
     def _weight_column(self, weights: Weights | None) -> Weights:
         return _NO_WEIGHTS if weights is None or not self.weighted else column(weights, np.float32)
+
+
+class LoadPlan(NamedTuple):
+    """Edges to load, checked; their layout; and the memory to which the array moves, if it must."""
+
+    keys: Keys
+    weights: Weights
+    layout: Layout
+    other: SlotMemory | None
 
 
 class _Written(NamedTuple):

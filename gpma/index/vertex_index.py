@@ -66,7 +66,6 @@ class VertexIndex:
     def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
         self._growing = GrowingTable(table, allocate)
         self._allocate = allocate
-        self._given: list[Vertices] = []
         self._vertices_max = min(vertices_max, capacity(CELLS_MAX))
 
     @classmethod
@@ -158,8 +157,7 @@ class VertexIndex:
 
     def take_reused(self) -> Vertices:
         """The vertices that were free and got an id since the last call."""
-        given, self._given = self._given, []
-        return np.concatenate(given) if given else np.empty(0, np.uint32)
+        return self._growing.take_given()
 
     def lookup(self, ids: IdColumn, n_vertices: int | None = None) -> Vertices:
         """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
@@ -218,7 +216,7 @@ class VertexIndex:
         growing.load(ids, dense, n)
         if without is not None:
             growing.give_back(np.sort(without)[::-1])
-        self._growing, self._given = growing, []
+        self._growing = growing
 
     def _saved(
         self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None
@@ -254,9 +252,7 @@ class VertexIndex:
             raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
         self._check_room(ids)
         out = np.empty(len(ids), np.uint32)
-        given = self._growing.insert(ids, half, out)
-        if given.size:
-            self._given.append(given)
+        self._growing.insert(ids, half, out)
         return out
 
     def _check_room(self, ids: IdColumn) -> None:
