@@ -32,6 +32,7 @@ from ..gpma.edges import (
 )
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
+from ..gpma.host.transposing import transposed
 from ..gpma.host.work import Plan
 from ..gpma.rows import RowView, copy_row
 from ..gpma.threads import Pair, in_turn
@@ -315,7 +316,7 @@ class Graph:
             out_plan = out.prepare_load(edges)
             if in_ is None:
                 _require_heads(edges.keys, n_vertices)
-            in_plan = None if in_ is None else in_.prepare_load(self._transposed(edges))
+            in_plan = None if in_ is None else in_.prepare_load(self._in_arcs(edges))
         self.existence.load(dead)
         self.n_vertices = n_vertices
         self.self_loops = 0 if self.directed else _loops(edges.keys)
@@ -358,14 +359,13 @@ class Graph:
             problems.append("a deleted vertex has edges")
         mirror = out if not self.directed else self.host.in_.export() if self.host.in_ is not None else None
         if mirror is not None:
-            keys = transpose(mirror.keys)
-            order = np.argsort(keys)
-            if not np.array_equal(keys[order], out.keys):
+            seen = self._in_arcs(out)
+            if not np.array_equal(seen.keys, mirror.keys):
                 problems.append("out-rows and in-rows hold different edges")
             elif (
-                out.weights is not None
+                seen.weights is not None
                 and mirror.weights is not None
-                and not np.array_equal(mirror.weights[order], out.weights)
+                and not np.array_equal(seen.weights, mirror.weights)
             ):
                 problems.append("out-rows and in-rows disagree about weights")
         return problems
@@ -398,12 +398,9 @@ class Graph:
         """Weights as this graph keeps them. Whoever decoded them has checked them; it costs a pass in cache."""
         return None if weights is None or not self.weighted else in_domain(weights, self.weight_domain)
 
-    def _transposed(self, edges: EdgeList) -> EdgeList:
-        """The in-arcs that belong to these out-arcs, in ascending order, with weights where in-rows carry them."""
-        keys = transpose(edges.keys)
-        order = np.argsort(keys, kind="stable")
-        weights = edges.weights[order] if edges.weights is not None and self.in_weighted else None
-        return EdgeList(keys[order], weights)
+    def _in_arcs(self, out: EdgeList) -> EdgeList:
+        """These out-arcs as the in-rows have them."""
+        return transposed(out, weighted=self.in_weighted, pair=self._pair)
 
     @contextmanager
     def _room_for(self, n_vertices: int) -> Iterator[None]:
@@ -493,5 +490,7 @@ def warm_up() -> None:
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), 2, ops)
         graph.apply(EdgeBatch.of([0], [1]), 2)
+        for weights in (True, False):
+            transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, pair=graph._pair)
     finally:
         graph.close()

@@ -91,6 +91,7 @@ def _load_kernels(serving: Serving) -> None:
     """Look something up, so that kernels come from the cache now and not in the first request."""
     ids: IdColumn = np.zeros(1, np.int64) if serving.id_kind == "int" else StringColumn.of([""])
     serving.lookup(ids, 0)
+    serving.external(np.zeros(0, np.uint32))
 
 
 def run(

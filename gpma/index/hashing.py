@@ -1,4 +1,4 @@
-"""What the vertex index's kernels are made of: the hashes of ids, and whether two strings are the same.
+"""What the vertex index's kernels are made of: the hashes of ids, and how two strings compare.
 
 The hash of an integer is a seeded two-round multiply and xor-shift mix (the form of MurmurHash3's finaliser,
 with the seeds between the rounds, so that whoever chooses ids cannot choose collisions). Strings are taken in two
@@ -75,3 +75,19 @@ def equal_bytes(left: Int, right: Int, length: Int) -> bool:
             return False
         at += 8
     return bool(_last_word(left, length) == _last_word(right, length))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def less_bytes(left: Int, n_left: Int, right: Int, n_right: Int) -> bool:
+    """Whether the bytes from one address on come before those from another, unsigned; a prefix comes first."""
+    n = min(n_left, n_right)
+    at = 0
+    # Whole words, as long as they are the same; the bytes that differ are within the next eight then.
+    while at + 8 <= n and load_word(left + np.uint64(at)) == load_word(right + np.uint64(at)):
+        at += 8
+    while at < n:
+        a, b = load_byte(left + np.uint64(at)), load_byte(right + np.uint64(at))
+        if a != b:
+            return bool(a < b)
+        at += 1
+    return bool(n_left < n_right)

@@ -50,6 +50,7 @@ from .id_kernels import (
     insert,
     lookup,
     remove,
+    smallest_string,
 )
 from .ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn
 from .kinds import LENGTH, LENGTH_BITS
@@ -183,6 +184,10 @@ class IntTable(_Table):
     def ids(self, dense: Vertices) -> IdColumn:
         return self.external[dense]
 
+    def smallest(self, dense: Vertices) -> int:
+        """The position of the vertex (of at least one) with the smallest id."""
+        return int(self.external[dense].argmin())
+
     def state(self, n_vertices: int, counts: Counts) -> dict[str, npt.NDArray[Any]]:
         """What the first vertices' ids are read from, not copied."""
         return {"ids": self.external[:n_vertices]}
@@ -259,9 +264,11 @@ class StringTable(_Table):
         self.places[dense] = 0
 
     def ids(self, dense: Vertices) -> IdColumn:
-        places = self.places[dense]
-        lengths = (places & LENGTH).astype(np.int64)
-        return StringColumn.gathered(self.arena, (places >> LENGTH_BITS).astype(np.int64), lengths)
+        return strings_at(self.places[dense], self.arena)
+
+    def smallest(self, dense: Vertices) -> int:
+        """The position of the vertex (of at least one) with the smallest id."""
+        return int(smallest_string(frozen(self.places), frozen(self.arena), frozen(dense)))
 
     def state(self, n_vertices: int, counts: Counts) -> dict[str, npt.NDArray[Any]]:
         """What the first vertices' ids are read from, not copied."""
@@ -362,7 +369,7 @@ class GrowingTable:
         """``table`` is empty."""
         self.table = table
         self.counts: Counts = np.zeros(COUNTS, np.int64)
-        # Those that were given to ids lie behind those that are left, up to ``_n_kept``, until they are written over.
+        # Those that were given to ids lie behind those that are left, up to ``_n_kept``, until written over.
         self._free = np.empty(0, np.uint32)
         self._n_kept = 0
         self._given: list[Vertices] = []

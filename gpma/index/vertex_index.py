@@ -173,14 +173,17 @@ class VertexIndex:
         Raises:
             IndexError: one is not a vertex.
         """
-        if dense.size and int(dense.max()) >= self.n_vertices:
-            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
+        self._check(dense)
         return self._table.ids(dense)
 
     def smallest(self, dense: Vertices) -> int:
-        """Of these vertices (at least one) the one with the smallest external id."""
-        ids = self.external(dense)
-        return int(dense[ids.argmin()])
+        """Of these vertices (at least one) the one with the smallest external id.
+
+        Raises:
+            IndexError: one is not a vertex.
+        """
+        self._check(dense)
+        return int(dense[self._table.smallest(dense)])
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         """These vertices in ascending order of their external ids: integers by value, strings by bytes."""
@@ -255,6 +258,10 @@ class VertexIndex:
         self._growing.insert(ids, half, out)
         return out
 
+    def _check(self, dense: Vertices) -> None:
+        if dense.size and int(dense.max()) >= self.n_vertices:
+            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
+
     def _check_room(self, ids: IdColumn) -> None:
         """Refuse a batch that would pass the limit; counting exactly only where it could."""
         if len(ids) <= self.room:
@@ -281,6 +288,8 @@ def warm_up(kind: Kind) -> None:
         ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
         index.insert_edges(ids, ids)
     index.lookup(ids)
+    index.sort_by_external(np.arange(100, dtype=np.uint32))
+    index.smallest(np.arange(100, dtype=np.uint32))
     index.remove(np.arange(100, dtype=np.uint32))
     index.free(np.arange(100, dtype=np.uint32))
     index.insert(ids)
