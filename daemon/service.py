@@ -46,6 +46,7 @@ from .ingest.loop import Ingest, IngestReport
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
+from .memory import MemoryGuard
 from .records import placement
 from .records.position import Position
 from .records.stream import Offsets, offsets_from_wire
@@ -149,6 +150,7 @@ class Service:
         self.metrics = Metrics(
             version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
         )
+        self.memory = MemoryGuard(config.memory.budget, self.metrics)
         self._build_source()
         storage = Storage(self.graph, self.position)
         self.link = self._make_link(EngineTopology(storage))
@@ -269,6 +271,7 @@ class Service:
             report=self._ingested,
             poll_bytes_max=config.source.fetch_bytes_max,
             directed=config.graph.directed,
+            has_memory=self.memory.has_room,
         )
 
     def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
@@ -305,6 +308,7 @@ class Service:
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
+            memory=self.memory,
             background_audit=background_audit,
             epochs=config.epoch,
             full_audit=config.audit.full_every_epoch,

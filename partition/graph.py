@@ -34,6 +34,7 @@ from ..gpma.host import PackedMemoryArray
 from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
 from ..gpma.host.transposing import transposed
 from ..gpma.host.work import Plan
+from ..gpma.memory import Memory
 from ..gpma.rows import RowView, copy_row
 from ..gpma.threads import Pair, in_turn
 from .existence import Existence, Flags, VertexChange, VertexOps
@@ -49,6 +50,10 @@ _PIECE = 1 << 16
 
 def _none() -> Vertices:
     return np.empty(0, np.uint32)
+
+
+class NoMemory(MemoryError):
+    """A change found no memory, and the graph is as before: it may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Graph:
         self._pair = Pair(len(self.host.arrays), "in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
+        self._memory = Memory()
         self._process = os.getpid()
 
     @property
@@ -220,7 +226,7 @@ class Graph:
         in-rows, their in-edges are found by one pass over all edges.
 
         Raises:
-            MemoryError: the graph is as before.
+            NoMemory: the graph is as before.
             ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
                 outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
                 graph counted twice; the graph is as before.
@@ -301,7 +307,7 @@ class Graph:
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
 
         Raises:
-            MemoryError: the graph is as before.
+            NoMemory: the graph is as before.
             ValueError: there are fewer vertices than before, an arc or ``dead`` names one that is not there, arcs
                 are out of order, or a weight is missing or lies outside ``weight_domain``; the graph is as before.
             RuntimeError: ``require_own_process``.
@@ -316,6 +322,8 @@ class Graph:
             out_plan = out.prepare_load(edges)
             if in_ is None:
                 _require_heads(edges.keys, n_vertices)
+            # In-rows take as much as out-rows at most, and so does putting them in order.
+            self._memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
             in_plan = None if in_ is None else in_.prepare_load(self._in_arcs(edges))
         self.existence.load(dead)
         self.n_vertices = n_vertices
@@ -413,18 +421,23 @@ class Graph:
             for array in self.host.arrays:
                 array.ensure_vertices(n_vertices)
             yield
-        except BaseException:
+        except BaseException as error:
             for array in self.host.arrays:
                 array.withdraw_vertices(self.n_vertices)
+            if isinstance(error, MemoryError):
+                raise NoMemory(str(error) or "there is not enough memory") from error
             raise
 
     def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
         """Both orientations or neither: all that can fail is behind both before either is written."""
         out_rows, in_rows = self.host.out, self.host.in_
         if in_ is None or in_rows is None:
-            return self._commit_out(out_rows.prepare(out))
+            plan = out_rows.prepare(out)
+            self._memory.require(out_rows.more_bytes(plan))
+            return self._commit_out(plan)
         run = in_turn if len(out) <= ALONE_UPDATES_MAX else self._pair.run
         out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
+        self._memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         report, _ = run(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
         return report
 

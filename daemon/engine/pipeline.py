@@ -18,11 +18,12 @@ from ...compute.program import Violation
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
-from ...partition.graph import GraphChange
+from ...partition.graph import GraphChange, NoMemory
 from ..config.settings import EpochConfig
 from ..failpoints import point
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
+from ..memory import MemoryGuard
 from ..records.stream import Source, offsets_to_wire
 from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
@@ -32,6 +33,9 @@ from .standing import Standing
 from .storage import Storage
 
 log = logging.getLogger(__name__)
+
+MEMORY_PAUSE_S = 1.0
+"""So often the graph is asked again to take what it found no memory for."""
 
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found is published so often at most."""
@@ -57,6 +61,7 @@ class Pipeline:
         link: ServerLink,
         metrics: Metrics,
         checkpoints: Checkpointer,
+        memory: MemoryGuard,
         background_audit: BackgroundAudit,
         epochs: EpochConfig,
         full_audit: bool = False,
@@ -74,11 +79,13 @@ class Pipeline:
         self.link = link
         self.metrics = metrics
         self.checkpoints = checkpoints
+        self.memory = memory
         self.background_audit = background_audit
         self.epochs = epochs
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
+        self._wait_published: str | None = None
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -101,9 +108,11 @@ class Pipeline:
             taken = self.queue.take(self.epochs.updates_max, timeout_s=0.1, linger_s=self.epochs.linger_ms / 1000)
             if taken:
                 point("epoch.taken")
-                self._epoch(taken)
+                if not self._epoch(taken):
+                    return
             elif self.queue.closed:
                 return
+            self._publish_wait()
             self.metrics.queue_depth(self.queue.updates)
             self._audit_in_background()
             self.checkpoints.step()
@@ -115,7 +124,8 @@ class Pipeline:
 
     # -- one epoch --------------------------------------------------------------------------------------
 
-    def _epoch(self, taken: Sequence[Prepared]) -> None:
+    def _epoch(self, taken: Sequence[Prepared]) -> bool:
+        """False: the end came while the graph waited for memory; nothing of this was taken."""
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
@@ -123,15 +133,24 @@ class Pipeline:
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
-        with self.gate.apply():
-            if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
-                change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
-                applied = time.perf_counter()
-                point("epoch.applied")
-            else:
-                change = None
-            self.position.number += 1
-            self.position.offsets = dict(taken[-1].offsets)
+        change: GraphChange | None = None
+        while True:
+            try:
+                with self.gate.apply():
+                    if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                        change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
+                        applied = time.perf_counter()
+                        point("epoch.applied")
+                    self.position.number += 1
+                    self.position.offsets = dict(taken[-1].offsets)
+                break
+            except NoMemory as error:
+                self.gate.settle()
+                self.memory.refused(str(error))
+                self._publish_wait()
+            if self.queue.wait_closed(MEMORY_PAUSE_S):
+                return False
+        self.memory.granted()
         if change is not None:
             runs = self.engine.refresh(change)
             point("epoch.computed")
@@ -151,8 +170,15 @@ class Pipeline:
             compute_seconds=computed - applied,
             publish_seconds=published - publishing,
         )
+        return True
+
+    def _publish_wait(self) -> None:
+        """Let answers tell that updates wait for memory, or no longer do: there may be no epoch for long."""
+        if self.memory.waits_for != self._wait_published:
+            self._publish([], None)
 
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
+        waits_for = self.memory.waits_for
         for run in runs:
             self.standing.note(run, self.position.epoch)
         latest = {run.id: run for run in runs}
@@ -173,6 +199,7 @@ class Pipeline:
         )
         self.gate.settle()
         self._published_at = time.monotonic()
+        self._wait_published = waits_for
         self._passes_published = self.background_audit.passes
 
     def _audit_in_background(self) -> None:
@@ -276,6 +303,7 @@ class Pipeline:
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
             "memory_bytes": self.memory_bytes(),
+            "memory": self.memory.stats(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "programs": self.standing.states(),

@@ -32,6 +32,7 @@ ROOM_PATIENCE_S = 300.0
 """How long ids that are on their way back are waited for while none comes; a checkpoint may hold them until it is
 written."""
 ROOM_PAUSE_S = 0.01
+MEMORY_PAUSE_S = 0.1
 FULL_LOGGED_S = 60.0
 """That the id space is full is logged so often at most."""
 
@@ -69,6 +70,7 @@ class Ingest:
     report: Callable[[IngestReport], None]
     poll_bytes_max: int
     directed: bool = True
+    has_memory: Callable[[], bool] = lambda: True
     stop: threading.Event = field(default_factory=threading.Event)
     clock: Callable[[], float] = time.monotonic
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
@@ -91,6 +93,9 @@ class Ingest:
         while not self.stop.is_set():
             self.commit_pending()
             self.reuse.step()
+            if not self.has_memory():
+                self.stop.wait(MEMORY_PAUSE_S)
+                continue
             started = time.perf_counter()
             raw = self.source.poll(self.poll_bytes_max, timeout_s=0.1)
             if raw:

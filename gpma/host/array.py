@@ -185,6 +185,14 @@ class PackedMemoryArray:
         columns = report_columns(totals, weighted=self.weighted)
         return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout))
 
+    def more_bytes(self, plan: Plan | LoadPlan) -> int:
+        """How much memory the layout of a plan takes beyond the present one's; negative: it takes less."""
+
+        def size(layout: Layout) -> int:
+            return SlotMemory.bytes_of(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
+
+        return size(plan.layout) - (0 if plan.other is not None else size(self._contents.layout))
+
     def commit(self, plan: Plan) -> ChangeReport:
         """Write what ``prepare`` planned. Cannot fail: it takes no memory that grows with batch or graph.
 

@@ -74,7 +74,7 @@ class SlotMemory:
         Raises:
             MemoryError: there is not enough.
         """
-        leaf_bytes = _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
+        leaf_bytes = _leaf_bytes(leaf_shift, weighted=weighted)
         reserved = _reserve(_memory_bytes() + 5 * _ALIGNMENT)
         n_leaves_max = int(_memory_bytes() / leaf_bytes) >> TOP_SHIFT << TOP_SHIFT
         if reserved is None or n_leaves > n_leaves_max:
@@ -101,6 +101,11 @@ class SlotMemory:
             offset = -(-(offset + column.nbytes) // _ALIGNMENT) * _ALIGNMENT
         keys, weights, counts, heads, tops = columns
         return cls(keys, weights, counts, heads, tops, leaf_shift, reserved)
+
+    @staticmethod
+    def bytes_of(n_leaves: int, leaf_shift: int, *, weighted: bool) -> int:
+        """What so many leaves take."""
+        return int(n_leaves * _leaf_bytes(leaf_shift, weighted=weighted))
 
     def slots(self, n_leaves: int, stretch: tuple[int, int] | None = None) -> Slots:
         """The first so many leaves; ``stretch``: those of them that a migration keeps empty."""
@@ -224,6 +229,10 @@ def _in_pieces(advise: Callable[[int, int], bool], first: int, last: int, stop: 
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def _leaf_bytes(leaf_shift: int, *, weighted: bool) -> float:
+    return _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
 
 
 def _n_tops(n_leaves: int) -> int:
