@@ -253,6 +253,12 @@ GRAPH = (
         ),
     ),
     PanelSpec(
+        "Waiting for memory",
+        "1 while nothing more is read: the budget is used up, or an array finds no memory to grow.",
+        "short",
+        (Query(f"max({_series('waits_for_memory')})", "waits"),),
+    ),
+    PanelSpec(
         "Density",
         "Share of the packed memory array's slots that is used.",
         "percentunit",
