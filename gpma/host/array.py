@@ -31,6 +31,7 @@ from ..edges import (
 from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..threads import Pair
+from ..vertex_columns import grown
 from . import load_export, merge, migration, search, sorting, windows
 from .arrays import ReportColumns, RowIndex
 from .contents import Contents
@@ -51,7 +52,7 @@ from .work import (
     totals_of,
 )
 
-# Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
+# Work arrays grow by this factor, so that a larger batch costs constant time.
 ROOM = 1.5
 # Work arrays (about a hundred bytes an update, half of them ever written) are kept for so many updates, or for
 # one update to so many edges; larger ones are given back after the batch.
@@ -101,12 +102,8 @@ class PackedMemoryArray:
     def ensure_vertices(self, n_vertices: int) -> None:
         """Make room for rows 0 .. n_vertices - 1; new rows are empty."""
         now = self._contents
-        if n_vertices > now.rows.degrees.size:
-            room = max(n_vertices, int(now.rows.degrees.size * ROOM))
-            rows = RowIndex(np.zeros(room, np.uint32), np.zeros(room, np.uint32))
-            for new, old in zip(rows, now.rows, strict=True):
-                new[: old.size] = old
-            now.rows = rows
+        if n_vertices > min(now.rows.leaf.size, now.rows.degrees.size):
+            now.rows = RowIndex(*(grown(column, n_vertices, 0) for column in now.rows))
         now.n_vertices = max(now.n_vertices, n_vertices)
 
     def withdraw_vertices(self, n_vertices: int) -> None:
