@@ -2,10 +2,10 @@
 
     python benchmarks/new_vertices.py [--begin N] [--end N] [--batch N] [--programs NAME,..] [--json FILE]
 
-A graph of ``begin`` vertices, with index, programs and published results in shared memory, gets batches in which each
-vertex is new and has two edges to earlier ones, until there are ``end``. "Worst / median" is that of the stage's
-batches, in processor time of the thread that works, which other processes do not disturb; the first ten are left out.
-The stage ``all`` adds up the others, batch by batch.
+A graph of ``begin`` vertices, with index, programs and published results in shared memory, gets batches in which
+each vertex is new and has two edges to earlier ones, until there are ``end``. "Worst / median" is that of the
+stage's batches, in processor time of the thread that works, which other processes do not disturb; the first ten
+are left out. The stage ``all`` adds up the others, batch by batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class Bench:
         self.index.insert(np.arange(n))
         keys = np.unique(self.edges(1, n))
         self.graph.load(EdgeList(keys), n)
-        parameters: dict[str, dict[str, Any]] = {"bfs": {"source": 0}, "ppr": {"sources": 0}, "sspaths": {"source": 0}}
+        parameters: dict[str, dict[str, Any]] = {
+            "bfs": {"source": 0},
+            "ppr": {"sources": 0},
+            "sspaths": {"source": 0},
+        }
         made = [registry.make_program(kind, None, parameters.get(kind, {}), self.index) for kind in programs]
         self.engine = Engine(self.graph, made, lambda ids: self.index.lookup(np.array(ids)), threads=1)
         self.engine.start()
@@ -109,7 +113,13 @@ def run(begin: int = BEGIN, end: int = END, batch: int = BATCH, programs: str = 
         median = float(np.median(times))
         quantiles = {"p99": float(np.quantile(times, 0.99)), "p99.9": float(np.quantile(times, 0.999))}
         rows.append(
-            {"stage": stage, "ms median": median, **quantiles, "worst": times.max(), "worst / median": times.max() / median}
+            {
+                "stage": stage,
+                "ms median": median,
+                **quantiles,
+                "worst": times.max(),
+                "worst / median": times.max() / median,
+            }
         )
     return {"machine": machine(), "seed": SEED, "rows": rows}
 

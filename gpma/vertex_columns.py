@@ -2,8 +2,8 @@
 
 A large column lies in reserved address space (``address_space.py``) and grows in place: what is returned is a
 longer view of the same memory, and nothing is copied. So it grows by little at a time, and a new vertex costs
-what its own entries cost. Small columns, and all of them where no address space is to be had, are copied into larger
-ones.
+what its own entries cost. Small columns, and all of them where no address space is to be had, are copied into
+larger ones.
 
 Memory that a column has from its beginning comes in large pages, which walks over all vertices are faster on. What
 it grows by comes in small ones, since a large page costs as much as a whole batch when it is first written; the
