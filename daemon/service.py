@@ -54,6 +54,7 @@ from .ingest.loop import Ingest, IngestReport
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
+from .memory import MemoryGuard
 from .records import placement
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
@@ -203,6 +204,7 @@ class Service:
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.health.enter("computing")
+        self.memory = MemoryGuard(config.memory.budget, self.metrics)
         self._build_ingest()
         storage = Storage(self.graph, self.position)
         self.link = self._make_link(EngineTopology(storage, self.source))
@@ -362,6 +364,7 @@ class Service:
             directed=config.graph.directed,
             barrier_timeout_s=config.source.barrier_timeout,
             recovery=self.health.recovery,
+            has_memory=self.memory.has_room,
         )
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
@@ -399,10 +402,11 @@ class Service:
             reuse=self.reuse,
             queue=self.queue,
             source=self.ingest,
-            recording=Recording(self.order, self._stop),
+            recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
+            memory=self.memory,
             background_audit=background_audit,
             health=self.health,
             epochs=config.epoch,

@@ -254,6 +254,12 @@ class Metrics:
         self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
         self._slots_moved = self._counter("rebalance_slots_moved", "Slots rewritten by merges and rebalancing.")
         self._memory = self._gauge("memory_bytes", "Memory by structure.", "structure")
+        self._memory_budget = self._gauge("memory_budget_bytes", "The setting memory.budget; 0: there is none.")
+        self._memory_used = self._gauge(
+            "memory_used_bytes",
+            "What counts against it: of a limited control group everything in it, else what is resident.",
+        )
+        self._memory_waits = self._gauge("waits_for_memory", "1 while updates wait until memory comes free.")
 
     def _program_metrics(self) -> None:
         self._runs = self._histogram(
@@ -487,6 +493,15 @@ class Metrics:
     def queue_depth(self, updates: int) -> None:
         """Decoded updates that wait."""
         self._queue.set(updates)
+
+    def memory_budget(self, *, budget: int, used: int) -> None:
+        """The budget of memory (0: none) and what counts against it, in bytes."""
+        self._memory_budget.set(budget)
+        self._memory_used.set(used)
+
+    def waits_for_memory(self, waits: bool) -> None:
+        """Whether updates wait until memory comes free."""
+        self._memory_waits.set(int(waits))
 
     def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
         """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""

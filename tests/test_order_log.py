@@ -182,7 +182,7 @@ def test_a_full_disk_is_waited_for_with_one_line(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
-    recording = Recording(log, threading.Event())
+    recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     tries = 0
     shown: list[str | None] = []
@@ -206,7 +206,7 @@ def test_a_failed_sync_is_tried_again_in_another_file(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
-    recording = Recording(log, threading.Event())
+    recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     recording.begin([item(1, 1, together=True)], lambda: None)
     recording.finish()
@@ -231,7 +231,7 @@ def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
     stop = threading.Event()
-    recording = Recording(log, stop)
+    recording = Recording(log, stop, lambda: None)
     monkeypatch.setattr(order_log.os, "pwrite", full)
     with pytest.raises(CheckpointError, match="No space left on device; stopped before it could be"):
         recording.begin([item(1, 1, together=True)], stop.set)
@@ -241,7 +241,7 @@ def test_what_needs_no_order_does_not_wait(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
-    recording = Recording(log, threading.Event())
+    recording = Recording(log, threading.Event(), lambda: None)
     with monkeypatch.context() as patch:
         patch.setattr(order_log.os, "pwrite", full)
         for offset in (1, 2):

@@ -40,6 +40,7 @@ from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
 from graphtide.daemon.ingest.refusals import RefusalLog
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.memory import MemoryGuard
 from graphtide.daemon.records.columns import UpdateColumns as Edges
 from graphtide.daemon.records.columns import canonical
 from graphtide.daemon.records.encode import encode_msgpack
@@ -529,8 +530,9 @@ def make_pipeline(
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
+        memory=MemoryGuard("off", metrics),
         background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
-        recording=Recording(OrderLog(store.path / "order"), threading.Event()), dead_letters={},
+        recording=Recording(OrderLog(store.path / "order"), threading.Event(), lambda: None), dead_letters={},
     )  # fmt: skip
 
 

@@ -120,6 +120,19 @@ def _checked_address(text: str) -> str:
     return text
 
 
+def _written_number(value: object) -> object:
+    """Let a number of TOML stand for its text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _checked_budget(text: str) -> str:
+    number = text.removesuffix("%")
+    most = 100 if number != text else 2**63
+    if text != "off" and not (number.isascii() and number.isdecimal() and 0 < int(number) <= most):
+        raise ValueError("must be 'off', a share from 1% to 100%, or a number of bytes")
+    return text
+
+
 def _checked_metrics_address(text: str) -> str:
     if text != "off":
         try:
@@ -641,6 +654,19 @@ class ComputeConfig(Section):
         return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
 
 
+class MemoryConfig(Section):
+    """How much memory may be used before reading waits."""
+
+    budget: Annotated[str, BeforeValidator(_written_number), AfterValidator(_checked_budget)] = Field(
+        default="90%",
+        description="When more is used, nothing more is read until memory comes free; what was read is applied, "
+        "and questions are answered. Bytes, or a share such as `90%` of the machine's memory or of a control "
+        "group's limit, whichever is smaller; `off`: no budget. Of a limited group everything in it counts, "
+        "otherwise what the engine process has in memory.",
+        examples=["12884901888"],
+    )
+
+
 class AuditConfig(Section):
     """The check of published results, and of the storage, against the graph, in the background and without end."""
 
@@ -692,6 +718,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     device: DeviceConfig = Field(default_factory=DeviceConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
     audit: AuditConfig = Field(default_factory=AuditConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 

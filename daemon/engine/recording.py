@@ -21,11 +21,12 @@ RETRY_S = 0.5
 class Recording:
     """``begin`` when an epoch is taken, ``finish`` before it can be seen. For the engine's thread."""
 
-    def __init__(self, order: OrderLog, stop: threading.Event) -> None:
-        """``stop`` ends a wait for the disk."""
+    def __init__(self, order: OrderLog, stop: threading.Event, still_waiting: Callable[[], None]) -> None:
+        """``stop`` ends a wait for the disk; ``still_waiting`` is called now and then in one."""
         self.trouble: str | None = None
         self._order = order
         self._stop = stop
+        self._still_waiting = still_waiting
         self._passed: Sequence[Passed] = ()
         self._synced: Future[None] | None = None
 
@@ -77,6 +78,7 @@ class Recording:
             self.trouble = message
             log.error("%s; epochs wait, since nothing is shown that a restart could not show again", message)
             in_trouble()
+        self._still_waiting()
         if self._stop.wait(RETRY_S):
             raise CheckpointError(f"{message}; stopped before it could be")
 

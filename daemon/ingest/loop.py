@@ -47,6 +47,7 @@ ROOM_PATIENCE_S = 300.0
 """How long ids that are on their way back are waited for while none comes; a checkpoint may hold them until it is
 written."""
 ROOM_PAUSE_S = 0.01
+MEMORY_PAUSE_S = 0.1
 FULL_LOGGED_S = 60.0
 """That the id space is full is logged so often at most."""
 LETTERS_RETRY_S = 1.0
@@ -96,6 +97,7 @@ class Ingest:
     directed: bool = True
     barrier_timeout_s: float = 60.0
     recovery: Recovery = field(default_factory=Recovery)
+    has_memory: Callable[[], bool] = lambda: True
     stop: threading.Event = field(default_factory=threading.Event)
     dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
@@ -158,6 +160,9 @@ class Ingest:
             self.commit_pending()
             self.reuse.step()
             self._refusals.say()
+            if not self.has_memory():
+                self.stop.wait(MEMORY_PAUSE_S)
+                continue
             started = time.perf_counter()
             step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
             if step.records:

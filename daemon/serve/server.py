@@ -132,7 +132,9 @@ def _load_kernels(id_kind: Literal["int", "string"]) -> None:
     """Look something up, so that kernels come from the cache now and not in the first request."""
     ids: IdColumn = np.zeros(1, np.int64) if id_kind == "int" else StringColumn.of([""])
     index = VertexIndex.create(id_kind)
-    VertexIndexReader(id_kind, index.arrays()).lookup(ids, 0)
+    reader = VertexIndexReader(id_kind, index.arrays())
+    reader.lookup(ids, 0)
+    reader.external(np.zeros(0, np.uint32))
 
 
 def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:

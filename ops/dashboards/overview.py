@@ -260,12 +260,20 @@ GRAPH = (
     ),
     PanelSpec(
         "Process memory",
-        "Resident memory of the engine process and of the query server.",
+        "Resident memory of the engine process and of the query server, and what counts against the budget.",
         "bytes",
         (
             Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),
             Query(f"sum({_series('server_process_resident_memory_bytes')})", "query server"),
+            Query(f"sum({_series('memory_used_bytes')})", "counted"),
+            Query(f"sum({_series('memory_budget_bytes')})", "budget"),
         ),
+    ),
+    PanelSpec(
+        "Waiting for memory",
+        "1 while nothing more is read: the budget is used up, or an array finds no memory to grow.",
+        "short",
+        (Query(f"max({_series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
         "Density",
