@@ -23,15 +23,11 @@ from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
 from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.host import array as pma
-from ..gpma.host import snapshot
-from ..gpma.index import vertex_index
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
-from ..partition import graph
 from ..partition.graph import Graph
-from . import terminal
+from . import kernels, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config
 from .engine.auditing import BackgroundAudit
@@ -40,13 +36,12 @@ from .engine.standing import Standing
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
 from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
-from .ingest import decode, reuse
+from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
-from .records import placement
 from .records.position import Position
 from .records.stream import Offsets, offsets_from_wire
 from .records.topology import Topology
@@ -73,47 +68,43 @@ def serve(config: Config, *, progress: bool) -> int:
     with ExitStack() as stack:
         service = Service(config, stack)
         with _stop_on_signal(service.stop):
-            warm_up(config, progress=progress)
+            try:
+                warm_up(config, service.stopping, progress=progress)
+            except kernels.Stopped:
+                log.info("stopped before the first epoch, while kernels were compiled")
+                return 0
             service.startup()
             service.run()
             service.shutdown()
     return 0
 
 
-def warm_up(config: Config, *, progress: bool) -> None:
-    """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
-    steps: list[tuple[str, Callable[[], None]]] = [
-        ("packed arrays", pma.warm_up),
-        ("copies of edges", snapshot.warm_up),
-        ("graph", graph.warm_up),
-        ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
-        ("programs", lambda: _warm_up_programs(config)),
-        ("decoders", decode.warm_up),
-        ("placement", placement.warm_up),
-        ("reuse of ids", reuse.warm_up),
-    ]
-    started = time.perf_counter()
+def warm_up(config: Config, stop: threading.Event, *, progress: bool) -> None:
+    """Have every kernel that this configuration uses, from the cache or compiled, before anybody waits.
+
+    Raises:
+        ConfigError: a program cannot be compiled.
+        kernels.Stopped: ``stop`` was set.
+    """
+    started = time.monotonic()
     with terminal.progress(shown=progress) as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=len(steps))
-        for name, step in steps:
-            bar.update(task, description=f"compiling kernels: {name}")
-            step()
-            bar.advance(task)
+        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
+        reported = started
+
+        def report(now: kernels.Progress) -> None:
+            nonlocal reported
+            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
+            if not progress and time.monotonic() > reported + kernels.REPORT_SECONDS:
+                reported = time.monotonic()
+                log.info("compiling kernels: %s", now)
+
+        kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
         "kernels are ready after %.1f s (threading layer %s, cache %s)",
-        time.perf_counter() - started,
+        time.monotonic() - started,
         runtime.threading_layer(),
         runtime.cache_directory(),
     )
-
-
-def _warm_up_programs(config: Config) -> None:
-    programs = [(program.name, program.parameters) for program in config.program]
-    weighted = config.graph.weights != "unweighted"
-    try:
-        registry.warm_up(directed=config.graph.directed, weighted=weighted, programs=programs)
-    except ProgramError as error:
-        raise ConfigError(f"program {error}") from error
 
 
 class Service:
@@ -122,7 +113,7 @@ class Service:
     def __init__(self, config: Config, stack: ExitStack) -> None:
         self.config = config
         self._stack = stack
-        self._stop = threading.Event()
+        self.stopping = self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._engine_failed = False
         self._threads: list[threading.Thread] = []
