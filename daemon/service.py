@@ -22,15 +22,11 @@ from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
 from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.host import array as pma
-from ..gpma.host import snapshot
-from ..gpma.index import vertex_index
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
-from ..partition import graph
 from ..partition.graph import Graph
-from . import systemd, terminal
+from . import kernels, systemd, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
 from .engine.auditing import BackgroundAudit
@@ -48,14 +44,13 @@ from .errors import (
     SourceUnavailable,
 )
 from .health import Health
-from .ingest import decode, reuse
+from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
 from .memory import MemoryGuard
-from .records import placement
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
@@ -86,7 +81,11 @@ def serve(config: Config, *, progress: bool) -> int:
         service = Service(config, stack)
         with _signals(service.stop, service.reload):
             service.open_probes()
-            warm_up(config, progress=progress)
+            try:
+                warm_up(config, service.stopping, service.health.advance, progress=progress)
+            except kernels.Stopped:
+                log.info("stopped before the first epoch, while kernels were compiled")
+                return 0
             service.startup()
             service.run()
             service.shutdown()
@@ -97,40 +96,35 @@ class _Stopped(Exception):
     """It was stopped before it had anything to shut down."""
 
 
-def warm_up(config: Config, *, progress: bool) -> None:
-    """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
-    steps: list[tuple[str, Callable[[], None]]] = [
-        ("packed arrays", pma.warm_up),
-        ("copies of edges", snapshot.warm_up),
-        ("graph", graph.warm_up),
-        ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
-        ("programs", lambda: _warm_up_programs(config)),
-        ("decoders", decode.warm_up),
-        ("placement", placement.warm_up),
-        ("reuse of ids", reuse.warm_up),
-    ]
-    started = time.perf_counter()
+def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], None], *, progress: bool) -> None:
+    """Have every kernel that this configuration uses, from the cache or compiled, before anybody waits.
+
+    ``advance`` gets the share that is done.
+
+    Raises:
+        ConfigError: a program cannot be compiled.
+        kernels.Stopped: ``stop`` was set.
+    """
+    started = time.monotonic()
     with terminal.progress(shown=progress) as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=len(steps))
-        for name, step in steps:
-            bar.update(task, description=f"compiling kernels: {name}")
-            step()
-            bar.advance(task)
+        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
+        reported = started
+
+        def report(now: kernels.Progress) -> None:
+            nonlocal reported
+            advance(now.done / now.total if now.total else 0.0)
+            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
+            if not progress and time.monotonic() > reported + kernels.REPORT_SECONDS:
+                reported = time.monotonic()
+                log.info("compiling kernels: %s", now)
+
+        kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
         "kernels are ready after %.1f s (threading layer %s, cache %s)",
-        time.perf_counter() - started,
+        time.monotonic() - started,
         runtime.threading_layer(),
         runtime.cache_directory(),
     )
-
-
-def _warm_up_programs(config: Config) -> None:
-    programs = [(program.name, program.parameters) for program in config.program]
-    weighted = config.graph.weights != "unweighted"
-    try:
-        registry.warm_up(directed=config.graph.directed, weighted=weighted, programs=programs)
-    except ProgramError as error:
-        raise ConfigError(f"program {error}") from error
 
 
 class Service:
@@ -139,7 +133,7 @@ class Service:
     def __init__(self, config: Config, stack: ExitStack) -> None:
         self.config = config
         self._stack = stack
-        self._stop = threading.Event()
+        self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
         self._renewals: list[Callable[[], None]] = [
             lambda: self.link.renew_access(self.config.server.read_tokens())

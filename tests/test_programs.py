@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -340,7 +341,7 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     register(gather=gather)
     config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
-        service.warm_up(config, progress=False)
+        service.warm_up(config, threading.Event(), progress=False)
     assert "\n" not in str(raised.value)
 
 

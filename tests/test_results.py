@@ -179,7 +179,7 @@ def test_vertices_that_come_take_pages_and_no_other_memory():
         writer.publish(publication(number, n, {"a": np.arange(n)}, {"a": np.empty(0, np.uint32)}))
         assert reader.snapshot().epoch == (1, number)
         assert np.array_equal(
-            reader.read(lambda snapshot: snapshot.programs["p"].published.columns["a"][:n]), np.arange(n)
+            reader.read(lambda snapshot, n=n: snapshot.programs["p"].published.columns["a"][:n]), np.arange(n)
         )
     assert writer.generation == 1
     assert before + 2 * 8_000_000 < writer.memory_bytes() < before + 2 * 8_000_000 + (1 << 20)
