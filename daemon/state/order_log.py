@@ -181,6 +181,7 @@ class OrderLog:
         at = segment.end
         while at < segment.end + len(data):
             at += os.pwrite(segment.handle, data[at - segment.end :], at)
+            segment.size = max(segment.size, at)
         if at < segment.size:
             os.ftruncate(segment.handle, at)
         segment.size = at
