@@ -52,8 +52,8 @@ class History:
     """Random updates, produced record by record; remembers everything for the reference.
 
     Vertices below ``VERTICES`` stay. Between partitions there is no order but by barriers: all updates that
-    name one of those that pass come through one partition, that of its parity; and ``CROSSING`` are deleted between
-    two barriers.
+    name one of those that pass come through one partition, that of its parity; and ``CROSSING`` are deleted
+    between two barriers.
     """
 
     def __init__(self, producer: KafkaProducer, topic: str, rng: np.random.Generator) -> None:

@@ -82,7 +82,7 @@ class Ingest:
     _placement: PlacementSample = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock))
+        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock), self.clock)
         self._placement = PlacementSample(self.source, directed=self.directed)
 
     def run(self) -> None:
