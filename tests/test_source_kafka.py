@@ -184,6 +184,25 @@ def test_new_partitions_are_read_from_their_start(
     assert named(read(restarted, 1)) == [(3, 0, b"first there")]
 
 
+def test_partitions_that_are_held_are_not_read_until_they_are_let_go(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    held, other = Partition(topic, 0), Partition(topic, 1)
+    send(producer, topic, [b"held"] * 3)
+    source = open_source()
+    source.hold([held])  # before it is assigned
+    until(lambda: len(source.position()) == 2, source)
+    send(producer, topic, [b"read"] * 3, partition=1)
+    assert named(read(source, 3)) == [(1, i, b"read") for i in range(3)]
+    assert source.poll(1 << 20, timeout_s=0.5) == [] and source.position() == {held: 0, other: 3}
+    assert source.lag().amount == {held: 3, other: 0}
+    source.hold([other])
+    send(producer, topic, [b"next"], partition=1)
+    assert named(read(source, 3)) == [(0, i, b"held") for i in range(3)]
+    source.hold([])
+    assert named(read(source, 1)) == [(1, 3, b"next")]
+
+
 def test_an_offset_that_retention_passed_is_an_error(
     kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
