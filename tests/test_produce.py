@@ -202,6 +202,12 @@ def test_published_forms(tmp_path: Path, name: str, text: str, expected: list[tu
 def test_string_ids(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("src,dst\nann,bob\n")
     (tmp_path / "a.tsv").write_text("D\tann\tbob\t-\t-\n")
+    (tmp_path / "dash.tsv").write_text("D\t-\t-\t-\t-\nI -b - - 5\n")
+    names = [row[1:3] for row in file_rows(tmp_path / "dash.tsv", Accepts("string"))]
+    assert names == [("-", "-"), ("-b", "-")]
+    for end in ("\n", "\r\n", ""):
+        (tmp_path / "timeless.tsv").write_bytes(f"I\t1\t2\t-\t-{end}".encode())
+        assert file_rows(tmp_path / "timeless.tsv") == [(1, 1, 2, None, None)]
     for name, op in (("a.csv", 1), ("a.tsv", 0)):
         assert [row[:3] for row in file_rows(tmp_path / name, Accepts("string"))] == [(op, "ann", "bob")]
 
@@ -239,7 +245,7 @@ def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
         ("a.tsv", "I\t1\t2\t-\t1\nI\t1\t2\n", 1, "bad-column", ":2: a line of 3 fields"),
         ("a.tsv", "X\t1\t2\t-\t1\nD 1 2 - 1\n", 1, "bad-op", ":1: op is 'X'"),
         ("a.tsv", "I\tx\t2\t-\t1\n", 0, "bad-id", ":1: src holds 'x'"),
-        ("a.tsv", "I\t-\t2\t-\t-\nI\t1\t2\t-5\t-3\n", 1, "bad-id", ":1: src holds '-'"),
+        ("a.tsv", "I\t-\t2\t-\t-\nI\t1\t2\t-5\t-3\n", 1, "bad-id", ":1: src holds ''"),
         ("a.tsv", "I\t1\t2\tx\t1\n", 0, "bad-weight", ":1: weight is 'x'"),
         (
             "a.tsv",
