@@ -359,7 +359,8 @@ class DeadLettersConfig(Section):
     spill_bytes_max: int = Field(
         default=1 << 30,
         ge=1 << 20,
-        description="The most bytes of bad records kept in files; past it the stream waits: none may be lost.",
+        description="The most bytes of bad records kept in files; past it, or while the disk is full, the stream "
+        "waits: none may be lost.",
     )
 
 
