@@ -254,7 +254,7 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
     file = tmp_path / "stream.csv"
     file.write_text("\n".join(lines) + "\n")
     (updates,) = read_files([file])
-    daemon.start(kill_at="epoch.computed:9")
+    daemon.start(kill_at="epoch.computed:20")  # late enough for a checkpoint
     with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
         for piece in np.array_split(np.arange(len(updates)), 30):
             produced = produce([updates.take(piece)], spool, undirected=not directed, edges_per_record=70)

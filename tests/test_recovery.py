@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
+from waiting import until
 
 from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
@@ -616,6 +617,47 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(10)
+
+
+def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:
+    stuck, released = threading.Event(), threading.Event()
+
+    def let_go(*_: object, **__: object) -> None:
+        stuck.set()
+        released.wait(60)
+
+    stub: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", let_go=let_go, publish=lambda _: None
+    )
+    store, queue = CheckpointStore(tmp_path), PreparedQueue(1)
+    pipeline = make_pipeline(
+        store, graph, VertexIndex.create("int"), stub, queue=queue, reuse=stub, interval_s=3600
+    )
+    pipeline.health = Health(0.2)
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    assert stuck.wait(60)
+    until(lambda: not pipeline.health.live().good)
+    released.set()
+    until(lambda: pipeline.health.live().good)
+    queue.close()
+    engine.join()
+    pipeline.engine.close()
+    store.close()
+
+
+def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.health = Health(60)
+
+    def work() -> None:
+        np.empty(1 << 60, np.uint8)
+
+    service._start("ingest", work)
+    service._threads[0].join()
+    assert isinstance(service._failure, MemoryError) and not caplog.records
+    assert not service.health.live().good
 
 
 @pytest.mark.parametrize("engine_fails", [True, False])
