@@ -155,6 +155,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"token": "12345678", "token_file": "x"}}, "server.token_file", "together with server.token"),
         ({"server": {"tls": {"certificate": "c.pem"}}}, "server.tls.key", "belong together"),
         ({"metrics": {"listen": "9420"}}, "metrics.listen", "HOST:PORT"),
+        ({"metrics": {"listen": ""}}, "metrics.listen", "`off`"),
         ({"metrics": {"listen": "h:70000"}}, "metrics.listen", "HOST:PORT"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
         ({"graph": "directed"}, "graph", "must be a table"),

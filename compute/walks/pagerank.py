@@ -78,7 +78,18 @@ from .sweeps import (
     Outbox,
     System,
 )
-from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, require_columns, violations
+from .walk import (
+    DAMPING,
+    TOLERANCE,
+    RandomWalk,
+    born,
+    extended,
+    padded,
+    parse_damping,
+    parse_tolerance,
+    require_columns,
+    violations,
+)
 
 Work = npt.NDArray[np.int64]
 
@@ -159,8 +170,8 @@ class PageRank(RandomWalk):
     kind: ClassVar[str] = "pagerank"
     summary: ClassVar[str] = "importance by links; every vertex within a certified relative error"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
-        Parameter("tolerance", "largest relative error of any vertex", parse_tolerance, 1e-3),
+        Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
+        Parameter("tolerance", f"largest relative error of any vertex, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = (

@@ -70,7 +70,17 @@ from .ppr_pushes import (
     WORK_SLOTS,
     Walks,
 )
-from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, require_columns, violations
+from .walk import (
+    DAMPING,
+    TOLERANCE,
+    RandomWalk,
+    extended,
+    padded,
+    parse_damping,
+    parse_tolerance,
+    require_columns,
+    violations,
+)
 
 Work = npt.NDArray[np.int64]
 
@@ -105,8 +115,8 @@ class PersonalisedPageRank(RandomWalk):
     summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
-        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
-        Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
+        Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
+        Parameter("tolerance", f"largest error in sum over all vertices, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = ("size", "norm", "total", "rounded", "threshold", "level")
