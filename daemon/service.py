@@ -472,7 +472,7 @@ class Service:
         identity = self._source_identity()
         if offsets is not None:
             saved = self._identity["source"]
-            if self.position.offsets:
+            if self.position.updates:
                 require_same({"source": saved}, {"source": identity}, self.config.checkpoint.path)
             elif saved != identity:  # of which nothing was taken
                 offsets = None

@@ -20,6 +20,7 @@ from running import Daemon
 from waiting import until
 
 from graphtide import Client
+from graphtide.daemon import cli
 from graphtide.daemon.errors import NotSupported, RequestError, Unavailable, UnknownVertex
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
@@ -314,7 +315,7 @@ def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> Non
     daemon.config.write_text("[graph]\ndirected = false\n" + daemon.config.read_text())
     daemon.start(ready_s=None)
     assert daemon.process is not None
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(60) == cli.CHECKPOINT
     assert "graph.directed was True and is now False" in daemon.log_tail()
     assert "Traceback" not in daemon.log_tail()
 
@@ -360,7 +361,7 @@ def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
         client.wait(offsets, timeout_ms=30_000)
     (daemon.spool / "a.msgpack").write_bytes(b"")
     assert daemon.process is not None
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(60) == cli.SOURCE
     assert "a.msgpack" in daemon.log_tail()
 
 
