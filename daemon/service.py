@@ -458,9 +458,10 @@ class Service:
         except _Stopped:
             pass
         except SourceReplaced as error:
-            if self.config.checkpoint.on_mismatch != "discard":
-                raise
-            raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
+            if self.config.checkpoint.on_mismatch == "discard":
+                raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
+            advice = "To begin anew with it, start with checkpoint.on_mismatch = 'discard'"
+            raise SourceReplaced(f"{error.message}. {advice}", error.detail) from error
 
     def _open_source(self, offsets: Offsets | None) -> None:
         """Begin at these offsets of a checkpoint, else where the settings say, and make that durable.

@@ -646,6 +646,36 @@ def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_
     store.close()
 
 
+@pytest.mark.parametrize("ends", ["when-there-is-room", "when-stopped"])
+def test_nothing_is_read_before_the_first_checkpoint_found_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.health, service._newest, service._identity = Health(60), None, {}
+    done: list[Any] = []
+
+    def write_beginning(offsets: dict[Partition, int]) -> None:
+        if len(caplog.records) < 3:
+            full_disk()
+        if ends == "when-stopped":
+            service._stop.set()
+            full_disk()
+        done.append(offsets)
+
+    service.source = SimpleNamespace(
+        identity=lambda: {"kind": "t"}, open=done.append, backlog=lambda: 5, position=lambda: {P: 7}
+    )
+    service.position = Position(1)
+    service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
+    service.ingest = SimpleNamespace(run=lambda published: done.append("reads"))
+    monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
+    service._read_source()
+    assert done == ([None, {P: 7}, "reads"] if ends == "when-there-is-room" else [None])
+    assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
+    assert service.health.recovery.stats() == {"total": 5, "left": 5}
+
+
 def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
     config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
     service: Any = Service(config, ExitStack())
