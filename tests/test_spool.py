@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.errors import ConfigError, SourceError
-from graphtide.daemon.ingest.spool import CORRUPT, SpoolSource
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.ingest.spool_records import CORRUPT
 from graphtide.daemon.records.encodings import HEADER_LINE
 from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
 from graphtide.daemon.records.stream import Partition, RawRecord, Whole

@@ -31,29 +31,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ConfigError, SourceError
-from ..records.encodings import HEADER_LINE
 from ..records.spool_format import (
-    CUT_BYTES,
     RECORD_BYTES_MAX,
     FileKind,
-    FramingLost,
     file_kind,
-    frame_bytes,
-    frames,
 )
-from ..records.stream import BadRecord, Lag, Offsets, Partition, RawRecord, Standing, Whole
+from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from . import retired
 from .decode_columns import Reason
 from .retired import Retired
 from .spool_content import Content, Inflated, Plain
 from .spool_file import (
     FINGERPRINT_BYTES,
-    LongLine,
     SpoolFile,
     check_fingerprint,
     complete,
@@ -64,14 +59,12 @@ from .spool_file import (
     take_fingerprint,
 )
 from .spool_folder import Folder
+from .spool_records import READ_BYTES, RecordReader
 
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS_MAX = 0.01
 """The longest pause between two looks at the directory: what an idle spool adds to freshness."""
-
-CORRUPT = "none: the checksum does not hold"
-"""The encoding of a frame whose checksum failed."""
 
 OPEN_SECONDS_MAX = 5.0
 """So long does whoever asks about a file wait for the source to be opened."""
@@ -79,8 +72,6 @@ OPEN_SECONDS_MAX = 5.0
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
 
-_READ_BYTES = 4 << 20
-_SKIP_BYTES = 64 << 20  # of a line that is too long, in one poll
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
@@ -123,9 +114,9 @@ class SpoolSource:
         self.path = Path(path)
         self.start = start
         self.fingerprints = fingerprints
-        self.block_bytes = block_bytes
         self.record_bytes_max = record_bytes_max
         self.clock = clock
+        self._records = RecordReader(block_bytes, record_bytes_max, clock)
         self.outages = 0
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}
@@ -167,7 +158,7 @@ class SpoolSource:
             self._check_beginning(file.name, file.fingerprint)
         self._opened.set()
         if offsets is None and self.start == "latest":
-            while self.poll(_READ_BYTES, timeout_s=0):
+            while self.poll(READ_BYTES, timeout_s=0):
                 pass
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
@@ -353,9 +344,9 @@ class SpoolSource:
     def _read(self, file: SpoolFile, room: int) -> list[RawRecord] | None:
         """The next records of this file, not all of them perhaps; None: it cannot be read now."""
         if self._has_bad_name(file.name):
-            refused = self._set_aside(file, file.size, b"", Reason.BAD_NAME, "a file's name must be UTF-8")
+            refused = self._records.set_aside(file, b"", Reason.BAD_NAME, "a file's name must be UTF-8")
             file.offset = file.size
-            return [refused]
+            return [replace(refused, next_offset=file.size)]
         try:
             content = self._content(file)
         except FileNotFoundError:  # deleted just now; the next look at the directory deals with it
@@ -364,15 +355,7 @@ class SpoolSource:
             self._is_away(file, error)
             return None
         try:
-            if file.long_line is not None:
-                records = self._long_line(file, file.long_line, content)
-            elif file.kind.framed:
-                records = self._framed(file, content, room)
-            else:
-                records = self._lines(file, content)
-            if not records and content.damage is not None:
-                rest = content.peek(CUT_BYTES)
-                records = [self._set_aside(file, file.offset, rest, Reason.DAMAGED, content.damage)]
+            records = self._records.read(file, content, room, lambda: self._header(file))
             if records:
                 if records[-1].refused is None:  # else it is behind that already, or will never be
                     content.advance(records[-1].next_offset - file.offset)
@@ -388,104 +371,6 @@ class SpoolSource:
             file.away = False
             log.info("spool file %s can be read again", file.name)
         return records
-
-    def _framed(self, file: SpoolFile, content: Content, room: int) -> list[RawRecord]:
-        buffer = content.peek(min(max(room, 1 << 16), _READ_BYTES))
-        if len(buffer) < frame_bytes(buffer) <= self.record_bytes_max + 8:
-            buffer = content.peek(frame_bytes(buffer))
-        records: list[RawRecord] = []
-        now_ms = int(self.clock() * 1000)
-        try:
-            # Extended one by one: what was whole before framing is lost stays in the list.
-            records.extend(
-                RawRecord(
-                    partition=file.partition,
-                    offset=file.offset + item.start,
-                    next_offset=file.offset + item.stop,
-                    value=item.payload,
-                    encoding=file.kind.encoding if item.good else CORRUPT,
-                    timestamp_ms=now_ms,
-                )
-                for item in frames(buffer, bytes_max=self.record_bytes_max)
-            )
-        except FramingLost as error:
-            if not records:  # else what is whole is delivered first, and the next read stops here
-                rest = buffer[:CUT_BYTES]
-                return [self._set_aside(file, file.offset, rest, Reason.DAMAGED, error.why)]
-        return records
-
-    def _lines(self, file: SpoolFile, content: Content) -> list[RawRecord]:
-        count = self.block_bytes
-        while True:
-            buffer = content.peek(count)
-            stop = buffer.rfind(b"\n") + 1
-            if stop == 0 and len(buffer) < count and complete(file):
-                stop = len(buffer)
-            if stop or len(buffer) < count:
-                break
-            if count >= self.record_bytes_max:
-                file.long_line = LongLine()
-                return self._long_line(file, file.long_line, content)
-            count = min(2 * count, self.record_bytes_max)
-        if stop == 0:
-            return []
-        headers: tuple[tuple[str, bytes], ...] = ()
-        if file.kind.encoding == "csv" and file.offset > 0:
-            headers = ((HEADER_LINE, self._header(file)),)
-        return [
-            RawRecord(
-                partition=file.partition,
-                offset=file.offset,
-                next_offset=file.offset + stop,
-                value=buffer[:stop],
-                encoding=file.kind.encoding,
-                timestamp_ms=int(self.clock() * 1000),
-                headers=headers,
-            )
-        ]
-
-    def _long_line(self, file: SpoolFile, line: LongLine, content: Content) -> list[RawRecord]:
-        """Go past a line that is too long; nothing until its end is found."""
-        for _ in range(max(_SKIP_BYTES // _READ_BYTES, 1)):
-            piece = content.peek(_READ_BYTES)
-            found = piece.find(b"\n")
-            ended = found >= 0 or (len(piece) < _READ_BYTES and complete(file))
-            line.add(piece if found < 0 else piece[:found])
-            content.advance(len(piece) if found < 0 else found + 1)
-            if ended:
-                file.long_line = None
-                detail = f"a line of {line.length} bytes; at most {self.record_bytes_max} are read"
-                whole = Whole(line.length, line.checksum)
-                stop = file.offset + line.length + (found >= 0)
-                return [self._refused(file, stop, line.beginning, Reason.TOO_LARGE, detail, whole)]
-            if not piece:
-                break
-        return []
-
-    def _set_aside(self, file: SpoolFile, next_offset: int, rest: bytes, reason: Reason, detail: str) -> RawRecord:
-        """Read no more of this file than was read so far; ``rest``: the beginning of what follows."""
-        file.aside = True
-        log.error(
-            "spool file %s: %s; what follows byte %d of its content is not read, and stays where it is",
-            file.name,
-            detail,
-            file.offset,
-        )
-        detail = f"{detail}; the rest of the file stays where it is. To have it read, give it another name"
-        return self._refused(file, next_offset, rest, reason, detail, None)
-
-    def _refused(
-        self, file: SpoolFile, next_offset: int, value: bytes, reason: Reason, detail: str, whole: Whole | None
-    ) -> RawRecord:
-        return RawRecord(
-            partition=file.partition,
-            offset=file.offset,
-            next_offset=next_offset,
-            value=value,
-            encoding=file.kind.encoding,
-            timestamp_ms=int(self.clock() * 1000),
-            refused=BadRecord(file.partition, file.offset, value, reason.value, detail, whole=whole),
-        )
 
     def _header(self, file: SpoolFile) -> bytes:
         """The first line of a file; nothing where it is too long to be one."""
