@@ -282,15 +282,13 @@ class SpoolSource:
         newest = self._checkpoints[-1]
         entries = {}
         for partition in {partition for offsets in self._checkpoints for partition in offsets}:
-            file = self._files.get(partition.name)
-            if file is None:
-                entry = self._known.get(partition.name)
-                if entry is not None:
-                    entries[partition.name] = entry
-            elif (offset := newest.get(partition)) is not None:
+            file, offset = self._files.get(partition.name), newest.get(partition)
+            if file is not None and offset is not None:
                 length, checksum = file.fingerprint
                 whole = file.unread == 0 and file.offset == offset
                 entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
+            elif partition.name in self._known:
+                entries[partition.name] = self._known[partition.name]
         self._known = entries
         draft = path.with_suffix(".new")
         try:
@@ -312,7 +310,7 @@ class SpoolSource:
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
         records: list[RawRecord] = []
-        room = bytes_max
+        room, away = bytes_max, False
         for name in sorted(self._to_read):
             file = self._files[name]
             while room > 0 and name in self._to_read:
@@ -324,6 +322,7 @@ class SpoolSource:
                         return records
                     raise
                 if fresh is None:
+                    away = True
                     break
                 records += fresh
                 if fresh:
@@ -335,10 +334,11 @@ class SpoolSource:
                 self._note(file)
             if room <= 0:
                 break
-        now = self.clock()
-        if room > 0:
-            self._at_end = now
-        self._behind_since = self._at_end if room <= 0 else None
+        if room > 0 and not away:
+            self._at_end = self.clock()
+            self._behind_since = None
+        else:
+            self._behind_since = self._at_end
         return records
 
     def _read(self, file: SpoolFile, room: int) -> list[RawRecord] | None:
@@ -397,7 +397,7 @@ class SpoolSource:
         handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(handle)
-            if (status.st_dev, status.st_ino) != file.inode and file.read:
+            if (status.st_dev, status.st_ino) != file.inode and file.begun:
                 raise replaced(file.name)
             check_fingerprint(file.name, file.fingerprint, handle)
             if file.kind.compression is None:
@@ -527,7 +527,7 @@ class SpoolSource:
         if file.aside:
             if file.inode is not None:
                 _changed_aside(file.name)
-        elif file.inode not in (None, inode) and file.read:  # of which nothing was read is a new file
+        elif file.inode not in (None, inode) and file.begun:
             raise replaced(file.name)
         elif status.st_size < file.read:
             raise shrank(file.name, status.st_size, file.read)

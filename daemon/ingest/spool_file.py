@@ -63,6 +63,11 @@ class SpoolFile:
         return self.offset + (0 if self.long_line is None else self.long_line.length)
 
     @property
+    def begun(self) -> bool:
+        """Something of it was read, by us or by a process before us."""
+        return self.offset > 0 or self.read > 0
+
+    @property
     def unread(self) -> int:
         """Bytes to read: of the content, or of the compressed file (how many they come to is not known)."""
         if self.aside:
