@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import typing
@@ -24,9 +25,11 @@ from graphtide.compute.program import Program
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
-from graphtide.daemon.errors import SourceError
+from graphtide.daemon.errors import NotWritten, SourceError
+from graphtide.daemon.health import Health
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack_letter
 from graphtide.daemon.ingest.decode import Decoder
@@ -37,9 +40,11 @@ from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
 from graphtide.daemon.ingest.refusals import RefusalLog
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.memory import MemoryGuard
 from graphtide.daemon.records.columns import UpdateColumns as Edges
+from graphtide.daemon.records.columns import canonical
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import (
@@ -53,6 +58,7 @@ from graphtide.daemon.records.stream import (
 from graphtide.daemon.service import Service, _stop_on_signal
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
+from graphtide.daemon.state.order_log import OrderLog
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -159,6 +165,9 @@ class ScriptedSource:
 
     def position(self) -> dict[Partition, int]:
         return dict(self.at)
+
+    def backlog(self) -> int | None:
+        return None
 
     def partition_count(self, name: str) -> int:
         return self.partitions
@@ -521,7 +530,9 @@ def make_pipeline(
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
-        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10),
+        memory=MemoryGuard("off", metrics),
+        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
+        recording=Recording(OrderLog(store.path / "order"), threading.Event(), lambda: None), dead_letters={},
     )  # fmt: skip
 
 
@@ -532,8 +543,10 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
         waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=lambda _: None,
     )
@@ -550,7 +563,10 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     pipeline.run()
     with monkeypatch.context() as patch:
         patch.setattr(*(store, "write") if isinstance(error, OSError) else (EdgeCopy, "copy_piece"), fail)
-        pipeline.close()
+        with pytest.raises(
+            NotWritten, match=r"the last checkpoint, of epoch \(1, 1\), is missing: checkpoint\.path"
+        ):
+            pipeline.close()
     assert store.newest_good() is None
     assert safe == []
     pipeline.close()
@@ -570,8 +586,10 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     gone: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
         waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=lambda publication: gone.append(publication.programs["components"].gone),
         memory_bytes=lambda: 0,
@@ -628,8 +646,10 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
     published: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
         waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=published.append,
     )
@@ -735,13 +755,84 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         assert stopped.wait(10)
 
 
+def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:
+    stuck, released = threading.Event(), threading.Event()
+
+    def let_go(*_: object, **__: object) -> None:
+        stuck.set()
+        released.wait(60)
+
+    stub: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", let_go=let_go, publish=lambda _: None
+    )
+    store, queue = CheckpointStore(tmp_path), PreparedQueue(1)
+    pipeline = make_pipeline(
+        store, graph, VertexIndex.create("int"), stub, queue=queue, reuse=stub, interval_s=3600
+    )
+    pipeline.health = Health(0.2)
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    assert stuck.wait(60)
+    until(lambda: not pipeline.health.live().good)
+    released.set()
+    until(lambda: pipeline.health.live().good)
+    queue.close()
+    engine.join()
+    pipeline.engine.close()
+    store.close()
+
+
+@pytest.mark.parametrize("ends", ["when-there-is-room", "when-stopped"])
+def test_nothing_is_read_before_the_first_checkpoint_found_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.health, service._newest, service._identity = Health(60), None, {}
+    done: list[Any] = []
+
+    def write_beginning(offsets: dict[Partition, int]) -> None:
+        if len(caplog.records) < 3:
+            full_disk()
+        if ends == "when-stopped":
+            service._stop.set()
+            full_disk()
+        done.append(offsets)
+
+    service.source = SimpleNamespace(
+        identity=lambda: {"kind": "t"}, open=done.append, backlog=lambda: 5, position=lambda: {P: 7}
+    )
+    service.position = Position(1)
+    service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
+    service.ingest = SimpleNamespace(run=lambda published: done.append("reads"))
+    monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
+    service._read_source()
+    assert done == ([None, {P: 7}, "reads"] if ends == "when-there-is-room" else [None])
+    assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
+    assert service.health.recovery.stats() == {"total": 5, "left": 5}
+
+
+def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.health = Health(60)
+
+    def work() -> None:
+        np.empty(1 << 60, np.uint8)
+
+    service._start("ingest", work)
+    service._threads[0].join()
+    assert isinstance(service._failure, MemoryError) and not caplog.records
+    assert not service.health.live().good
+
+
 @pytest.mark.parametrize("engine_fails", [True, False])
 def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_fails: bool) -> None:
     closed: list[bool] = []
     config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
     service: Any = Service(config, ExitStack())
     service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
-    service.queue, service.metrics = PreparedQueue(1), Metrics()
+    service.queue, service.health = PreparedQueue(1), Health(60)
     service.pipeline = SimpleNamespace(close=lambda: closed.append(True))
     service._identity = {"source": {}}
 

@@ -35,6 +35,8 @@ def make_source(config: Config) -> Source:
         default_encoding=source.encoding,
         client=source.client_options(),
         fetch_bytes_max=source.fetch_bytes_max,
+        compacted=source.compacted,
+        reach_s=config.checkpoint.reach(),
     )
 
 

@@ -26,11 +26,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -127,6 +128,7 @@ class SpoolSource:
         self._checkpoints: deque[Offsets] = deque(maxlen=checkpoints_kept)
         self._first_offsets: dict[str, int] = {}
         self._ignored: set[str] = set()
+        self._held: frozenset[str] = frozenset()
         self._grew_last: dict[str, None] = {}  # in the order in which they did
         self._others: Iterator[str] = iter(())
         self._to_read: set[str] = set()
@@ -134,6 +136,7 @@ class SpoolSource:
         self._opened = threading.Event()
         self._position: dict[Partition, int] = {}
         self._amount: dict[Partition, int] = {}
+        self._backlog: dict[str, int] | None = None
         self._behind_since: float | None = None
         self._at_end = clock()
 
@@ -160,6 +163,7 @@ class SpoolSource:
         if offsets is None and self.start == "latest":
             while self.poll(READ_BYTES, timeout_s=0):
                 pass
+        self._backlog = {file.name: file.size for file in self._files.values()}
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
         try:
@@ -225,6 +229,10 @@ class SpoolSource:
         """The next byte of every file that is not retired."""
         return dict(self._position)
 
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these files until the next call."""
+        self._held = frozenset(partition.name for partition in partitions)
+
     def partition_count(self, name: str) -> int:
         """1: whoever writes a file may put any edge into it."""
         return 1
@@ -255,6 +263,25 @@ class SpoolSource:
     def state(self) -> bytes:
         """The retired files, for a checkpoint."""
         return self._state
+
+    def backlog(self) -> int | None:
+        """Bytes (of a compressed file: compressed ones) that lay there at ``open`` and are unread; not those of an
+        incomplete last record."""
+        if self._backlog is None:
+            return None
+        left = {name: self._left(name, size) for name, size in self._backlog.items()}
+        self._backlog = {name: size for name, size in self._backlog.items() if left[name]}
+        return sum(left.values())
+
+    def _left(self, name: str, size: int) -> int:
+        file = self._files.get(name)
+        if file is None or file.idle_size >= size:
+            return 0
+        return max(file.unread + size - file.size, 0)
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """A file goes when somebody deletes it."""
+        return math.inf
 
     def checkpointed(self, offsets: Offsets) -> None:
         """Keep the fingerprints of the files that checkpoints name; retire what all of them cover."""
@@ -311,7 +338,7 @@ class SpoolSource:
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
         records: list[RawRecord] = []
         room, away = bytes_max, False
-        for name in sorted(self._to_read):
+        for name in sorted(self._to_read - self._held):
             file = self._files[name]
             while room > 0 and name in self._to_read:
                 read = file.read

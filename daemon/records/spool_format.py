@@ -116,6 +116,22 @@ def frame_bytes(buffer: bytes) -> int:
     return FRAME_HEADER.size + FRAME_HEADER.unpack_from(buffer)[0] if len(buffer) >= FRAME_HEADER.size else 0
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that is missing, and those above it, for our user alone (0700)."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _open_as_the_folder(path: str, flags: int) -> int:
+    """Open a file that, if it is new, may be read by those who may read its folder, under any umask."""
+    handle = os.open(path, flags, 0o600)
+    if os.fstat(handle).st_size == 0:
+        with contextlib.suppress(PermissionError):  # another user's file, which that user has opened to us
+            os.fchmod(handle, 0o600 | (os.stat(os.path.dirname(path) or ".").st_mode & 0o044))
+    return handle
+
+
 class SpoolWriter:
     """Appends records to one ``.msgpack`` file of a spool.
 
@@ -127,7 +143,8 @@ class SpoolWriter:
     def __init__(self, directory: Path | str, *, name: str | None = None) -> None:
         """
         Args:
-            directory: the spool; it is made when missing.
+            directory: the spool; it is made when missing, for our user alone. Whoever may read the folder may
+                read its files; nobody else may write them.
             name: the file's name, with or without ``.msgpack``.
 
         Raises:
@@ -135,7 +152,7 @@ class SpoolWriter:
             FramingLost: the existing file is damaged.
         """
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if name is None:
             seconds, nanoseconds = divmod(time.time_ns(), 10**9)
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
@@ -145,7 +162,7 @@ class SpoolWriter:
             raise ValueError(f"{name!r} is not the name of a spool file")
         self.name = name
         self.path = folder / name
-        self._file = open(self.path, "ab")  # noqa: SIM115  closed by close()
+        self._file = open(self.path, "ab", opener=_open_as_the_folder)  # noqa: SIM115  closed by close()
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.offset = _whole_bytes(self.path)

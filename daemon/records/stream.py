@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -20,9 +20,23 @@ class Partition(NamedTuple):
     name: str
     number: int | None = None
 
+    def __str__(self) -> str:
+        return self.name if self.number is None else f"{self.name}/{self.number}"
+
 
 Offsets = Mapping[Partition, int]
 """The next offset to read of every partition (spool: the next byte of every file)."""
+
+
+class Passed(NamedTuple):
+    """Where every partition stood once, on the way that the stream was applied.
+
+    ``together``: what lies between the place before and this one was applied as one step, partition by partition.
+    Else nothing in between depends on an order, except that of each partition.
+    """
+
+    offsets: Mapping[Partition, int]
+    together: bool
 
 
 def place_name(partition: Partition) -> str:
@@ -169,13 +183,17 @@ class Source(Protocol):
         ...
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for offsets to mean the same (JSON-able): kind, cluster or path, topics, ..."""
+        """What must be the same for offsets to mean the same (JSON-able): kind, cluster or path, topics, ...
+
+        This may be asked before ``open``.
+        """
         ...
 
     def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
         """The next records, in order within each partition; empty when none came in time.
 
-        An outage is not an error: it is logged, counted in ``outages`` and tried again with backoff.
+        An outage is not an error: it is logged, counted in ``outages`` and tried again with backoff. With
+        ``bytes_max`` 0 nothing is read, and ``position`` is where reading begins, once ``backlog`` is known.
 
         Raises:
             SourceError: going on would lose or repeat records.
@@ -184,6 +202,10 @@ class Source(Protocol):
 
     def position(self) -> dict[Partition, int]:
         """The next offset to read of every partition, as of the last ``poll``."""
+        ...
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these until the next call, which may name others."""
         ...
 
     def state(self) -> bytes:
@@ -208,6 +230,17 @@ class Source(Protocol):
         """Bring ``lag`` up to date without reading on, for whoever reads nothing for a while."""
         ...
 
+    def backlog(self) -> int | None:
+        """What is left of what there was to read when it was opened, in ``unit``; None: it was not reached yet."""
+        ...
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """Records from the log's start to these offsets, in the partition that has fewest: so many may go before
+        these cannot be read from. Infinite where none go by themselves, NaN where it is not known. Any thread may
+        ask.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -222,6 +255,15 @@ class Progress(Protocol):
     @property
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does."""
+        ...
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """Whether the order of before is gone along, and which barriers wait."""
+        ...
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """See ``Source.log_margin``."""
         ...
 
     def lag(self) -> Lag:
