@@ -22,19 +22,16 @@ from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
 from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.host import array as pma
-from ..gpma.host import snapshot
-from ..gpma.index import vertex_index
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
-from ..partition import graph
 from ..partition.graph import Graph
-from . import systemd, terminal
+from . import kernels, systemd, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
-from .config.settings import Config
+from .config.settings import Config, TlsConfig
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
+from .engine.recording import Recording
 from .engine.standing import Standing
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
@@ -47,15 +44,15 @@ from .errors import (
     SourceUnavailable,
 )
 from .health import Health
-from .ingest import decode, reuse
+from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
-from .records import placement
+from .memory import MemoryGuard
 from .records.position import Position
-from .records.stream import Offsets, offsets_from_wire
+from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
@@ -63,6 +60,7 @@ from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
+from .state.order_log import OrderLog
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +79,13 @@ def serve(config: Config, *, progress: bool) -> int:
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack)
-        with _stop_on_signal(service.stop):
+        with _signals(service.stop, service.reload):
             service.open_probes()
-            warm_up(config, progress=progress)
+            try:
+                warm_up(config, service.stopping, service.health.advance, progress=progress)
+            except kernels.Stopped:
+                log.info("stopped before the first epoch, while kernels were compiled")
+                return 0
             service.startup()
             service.run()
             service.shutdown()
@@ -94,40 +96,35 @@ class _Stopped(Exception):
     """It was stopped before it had anything to shut down."""
 
 
-def warm_up(config: Config, *, progress: bool) -> None:
-    """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
-    steps: list[tuple[str, Callable[[], None]]] = [
-        ("packed arrays", pma.warm_up),
-        ("copies of edges", snapshot.warm_up),
-        ("graph", graph.warm_up),
-        ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
-        ("programs", lambda: _warm_up_programs(config)),
-        ("decoders", decode.warm_up),
-        ("placement", placement.warm_up),
-        ("reuse of ids", reuse.warm_up),
-    ]
-    started = time.perf_counter()
+def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], None], *, progress: bool) -> None:
+    """Have every kernel that this configuration uses, from the cache or compiled, before anybody waits.
+
+    ``advance`` gets the share that is done.
+
+    Raises:
+        ConfigError: a program cannot be compiled.
+        kernels.Stopped: ``stop`` was set.
+    """
+    started = time.monotonic()
     with terminal.progress(shown=progress) as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=len(steps))
-        for name, step in steps:
-            bar.update(task, description=f"compiling kernels: {name}")
-            step()
-            bar.advance(task)
+        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
+        reported = started
+
+        def report(now: kernels.Progress) -> None:
+            nonlocal reported
+            advance(now.done / now.total if now.total else 0.0)
+            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
+            if not progress and time.monotonic() > reported + kernels.REPORT_SECONDS:
+                reported = time.monotonic()
+                log.info("compiling kernels: %s", now)
+
+        kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
         "kernels are ready after %.1f s (threading layer %s, cache %s)",
-        time.perf_counter() - started,
+        time.monotonic() - started,
         runtime.threading_layer(),
         runtime.cache_directory(),
     )
-
-
-def _warm_up_programs(config: Config) -> None:
-    programs = [(program.name, program.parameters) for program in config.program]
-    weighted = config.graph.weights != "unweighted"
-    try:
-        registry.warm_up(directed=config.graph.directed, weighted=weighted, programs=programs)
-    except ProgramError as error:
-        raise ConfigError(f"program {error}") from error
 
 
 class Service:
@@ -136,7 +133,11 @@ class Service:
     def __init__(self, config: Config, stack: ExitStack) -> None:
         self.config = config
         self._stack = stack
-        self._stop = threading.Event()
+        self.stopping = self._stop = threading.Event()
+        self._reload = threading.Event()
+        self._renewals: list[Callable[[], None]] = [
+            lambda: self.link.renew_access(self.config.server.read_tokens())
+        ]
         self._failure: BaseException | None = None
         self._engine_failed = False
         self._threads: list[threading.Thread] = []
@@ -164,9 +165,16 @@ class Service:
         address = self.config.metrics.address()
         if address is None:
             return
-        exposition = Exposition(address, self.metrics.registry, live=health.live, ready=health.ready)
+        exposition = Exposition(
+            address,
+            self.metrics.registry,
+            live=health.live,
+            ready=health.ready,
+            tls=_tls_files(self.config.metrics.tls),
+        )
         self._stack.callback(exposition.close)
-        log.info("metrics at http://%s:%d/metrics", exposition.address.host, exposition.address.port)
+        self._renewals.append(exposition.renew_tls)
+        log.info("metrics at %s", exposition.url)
 
     def startup(self) -> None:
         """Take the checkpoint folder, restore, publish the first epoch, begin to answer, begin to read.
@@ -185,13 +193,15 @@ class Service:
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
         self.health.enter("reading")
         checkpoint = self._restorable(store)
+        self._source_state = b""
         self.health.enter("loading")
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.health.enter("computing")
+        self.memory = MemoryGuard(config.memory.budget, self.metrics)
         self._build_ingest()
         storage = Storage(self.graph, self.position)
-        self.link = self._make_link(EngineTopology(storage))
+        self.link = self._make_link(EngineTopology(storage, self.source))
         self.pipeline = self._make_pipeline(storage, store)
         self.link.start()
         self._stack.callback(self.link.stop)
@@ -272,6 +282,8 @@ class Service:
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
             self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            if "source/state" in checkpoint.arrays:
+                self._source_state = checkpoint.arrays["source/state"].tobytes()
             if not checkpoint.is_empty:  # else answers are of no source yet
                 self._restored = self._load(checkpoint, programs)
                 self.position.number = checkpoint.epoch[1]
@@ -324,7 +336,7 @@ class Service:
 
     def _build_ingest(self) -> None:
         config = self.config
-        self.dead_letters = make_dead_letters(config, self._stop)
+        self.dead_letters = make_dead_letters(config)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
@@ -344,8 +356,12 @@ class Service:
             report=self._ingested,
             poll_bytes_max=config.source.fetch_bytes_max,
             directed=config.graph.directed,
+            barrier_timeout_s=config.source.barrier_timeout,
             recovery=self.health.recovery,
+            has_memory=self.memory.has_room,
         )
+        self.order = OrderLog(config.checkpoint.path / "order")
+        self._stack.callback(self.order.close)
 
     def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
         config = self.config
@@ -361,7 +377,8 @@ class Service:
             store=store,
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
-            on_checkpoint=self.ingest.commit_soon,
+            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
+            source_state=self.source.state,
             newest=self._newest,
         )
         background_audit = BackgroundAudit(
@@ -378,21 +395,27 @@ class Service:
             index=self.index,
             reuse=self.reuse,
             queue=self.queue,
-            source=self.source,
+            source=self.ingest,
+            recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
+            memory=self.memory,
             background_audit=background_audit,
             health=self.health,
             epochs=config.epoch,
+            dead_letters=self.ingest.dead_letters_by_reason,
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _checkpointed(self, offsets: dict[Partition, int], store: CheckpointStore) -> None:
+        self.ingest.commit_soon(offsets)
+        oldest = store.oldest_offsets()
+        if oldest is not None:
+            self.order.cut(offsets_from_wire(oldest))
+
     def _make_link(self, topology: Topology) -> ServerLink:
         server = self.config.server
-        tls = None
-        if server.tls.certificate is not None and server.tls.key is not None:
-            tls = TlsFiles(str(server.tls.certificate), str(server.tls.key))
         return ServerLink(
             listen=server.listen,
             graph={
@@ -403,9 +426,10 @@ class Service:
             index=self.index,
             topology=topology,
             limits=server.limits,
-            token=server.read_token(),
-            tls=tls,
+            tokens=server.read_tokens(),
+            tls=_tls_files(server.tls),
             insecure=server.insecure,
+            socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
         )
 
@@ -419,9 +443,16 @@ class Service:
     def run(self) -> None:
         """Wait until stopped or until a thread fails, keeping fresh the metrics that are asked for."""
         while not self._stop.wait(LAG_INTERVAL_S):
-            lag = self.source.lag()
+            if self._reload.is_set():
+                self._reload.clear()
+                self._renew_secrets()
+            self.metrics.connections_refused(self.link.refused())
+            lag = self.ingest.lag()
+            barriers = self.ingest.reader.barriers
+            self.metrics.barriers(barriers.outcomes, barriers.waiting_partitions)
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
+            self.metrics.ingest_waiting(self.ingest.waiting is not None)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
             if (newest := self.pipeline.checkpoints.newest) is not None:
@@ -431,6 +462,21 @@ class Service:
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""
         self._stop.set()
+
+    def reload(self) -> None:
+        """Ask for tokens and certificates to be read again; may be called from any thread."""
+        self._reload.set()
+
+    def _renew_secrets(self) -> None:
+        """Read tokens and certificates again; what cannot be used leaves all as it was."""
+        systemd.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        for renew in self._renewals:
+            try:
+                renew()
+            except ConfigError as error:
+                log.error("not reloaded: %s", error)
+        log.info("tokens and certificates were read again")
+        systemd.notify("READY=1")
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
@@ -451,9 +497,10 @@ class Service:
             self._stop.set()
 
     def _read_source(self) -> None:
-        """Reach the source, make sure it is the checkpoint's, and read it."""
+        """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
         try:
             self._open_source(None if self._newest is None else self._newest.offsets)
+            self.ingest.reader.follow(self.order.open(self._identity))
             self.ingest.run(self.position.offsets)
         except _Stopped:
             pass
@@ -478,7 +525,7 @@ class Service:
             elif saved != identity:  # of which nothing was taken
                 offsets = None
         self._identity["source"] = identity
-        self.source.open(offsets)
+        self.source.open(offsets, b"" if offsets is None else self._source_state)
         while (backlog := self.source.backlog()) is None:
             if self._stop.is_set():
                 raise _Stopped
@@ -548,6 +595,12 @@ class Service:
         log.info("stopped after epoch %s", self.position.epoch)
 
 
+def _tls_files(tls: TlsConfig) -> TlsFiles | None:
+    if tls.certificate is None or tls.key is None:
+        return None
+    return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
+
+
 def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
     """External ids as the column that the vertex index takes."""
     return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
@@ -581,29 +634,44 @@ def _graph_identity(config: Config) -> dict[str, Any]:
 
 
 @contextmanager
-def _stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once."""
+def _signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
+
+    A SIGHUP because our terminal is gone asks for a stop.
+    """
     asked = False
-    # ``stop`` takes locks, which the thread that the signal interrupts may hold: it gets a thread of its own,
+    had_terminal = _has_terminal()
+    # These take locks, which the thread that the signal interrupts may hold: they get a thread of their own,
     # and the handler only what is safe in it (``SimpleQueue.put`` is reentrant).
-    wishes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    wishes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def handle(number: int, _frame: object) -> None:
         nonlocal asked
+        if number == signal.SIGHUP and _has_terminal() >= had_terminal:
+            wishes.put(reload)
+            return
         if asked:
             os._exit(128 + number)
         asked = True
-        wishes.put(True)
+        wishes.put(stop)
 
-    def stop_when_wished() -> None:
-        if wishes.get():
-            stop()
+    def grant() -> None:
+        while (wish := wishes.get()) is not None:
+            wish()
 
-    threading.Thread(target=stop_when_wished, name="signals", daemon=True).start()
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    threading.Thread(target=grant, name="signals", daemon=True).start()
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        wishes.put(False)
+        wishes.put(None)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -48,6 +48,8 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+BARRIER_OUTCOMES = ("complete", "expired", "crossed")
+REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
 STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
 """Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
@@ -155,8 +157,10 @@ class Metrics:
         self.declared: list[Declared] = []
         self._lock = threading.Lock()
         self._outages_seen = 0
+        self._barriers_seen: dict[str, int] = {}
         self._server_restarts_seen = 0
         self._partitions_shown: set[str] = set()
+        self._refused_seen: dict[str, int] = {}
         self._structures: set[str] = set()
         self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
@@ -187,7 +191,17 @@ class Metrics:
         self._lag_seconds = self._gauge(
             "source_lag_seconds", "Age of the newest record read while there is more to read; 0 at the end."
         )
+        self._waiting = self._gauge(
+            "ingest_waiting", "1 while nothing is read because bad records find no room; `stats` says more."
+        )
         self._outages = self._counter("source_outages", "Times that the source could not be reached.")
+        self._barriers = self._counter(
+            "barriers",
+            "Barriers that let go: complete, or given up because they expired or crossed another.",
+            "outcome",
+            BARRIER_OUTCOMES,
+        )
+        self._barrier_partitions = self._gauge("barrier_waiting_partitions", "Partitions that wait at a barrier.")
         self._source_time = self._gauge(
             "source_applied_up_to_timestamp_seconds", "Time of the newest record that the published epoch covers."
         )
@@ -202,6 +216,10 @@ class Metrics:
             STAGE_SECONDS_BUCKETS,
             "stage",
             STAGES,
+        )
+        self._order_log_seconds = self._counter(
+            "order_log_wait_seconds",
+            "Time that epochs, after they were applied, waited for the disk of the order log.",
         )
         self._epoch_updates = self._histogram("epoch_updates", "Updates of an epoch.", EPOCH_UPDATES_BUCKETS)
         self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
@@ -236,6 +254,12 @@ class Metrics:
         self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
         self._slots_moved = self._counter("rebalance_slots_moved", "Slots rewritten by merges and rebalancing.")
         self._memory = self._gauge("memory_bytes", "Memory by structure.", "structure")
+        self._memory_budget = self._gauge("memory_budget_bytes", "The setting memory.budget; 0: there is none.")
+        self._memory_used = self._gauge(
+            "memory_used_bytes",
+            "What counts against it: of a limited control group everything in it, else what is resident.",
+        )
+        self._memory_waits = self._gauge("waits_for_memory", "1 while updates wait until memory comes free.")
 
     def _program_metrics(self) -> None:
         self._runs = self._histogram(
@@ -322,6 +346,15 @@ class Metrics:
         self._server_connections = self._gauge("server_connections", "Open connections of clients.")
         self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
 
+        self._refused = self._counter(
+            "connections_refused",
+            "Connections that the query server refused. token: a wrong one or none; tls: it failed; request: the "
+            "first one was none; silent: none came in time; crowded: it made room for others; full: "
+            "connections_max are in.",
+            "reason",
+            REFUSALS,
+        )
+
     def _process_metrics(self, version: str) -> None:
         ProcessCollector(registry=self.registry)
         self._started = self._gauge("start_timestamp_seconds", "When this process began.")
@@ -407,11 +440,23 @@ class Metrics:
         (self._lag_bytes if unit == "bytes" else self._lag_records).set(amount)
         self._lag_seconds.set(seconds)
 
+    def ingest_waiting(self, waiting: bool) -> None:
+        """Whether nothing is read for now, though there may be something."""
+        self._waiting.set(int(waiting))
+
     def source_outages(self, total: int) -> None:
         """How often the source could not be reached since the start, all in all."""
         with self._lock:
             self._outages.inc(max(total - self._outages_seen, 0))
             self._outages_seen = total
+
+    def barriers(self, totals: Mapping[str, int], waiting_partitions: int) -> None:
+        """How many barriers let go since the start, by outcome, and how many partitions wait at one now."""
+        with self._lock:
+            for outcome, total in totals.items():
+                self._barriers.labels(outcome).inc(max(total - self._barriers_seen.get(outcome, 0), 0))
+                self._barriers_seen[outcome] = total
+        self._barrier_partitions.set(waiting_partitions)
 
     def applied_up_to(self, timestamp_seconds: float) -> None:
         """The newest record time that the published epoch covers, in seconds since 1970."""
@@ -419,11 +464,20 @@ class Metrics:
 
     # -- epochs -----------------------------------------------------------------------------------------
 
-    def epoch(self, *, updates: int, apply_seconds: float, compute_seconds: float, publish_seconds: float) -> None:
-        """One epoch of so many updates, and the time of its stages."""
+    def epoch(
+        self,
+        *,
+        updates: int,
+        apply_seconds: float,
+        compute_seconds: float,
+        publish_seconds: float,
+        order_log_seconds: float = 0.0,
+    ) -> None:
+        """One epoch of so many updates, and the time of its stages; ``order_log_seconds``: see the metric."""
         self._epochs.inc()
         self._epoch_updates.observe(updates)
         self.stage("apply", apply_seconds)
+        self._order_log_seconds.inc(order_log_seconds)
         self.stage("compute", compute_seconds)
         self.stage("publish", publish_seconds)
 
@@ -439,6 +493,15 @@ class Metrics:
     def queue_depth(self, updates: int) -> None:
         """Decoded updates that wait."""
         self._queue.set(updates)
+
+    def memory_budget(self, *, budget: int, used: int) -> None:
+        """The budget of memory (0: none) and what counts against it, in bytes."""
+        self._memory_budget.set(budget)
+        self._memory_used.set(used)
+
+    def waits_for_memory(self, waits: bool) -> None:
+        """Whether updates wait until memory comes free."""
+        self._memory_waits.set(int(waits))
 
     def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
         """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""
@@ -573,6 +636,13 @@ class Metrics:
             self._server_restarts_seen = restarts
         self._server_connections.set(connections)
         self._server_waiting.set(waiting)
+
+    def connections_refused(self, totals: Mapping[str, int]) -> None:
+        """How many connections were refused since the start, all in all, by reason."""
+        with self._lock:
+            for reason, total in totals.items():
+                self._refused.labels(reason).inc(max(total - self._refused_seen.get(reason, 0), 0))
+            self._refused_seen = dict(totals)
 
     def watch_server_process(self, pid: Callable[[], int]) -> None:
         """Also show memory, processor time and descriptors of the query server's process."""

@@ -56,7 +56,7 @@ def test_a_snapshot_comes_back_as_it_was(store: CheckpointStore) -> None:
     assert set(read.part("program/pagerank")) == {"estimate", "empty"}
 
 
-@pytest.mark.parametrize("format", [1, 2, 3, 4])
+@pytest.mark.parametrize("format", [1, 2, 3, 4, 5])
 def test_an_array_of_a_users_program_may_be_called_scalars(format: int) -> None:
     program = registry.make_program("bfs", "own", {"source": 0})
     for scalars in (np.arange(3), np.zeros((2, 2)), np.array([0.5])):
@@ -64,18 +64,18 @@ def test_an_array_of_a_users_program_may_be_called_scalars(format: int) -> None:
         assert read.state_of(program)["scalars"] is scalars
 
 
-@pytest.mark.parametrize("written", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("written", [1, 2, 3, 4, 5, 6])
 def test_checkpoints_of_older_formats_are_read(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     monkeypatch.setattr("graphtide.daemon.state.checkpoint.FORMAT", written)
     store.write(snapshot(7))
-    if written <= 4:
+    if written <= 5:
         read = store.newest_good()
         assert read is not None
         assert (read.epoch, read.format) == ((1, 7), written)
     else:
-        with pytest.raises(CheckpointError, match=r"by a newer version .*format 5; .* reads 1 to 4") as caught:
+        with pytest.raises(CheckpointError, match=r"by a newer version .*format 6; .* reads 1 to 5") as caught:
             store.newest_good()
         assert "damaged" not in caught.value.message and "Start that version again" in caught.value.message
         with monkeypatch.context() as patch:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import threading
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from graphtide.compute.program import Program
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.errors import NotWritten, SourceError
@@ -36,17 +38,28 @@ from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
 from graphtide.daemon.ingest.loop import Ingest, IngestReport
 from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
+from graphtide.daemon.ingest.refusals import RefusalLog
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.memory import MemoryGuard
 from graphtide.daemon.records.columns import UpdateColumns as Edges
+from graphtide.daemon.records.columns import canonical
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, UpdateBlock
-from graphtide.daemon.service import Service, _stop_on_signal
+from graphtide.daemon.records.stream import (
+    BadRecord,
+    DeadLettersFull,
+    Lag,
+    Partition,
+    RawRecord,
+    UpdateBlock,
+)
+from graphtide.daemon.service import Service, _signals, _Stopped
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
+from graphtide.daemon.state.order_log import OrderLog
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -141,6 +154,7 @@ class ScriptedSource:
         self.polls = list(polls)
         self.partitions = partitions
         self.at: dict[Partition, int] = {}
+        self.end = 0
         self.stop: Callable[[], None] = lambda: None
 
     def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
@@ -159,13 +173,26 @@ class ScriptedSource:
     def partition_count(self, name: str) -> int:
         return self.partitions
 
+    def refresh_lag(self) -> None:
+        self.end = 100
+
+    def lag(self) -> Lag:
+        return Lag({P: self.end - self.at[P]} if self.end else {}, 0.0)
+
 
 class Letters:
-    def __init__(self) -> None:
+    """Dead letters with room for so many."""
+
+    def __init__(self, room: int = 1 << 20) -> None:
         self.bad: list[BadRecord] = []
+        self.room = room
 
     def write(self, bad: Sequence[BadRecord]) -> None:
-        self.bad += bad
+        taken = bad[: self.room]
+        self.bad += taken
+        self.room -= len(taken)
+        if len(taken) < len(bad):
+            raise DeadLettersFull("the disk is full", taken=len(taken))
 
     def flush(self) -> None: ...
 
@@ -208,6 +235,102 @@ def test_offsets_advance_over_records_without_updates() -> None:
     assert [(item.updates, item.offsets) for item in items] == [(0, {P: 2}), (0, {P: 3}), (0, {P: 5})]
     assert [report.tombstones for report in reports] == [2, 0]
     assert [letter.offset for letter in bad] == [2]
+
+
+class Waits(threading.Event):
+    """Each wait for it is a moment in which others do something."""
+
+    def __init__(self, moment: Callable[[], None]) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.moment()
+        return self.is_set()
+
+
+@pytest.mark.parametrize("room_comes", [True, False])
+def test_bad_records_without_room_hold_the_stream_and_show_in_its_lag(
+    room_comes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    source = ScriptedSource(
+        ([raw(0, encode_msgpack(np.array([1]), np.array([2])))], {P: 1}),
+        ([raw(offset, b"\xc1 nonsense") for offset in (1, 2, 3)], {P: 4}),
+        ([raw(4, encode_msgpack(np.array([2]), np.array([3])))], {P: 5}),
+    )
+    letters, queue, index = Letters(room=1), PreparedQueue(1000), VertexIndex.create("int")
+    seen: list[tuple[str | None, Mapping[Partition, int], float]] = []
+    now = 0.0
+
+    def moment() -> None:
+        nonlocal now
+        now += 1.0
+        seen.append((ingest.waiting, ingest.lag().amount, ingest.lag().seconds))
+        if now == 3:
+            if room_comes:
+                letters.room = 1000
+            else:
+                ingest.stop.set()
+
+    ingest = Ingest(
+        source=source,  # type: ignore[arg-type]
+        decoder=Decoder("int"),
+        index=index,
+        reuse=at_once(index),
+        dead_letters=letters,
+        queue=queue,
+        report=lambda report: None,
+        poll_bytes_max=1 << 20,
+        stop=Waits(moment),
+        clock=lambda: now,
+    )
+    source.stop = ingest.stop.set
+    ingest.run()
+    # Of 100 records 4 were read, of which 3 wait.
+    assert seen == [("the disk is full", {P: 99}, waited) for waited in (0.0, 1.0, 2.0)]
+    assert ingest.waiting is None
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("loop")]
+    offsets = [item.offsets[P] for item in queue.take(100, 0)]
+    if room_comes:
+        assert [letter.offset for letter in letters.bad] == [1, 2, 3], "each once"
+        assert offsets == [1, 1, 1, 1, 4, 5], "and meanwhile an epoch a second, so that stats are fresh"
+        assert said == ["the disk is full", "bad records find room again after 3 s"]
+    else:
+        assert offsets == [1, 1, 1, 1], "no checkpoint may pass what was not kept"
+        assert said == ["the disk is full"]
+
+
+def test_the_log_says_once_a_minute_how_many_records_were_bad(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+
+    def bad(count: int, reason: str, partition: Partition = P) -> list[BadRecord]:
+        return [
+            BadRecord(partition, now_offset, b"", reason, "weight is -1") for now_offset in range(7, 7 + count)
+        ]
+
+    refusals.say()
+    refusals.note(bad(3, "bad-weight"))
+    refusals.say()
+    for now in (1.0, 30.0, 59.0):  # noqa: B007  the clock
+        refusals.note(bad(20_000, "bad-weight", Partition("a.csv")) + bad(2, "malformed"))
+        refusals.say()
+    now = 60.0
+    refusals.say()
+    now = 200.0
+    refusals.say()
+    refusals.note(bad(1, "malformed"))
+    refusals.say()
+    refusals.note(bad(1, "bad-id"))
+    refusals.say(now=True)
+    begin, example = "bad records went to the dead letters: ", "the first of them is "
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{begin}3 (3 bad-weight); {example}t/0/7: weight is -1",
+        f"{begin}60006 (60000 bad-weight, 6 malformed); {example}a.csv:7: weight is -1",
+        f"{begin}1 (1 malformed); {example}t/0/7: weight is -1",
+        f"{begin}1 (1 bad-id); {example}t/0/7: weight is -1",
+    ]
 
 
 def test_what_is_known_of_a_file_goes_with_the_file() -> None:
@@ -408,7 +531,9 @@ def make_pipeline(
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
+        memory=MemoryGuard("off", metrics),
         background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
+        recording=Recording(OrderLog(store.path / "order"), threading.Event(), lambda: None), dead_letters={},
     )  # fmt: skip
 
 
@@ -419,6 +544,8 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
         unit="records",
         log_margin=lambda offsets: math.inf,
         flush=lambda: None,
@@ -460,6 +587,8 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     gone: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
         unit="records",
         log_margin=lambda offsets: math.inf,
         flush=lambda: None,
@@ -518,6 +647,8 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
     published: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
         unit="records",
         log_margin=lambda offsets: math.inf,
         flush=lambda: None,
@@ -564,15 +695,21 @@ def test_room_for_bad_records_is_made_by_sending_the_first_of_them(tmp_path: Pat
         def _deliver(self, payloads: Sequence[bytes]) -> None:
             sent.extend(payloads)
 
-    stop = threading.Event()
-    giving_up = threading.Timer(30, stop.set)
-    giving_up.start()
-    letters = Sending("localhost:1", "dead", tmp_path, bytes_max=1000, stop=stop)
-    letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in range(3)])
+    letters = Sending("localhost:1", "dead", tmp_path, bytes_max=1000)
+    rest = [BadRecord(P, offset, bytes(600), "malformed", "") for offset in range(3)]
+
+    def written() -> bool:
+        nonlocal rest
+        try:
+            letters.write(rest)
+        except DeadLettersFull as full:
+            rest = rest[full.taken :]
+            return False
+        return True
+
+    until(written)
     letters.close()
-    giving_up.cancel()
     assert len(sent) == 3
-    assert not stop.is_set()
 
 
 def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
@@ -613,7 +750,7 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             stopped.set()
 
-    with _stop_on_signal(stop):
+    with _signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(10)
@@ -652,7 +789,7 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
 ) -> None:
     config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
     service: Any = Service(config, ExitStack())
-    service.health, service._newest, service._identity = Health(60), None, {}
+    service.health, service._identity = Health(60), {}
     done: list[Any] = []
 
     def write_beginning(offsets: dict[Partition, int]) -> None:
@@ -664,14 +801,14 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
         done.append(offsets)
 
     service.source = SimpleNamespace(
-        identity=lambda: {"kind": "t"}, open=done.append, backlog=lambda: 5, position=lambda: {P: 7}
+        identity=lambda: {"kind": "t"}, open=lambda *_: None, backlog=lambda: 5, position=lambda: {P: 7}
     )
     service.position = Position(1)
     service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
-    service.ingest = SimpleNamespace(run=lambda published: done.append("reads"))
     monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
-    service._read_source()
-    assert done == ([None, {P: 7}, "reads"] if ends == "when-there-is-room" else [None])
+    with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
+        service._open_source(None)
+    assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
     assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
     assert service.health.recovery.stats() == {"total": 5, "left": 5}
 

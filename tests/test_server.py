@@ -54,6 +54,7 @@ class Chain:
         self.asked = 0
         self.dead: list[int] = []
         self.gone: list[int] | None = None
+        self.files: dict[str, str] = {}
 
     def ids(self, positions):
         return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
@@ -99,6 +100,9 @@ class Chain:
     def current_epoch(self) -> StorageState:
         number = self.number + self.storage_ahead
         return StorageState((1, number), {"t": {0: number * 10}})
+
+    def standing(self, wanted):
+        return {partition: self.files.get(partition.name, "expected") for partition in wanted}
 
     def neighbors(self, vertex, direction, limit, cursor, timeout_s):
         if vertex == 13:
@@ -292,9 +296,28 @@ def test_programs_and_stats(client):
         ("khop", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
-        ("get", {"program": "rank"}, errors.RequestError, "vertices must be an array"),
-        ("get", {"program": "none", "vertices": [100]}, errors.UnknownProgram, "no program 'none'"),
-        ("get", {"program": "rank", "vertices": ["a"]}, errors.RequestError, "are integers"),
+        ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),
+        ("get", {"program": "rank", "vertices": 5}, errors.RequestError, "vertices must be an array"),
+        (
+            "get",
+            {"program": "none", "vertices": [100]},
+            errors.UnknownProgram,
+            "no program 'none'; there are hops, parts, rank",
+        ),
+        ("top", {"program": "none"}, errors.UnknownProgram, "there are hops, parts, rank"),
+        (
+            "top",
+            {},
+            errors.RequestError,
+            "program must be given: the id of a program, which the method programs lists",
+        ),
+        ("path", {"program": "hops"}, errors.RequestError, "target must be given: the id of a vertex"),
+        (
+            "get",
+            {"program": "rank", "vertices": [1, "a"]},
+            errors.RequestError,
+            "has 'a': the ids .* are integers",
+        ),
         ("get", {"program": "rank", "vertices": [1.5]}, errors.RequestError, "are integers"),
         ("get", {"program": "rank", "vertices": [True]}, errors.RequestError, "are integers"),
         ("get", {"program": "rank", "vertices": [2**64 - 1]}, errors.RequestError, "64-bit"),
@@ -303,7 +326,7 @@ def test_programs_and_stats(client):
             "get",
             {"program": "rank", "vertices": [100], "extra": 1},
             errors.RequestError,
-            "unknown parameters: extra",
+            "unknown parameters: extra; there are program, vertices, parents, timeout_ms, min_offsets",
         ),
         ("get", {"program": "rank", "vertices": [100], "parents": True}, errors.NotSupported, "no parents"),
         ("get", {"program": "rank", "vertices": bytes(8 * 20_001)}, errors.LimitExceeded, "at most 20000"),
@@ -318,7 +341,8 @@ def test_programs_and_stats(client):
         ("top", {"program": "rank", "k": 101}, errors.LimitExceeded, "at most 100"),
         ("top", {"program": "rank", "k": 0}, errors.RequestError, "from 1 to 100"),
         ("top", {"program": "rank", "order": "up"}, errors.RequestError, "desc, asc"),
-        ("component", {"vertex": None}, errors.RequestError, "integers"),
+        ("component", {"vertex": None}, errors.RequestError, "vertex must be given"),
+        ("component", {"vertex": "x"}, errors.RequestError, "integers"),
         ("neighbors", {"vertex": 100, "direction": "both"}, errors.RequestError, "out, in"),
         ("wait", {"min_offsets": {"t": {0: 99}}, "timeout_ms": 10**9}, errors.LimitExceeded, "timeout_ms"),
         ("hello", {"versions": [99]}, errors.NotSupported, "version"),
@@ -375,6 +399,34 @@ def test_a_producer_reads_its_own_writes(tmp_path):
         assert client.wait({"t": {0: 35}}).epoch == (1, 4)
         timer.join()
         assert client.get("rank", [103], min_offsets={"t": {"0": 40}}).values.tolist() == [1]
+
+
+def test_waiting_ends_at_once_for_what_is_done_with_or_never_was(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    chain.files = {"old.msgpack": "covered", "typo.msgpack": "unknown"}
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        assert client.wait({"old.msgpack": 7, "t": {0: 10}}, timeout_ms=0).epoch == (1, 1)
+        assert client.get("rank", [1], min_offsets={"old.msgpack": 7}, timeout_ms=0).epoch == (1, 1)
+        with pytest.raises(errors.RequestError, match=r"names what is not read: typo\.msgpack") as unknown:
+            client.wait({"typo.msgpack": 1, "old.msgpack": 7}, timeout_ms=20_000)
+        assert unknown.value.detail == {"unknown": ["typo.msgpack"]}
+        with pytest.raises(errors.LimitExceeded, match="names 6000 places"):
+            client.wait({name: dict.fromkeys(range(3000), 1) for name in ("u", "v")})
+
+
+def test_a_wait_that_runs_out_says_what_is_behind(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    chain.files = {"old.msgpack": "covered"}
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        wanted = {"t": {0: 10, 1: 5}, "old.msgpack": 1, "new.csv": 8}
+        with pytest.raises(errors.TimedOut, match=r"in time: t/1 is at 0 of 5, new\.csv is at 0 of 8$") as late:
+            client.wait(wanted, timeout_ms=20)
+        assert late.value.detail == {"behind": {"t/1": [0, 5], "new.csv": [0, 8]}}
+        with pytest.raises(errors.TimedOut, match=r"t/0 is at 10 of 11, .*, and 2 more$") as late:
+            client.wait({"t": dict.fromkeys(range(12), 11)}, timeout_ms=20)
+        assert len(late.value.detail["behind"]) == 10
 
 
 def test_growth_of_memory_and_index_is_followed_at_once(tmp_path):
@@ -600,17 +652,18 @@ def test_addresses(tmp_path):
 def test_a_token_is_asked_for_before_anything_else(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path, token="sesame-open") as link:
+    with serving(chain, tmp_path, tokens=["sesame-open"]) as link:
         address = link.addresses[0]
         with Client(address, token="sesame-open", timeout=20) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         for wrong in (None, "sesame-opem", ""):
             with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=20) as client:
                 client.stats()
-        with raw(address) as connection:
-            for method in ("get", "stats", "nonsense"):
+        for method in ("get", "stats", "nonsense"):
+            with raw(address) as connection:
                 connection.send(request(1, method))
                 assert connection.answer()[2]["code"] == "unauthorized"
+                assert connection.answer() is None
 
 
 def test_tls(tmp_path):

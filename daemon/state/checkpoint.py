@@ -31,10 +31,10 @@ from ..failpoints import point
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
 strings lay in ``index/data`` side by side, from ``index/offsets`` on. In format 3, scalars of programs had places
-in an array, and no names."""
+in an array, and no names. In format 4, offsets said all about the source: there was no ``source/state``."""
 READABLE = range(1, FORMAT + 1)
 _SCALARS_NAMED = 4
 _CHUNK = 1 << 20
@@ -53,9 +53,10 @@ class Checkpoint:
     """One epoch, ready to be written or just read.
 
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
-    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program id to what it was made from, so that a
-    state is only given to the same program again; ``identity`` is what must be the same at restart (source and
-    graph settings); ``offsets`` are in wire form. ``format`` is that of the checkpoint that it was read from.
+    ``index/...``, ``program/<id>/...``, and ``source/state`` (bytes that belong to ``offsets``); ``programs`` maps
+    each program id to what it was made from, so that a state is only given to the same program again; ``identity``
+    is what must be the same at restart (source and graph settings); ``offsets`` are in wire form. ``format`` is
+    that of the checkpoint that it was read from.
     """
 
     epoch: tuple[int, int]
@@ -133,7 +134,7 @@ class CheckpointStore:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(fresh, counter)
-            _sync_folder(self.path)
+            sync_folder(self.path)
         except OSError as error:
             raise NotWritten(
                 f"checkpoint.path = {str(self.path)!r}: the number of this start cannot be written to "
@@ -165,7 +166,7 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        _sync_folder(self.path)
+        sync_folder(self.path)
         point("checkpoint.after_rename")
         self._prune()
         point("checkpoint.pruned")
@@ -192,7 +193,7 @@ class CheckpointStore:
             file.write(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(draft)
+        sync_folder(draft)
         return sum(int(file["bytes"]) for file in files.values()) + len(body)
 
     def _prune(self) -> None:
@@ -233,6 +234,13 @@ class CheckpointStore:
                 f"every checkpoint in {str(self.path)!r} is damaged: {'; '.join(damaged)}. To rebuild from the "
                 f"start of the source, move that folder away"
             )
+        return None
+
+    def oldest_offsets(self) -> dict[str, Any] | None:
+        """The offsets (in wire form) of the oldest checkpoint that is kept; None when it cannot be read."""
+        for _, folder in self._folders()[-1:]:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return dict(_manifest(folder)["offsets"])
         return None
 
     def close(self) -> None:
@@ -308,11 +316,15 @@ def _checksum(path: Path, advance: Callable[[int], None]) -> int:
     return value
 
 
-def _read(folder: Path, advance: Callable[[float], None]) -> Checkpoint:
+def _manifest(folder: Path) -> dict[str, Any]:
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
     if json.loads(head)["crc32c"] != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
-    manifest = json.loads(body)
+    return dict(json.loads(body))
+
+
+def _read(folder: Path, advance: Callable[[float], None]) -> Checkpoint:
+    manifest = _manifest(folder)
     if manifest["format"] not in READABLE:
         newer = isinstance(manifest["format"], int) and manifest["format"] >= READABLE.stop
         known = f"this version reads {READABLE.start} to {READABLE.stop - 1}"
@@ -343,7 +355,8 @@ def _read(folder: Path, advance: Callable[[float], None]) -> Checkpoint:
     )
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -126,11 +126,13 @@ class Checkpointer:
         metrics: Metrics,
         interval_s: float,
         on_checkpoint: Callable[[dict[Partition, int]], None],
+        source_state: Callable[[], bytes] = bytes,
         newest: Newest | None = None,
     ) -> None:
         """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
 
-        ``newest``: the checkpoint that the graph was made from.
+        ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
+        graph was made from.
         """
         self.graph = graph
         self.index = index
@@ -143,6 +145,7 @@ class Checkpointer:
         self.metrics = metrics
         self.interval_s = interval_s
         self.on_checkpoint = on_checkpoint
+        self.source_state = source_state
         self.newest = newest
         self._buffers = Buffers()
         self._making: _Making | None = None
@@ -171,6 +174,7 @@ class Checkpointer:
         """
         arrays = {f"index/{name}": array for name, array in self.index.state(0).items()}
         arrays["graph/dead"] = np.empty(0, np.uint32)
+        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
         checkpoint = Checkpoint(
             epoch=(self.position.incarnation, 0),
             offsets=offsets_to_wire(offsets),
@@ -270,6 +274,7 @@ class Checkpointer:
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
+        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
         checkpoint = Checkpoint(
             epoch=self.position.epoch,
             offsets=offsets_to_wire(self.position.offsets),

@@ -87,11 +87,12 @@ STREAM = (
     ),
     PanelSpec(
         "Lag",
-        "What is still to be read, in records for Kafka and in bytes for a spool.",
+        "What is still to be read, in records for Kafka and in bytes for a spool; who waits at a barrier.",
         "short",
         (
             Query(f"sum({_series('source_lag_records')})", "records"),
             Query(f"sum({_series('source_lag_bytes')})", "bytes"),
+            Query(f"sum({_series('barrier_waiting_partitions')})", "partitions at a barrier"),
         ),
     ),
     PanelSpec(
@@ -102,13 +103,16 @@ STREAM = (
     ),
     PanelSpec(
         "Bad records",
-        "Records sent to the dead letters, by reason; tombstones, outages and misrouted edges beside them.",
+        "Records sent to the dead letters, by reason, and whether reading waits for room there (1); tombstones, "
+        "outages, misrouted edges and barriers beside them.",
         "short",
         (
             Query(_rate("bad_records_total", "reason"), "{{reason}}"),
+            Query(f"max({_series('ingest_waiting')})", "waiting for room"),
             Query(_rate("tombstones_total"), "tombstones"),
             Query(_rate("source_outages_total"), "outages"),
             Query(_rate("misrouted_edges_total"), "misrouted edges"),
+            Query(_rate("barriers_total", "outcome"), "barriers {{outcome}}"),
         ),
     ),
 )
@@ -118,7 +122,10 @@ EPOCHS = (
         "Time per stage",
         "Seconds spent in each stage per second: what the time goes to.",
         "percentunit",
-        (Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),),
+        (
+            Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),
+            Query(_rate("order_log_wait_seconds_total"), "wait for the order log"),
+        ),
         stacked=True,
     ),
     PanelSpec(
@@ -253,12 +260,20 @@ GRAPH = (
     ),
     PanelSpec(
         "Process memory",
-        "Resident memory of the engine process and of the query server.",
+        "Resident memory of the engine process and of the query server, and what counts against the budget.",
         "bytes",
         (
             Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),
             Query(f"sum({_series('server_process_resident_memory_bytes')})", "query server"),
+            Query(f"sum({_series('memory_used_bytes')})", "counted"),
+            Query(f"sum({_series('memory_budget_bytes')})", "budget"),
         ),
+    ),
+    PanelSpec(
+        "Waiting for memory",
+        "1 while nothing more is read: the budget is used up, or an array finds no memory to grow.",
+        "short",
+        (Query(f"max({_series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
         "Density",
@@ -356,6 +371,12 @@ QUERIES = (
             Query(f"min({_series('stage_progress_ratio')})", "progress"),
             Query(f"max({_series('engine_heartbeat_seconds')})", "heartbeat"),
         ),
+    ),
+    PanelSpec(
+        "Refused connections",
+        "Connections refused per second, by reason: guessed tokens, silence, crowds.",
+        "cps",
+        (Query(_rate("connections_refused_total", "reason"), "{{reason}}"),),
     ),
 )
 
