@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import multiprocessing
@@ -234,18 +235,31 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
 
 
 def main() -> None:
-    """Compile what standard input names; says on standard output which steps are done, and a line a kernel."""
-    needs = Needs(**json.loads(sys.stdin.buffer.readline()))
-    threading.Thread(target=_end_with_daemon, daemon=True).start()
-    registry.load_modules(needs.python_modules)
+    """Compile what standard input names, saying on standard output which steps are done, and a line a kernel.
+
+    With ``--all`` compile what there is, for any configuration.
+    """
+    if sys.argv[1:] == ["--all"]:
+        configurations = list(_all())
+    else:
+        configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
+        threading.Thread(target=_end_with_daemon, daemon=True).start()
+        registry.load_modules(configurations[0].python_modules)
     # What a compiler makes lives as long as it does: looking for garbage is a seventh of its time.
     gc.freeze()
     gc.disable()
-    steps = [name for name, _ in needs.steps()]
+    steps = [(needs, step) for needs in configurations for step in range(len(needs.steps()))]
     workers = min(len(steps), len(os.sched_getaffinity(0)) + 1)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-        for done in as_completed([pool.submit(_compile, needs, step) for step in range(len(steps))]):
+        for done in as_completed([pool.submit(_compile, needs, step) for needs, step in steps]):
             done.result()
+
+
+def _all() -> Iterator[Needs]:
+    """Configurations that use every kernel between them."""
+    for directed, weighted in itertools.product((True, False), repeat=2):
+        programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
+        yield Needs(directed, weighted, "int" if directed else "string", programs, [])
 
 
 def _compile(needs: Needs, step: int) -> None:

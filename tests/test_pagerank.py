@@ -406,8 +406,24 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     drift = 0.5 * DRIFT * state["scalars"]["bound"]
     state["residual"][light] += drift
     program._ranks.sums[SIZE] += drift
-    assert program.audit(graph) == []
+    # Within the reserve of the vertex, but no rounding.
+    assert [violation.rule for violation in program.audit(graph)] == ["pagerank-drift"]
     assert 0.4 < program.drift < 0.6
+
+
+@pytest.mark.parametrize("share", [0.9, 0.1, 1e-3, 1e-6, 1e-14, 0.0])
+def test_a_state_that_passes_the_audit_keeps_to_its_bound(share: float, graphs: list[Graph]) -> None:
+    """Residuals are kept too small, by that share of what each may be off: the bound must not follow them down."""
+    program, graph = started(graphs)
+    certificate = program._certificate
+    true = residual(program, graph)
+    kept, weight = program.state()["residual"], program.state()["weight"].astype(float)
+    kept[:] = np.sign(true) * np.maximum(0, np.abs(true) - share * certificate.reserve * weight)
+    program._ranks.sums[SIZE] = np.abs(kept).sum()
+    a = float((np.abs(true) / weight).max()) * certificate.amplification
+    b = float(np.abs(true).sum() / ((1 - program.damping) * program.state()["estimate"].sum()))
+    assert program.audit(graph) or (a + min(a, b)) / (1 - a) <= program.error_bound
+    assert bool(program.audit(graph)) == (share > 1e-9)
 
 
 def test_parameters() -> None:

@@ -88,6 +88,8 @@ HUB = 4.0
 WEIGHT_HYSTERESIS = 1.3
 # NumPy adds up in pairs of blocks: a sum is off by less than so many times itself, in units of ``ROUNDOFF``.
 SUM_ROUNDED = 64
+# By how much of itself the sum of the estimates may be off for the audit, and so for the bound.
+NORM_DRIFT = 1e-9
 # Where a pass is likely to follow, since what is due costs more than half of what pushes may, they begin at this
 # multiple of the bound: what is far over it, a pass would leave over. Else they begin at the bound: sweeps at
 # higher ones would save few pushes, and cost a look each.
@@ -262,8 +264,10 @@ class PageRank(RandomWalk):
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
         norm, size, rounded, slipped = map(float, self._ranks.sums)
-        off = max(0.0, size) + ROUNDOFF * (rounded + slipped)
-        return off / ((1 - self.damping) * norm) if norm > 0 else 0.0
+        weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
+        off = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF)
+        off += ROUNDOFF * (rounded + slipped + self._passed * weights_max)
+        return off / ((1 - self.damping) * (1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
 
     @property
     def _rounding(self) -> float:
@@ -336,6 +340,11 @@ class PageRank(RandomWalk):
             "pagerank-ratio": z <= self._certificate.ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
+        # All that rounding may have done to all vertices, which the error of the sum counts.
+        rounded = ROUNDOFF * (float(self._ranks.sums[ROUNDED]) + self._passed * float(w.sum()))
+        if not float(off.sum()) <= rounded:
+            detail = f"residuals are off by {off.sum():.3g} together, more than the {rounded:.3g} of rounding"
+            found.append(Violation("pagerank-drift", detail))
         if not self.error_bound <= self.tolerance:
             found.append(Violation("pagerank-tolerance", f"error bound {self.error_bound:.3g} over the tolerance"))
         return found, read + read_again
@@ -345,7 +354,7 @@ class PageRank(RandomWalk):
         total = float(self._ranks.value[: self._n].sum())
         sizes = float(np.abs(self._ranks.residual[: self._n]).sum())
         found = []
-        if not abs(norm - total) <= 1e-9 * total:
+        if not abs(norm - total) <= NORM_DRIFT * norm:
             found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
         if not sizes <= size + ROUNDOFF * (slipped + SUM_ROUNDED * sizes):
             found.append(Violation("pagerank-sum", f"|r| {size!r}, but residuals add up to {sizes!r}"))
