@@ -10,9 +10,11 @@ those that they call, so that turns cannot be waited for in a circle.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
+import pickle
 from typing import Any
 
 import numba.core.dispatcher
@@ -76,13 +78,22 @@ class SharedCache(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled form, or None: then the caller compiles it, and all others wait for that."""
-        found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        found = self._load(sig, target_context)
         if found is None:
             self._take_turn()
-            found = super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            found = self._load(sig, target_context)
             if found is not None:
                 self.give_turn()
         return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+            # Of another version, whose types are no longer there, or cut: it can be no guide to anything.
+            with contextlib.suppress(OSError):
+                os.unlink(self._cache_file._index_path)
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Save the compiled form, and let the next one have its turn."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import stat
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -24,6 +25,16 @@ def is_writable(folder: Path) -> bool:
         return False
 
 
+def _ours_alone(folder: Path) -> bool:
+    """Whether nobody else could have put anything there: what lies in the cache is run."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
 def cache_directory() -> Path:
     """Where compiled kernels are kept: ``NUMBA_CACHE_DIR``, the user's cache folder, or a temporary one.
 
@@ -35,7 +46,8 @@ def cache_directory() -> Path:
     for folder in (Path(home_cache) / "graphtide" / "numba", Path("/var/cache/graphtide/numba")):
         if is_writable(folder):
             return folder
-    return Path(tempfile.gettempdir()) / f"graphtide-numba-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"graphtide-numba-{os.getuid()}"
+    return folder if _ours_alone(folder) else Path(tempfile.mkdtemp(prefix="graphtide-numba-"))
 
 
 def threading_layer() -> str:

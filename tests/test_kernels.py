@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -177,6 +178,17 @@ def test_forms_of_a_kernel_that_are_saved_at_once_are_all_kept(tmp_path: Path) -
     dtypes = ["int64", "float64", "uint8"]
     assert count_compilations(tmp_path, *dtypes) == [1, 1, 1]
     assert count_compilations(tmp_path, ",".join(dtypes)) == [0]
+
+
+def test_what_another_version_left_in_the_cache_is_compiled_anew(tmp_path: Path) -> None:
+    """Its index names types that are no longer there, or is cut."""
+    assert count_compilations(tmp_path, "int64") == [1]
+    (index,) = (tmp_path / "cache").rglob("own_kernel.own*.nbi")
+    gone = pickle.dumps(nb.__version__) + b"cgraphtide.gpma.edges\nNoSuchType\n."
+    for damaged in (gone, b"", index.read_bytes()[:-10]):
+        index.write_bytes(damaged)
+        assert count_compilations(tmp_path, "int64") == [1], damaged
+        assert count_compilations(tmp_path, "int64") == [0]
 
 
 def fails(value):  # type: ignore[no-untyped-def]

@@ -7,14 +7,18 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from brokers import client
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
+from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
+from kafka.structs import OffsetAndMetadata
 
-from graphtide.daemon.errors import SourceError, SourceUnavailable
+from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
+from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.kafka_client import Backoff
 from graphtide.daemon.records.stream import Partition, RawRecord
@@ -311,3 +315,91 @@ def test_a_restarted_broker_loses_and_doubles_nothing(
     expected = [(i % 2, i // 2, b"%d" % i) for i in range(count)]
     assert named(records) == sorted(expected)
     assert source.outages >= 1
+
+
+# -- what a topic's settings mean -----------------------------------------------------------------------------
+
+
+def made_topic(kafka: DevKafka, settings: dict[str, str]) -> str:
+    name = f"set-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 2, settings)
+    return name
+
+
+@contextlib.contextmanager
+def identified(kafka: DevKafka, topic: str, **options: Any) -> Iterator[KafkaSource]:
+    with contextlib.closing(KafkaSource(kafka.bootstrap, [topic], **options)) as source:
+        source.open(None)
+        source.identity()
+        yield source
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_compacted_topic_is_refused_unless_it_is_accepted(
+    kafka: DevKafka, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = made_topic(kafka, {"cleanup.policy": policy})
+    with pytest.raises(ConfigError, match="is compacted") as caught, identified(kafka, topic):
+        pass
+    assert topic in caught.value.message and 'source.compacted = "accept"' in caught.value.message
+    with identified(kafka, topic, compacted="accept"):
+        assert "is compacted" in caplog.text
+
+
+def test_a_topic_that_forgets_before_checkpoints_do_is_warned_of(
+    kafka: DevKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = made_topic(kafka, {"retention.ms": "120000"})
+    with identified(kafka, topic, reach_s=100):
+        assert not caplog.records
+    with identified(kafka, topic, reach_s=180):
+        assert (
+            f"topic {topic} keeps records for 120 s (retention.ms), and checkpoints reach back 180 s"
+            in caplog.text
+        )
+    forever = made_topic(kafka, {"retention.ms": "-1"})
+    caplog.clear()
+    with identified(kafka, forever, reach_s=1e9):
+        assert not caplog.records
+
+
+def test_a_log_whose_beginning_is_gone_is_warned_of(
+    kafka: DevKafka, topic: str, producer: KafkaProducer, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(5):
+        producer.send(topic, b"%d" % number, partition=1)
+    producer.flush()
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 1): 3})
+    for start, warned in (("earliest", True), ("latest", False)):
+        caplog.clear()
+        with identified(kafka, topic, start=start) as source:
+            deadline = time.monotonic() + 30
+            while not source.position() and time.monotonic() < deadline:
+                source.poll(1 << 20, 0.1)
+        assert (f"{topic}/1 begins at offset 3" in caplog.text) == warned
+        assert f"{topic}/0 begins" not in caplog.text
+
+
+def test_a_commit_that_has_to_be_tried_again_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a fresh cluster the first commit finds no coordinator: the topic of its groups is only made then."""
+    overseer = module._Overseer(["h:1"], ["t"], "group", {}, 5.0)
+    outcomes = [CoordinatorNotAvailableError(), CoordinatorNotAvailableError(), None]
+
+    def alter(group: str, offsets: Any) -> dict[Any, Any]:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+        return {}
+
+    monkeypatch.setattr(overseer._admin, "client", lambda: SimpleNamespace(alter_group_offsets=alter))
+    offsets = {TopicPartition("t", 0): OffsetAndMetadata(1)}
+    overseer.commit(offsets)
+    assert [overseer._commit() for _ in range(3)] == [False, False, True]
+    assert not caplog.records and (overseer.commits, overseer.commit_failures) == (1, 2)
+    monkeypatch.setattr(module, "_COMMIT_PATIENCE_S", 0.0)
+    outcomes += [CoordinatorNotAvailableError(), CoordinatorNotAvailableError(), GroupAuthorizationFailedError()]
+    overseer.commit(offsets)
+    assert [overseer._commit() for _ in range(3)] == [False, False, True]
+    assert caplog.text.count("offsets cannot be committed to group group") == 1
