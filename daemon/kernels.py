@@ -35,6 +35,7 @@ from ..gpma import runtime
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
+from ..gpma.kernel_cache import SharedCache
 from ..partition import graph
 from .config.settings import Config
 from .errors import ConfigError
@@ -86,7 +87,7 @@ class Needs:
             *((f"program {name}", self._program(name, json.loads(given))) for name, given in once),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
-            ("placement", placement.warm_up),
+            ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
         ]
 
@@ -125,20 +126,20 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
-    try:
-        with _compiling(_refuse):
-            _load(needs)
-        return
-    except _Missing:
-        pass
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
+        try:
+            with _compiling(_refuse):
+                _load(needs)
+            return
+        except _Missing:
+            pass
         log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
         _compile_aside(needs, stop, report)
     else:
         log.warning("kernels are compiled at every start: no folder for them can be written, as %s cannot", folder)
 
-    def unless_stopped() -> None:
+    def unless_stopped(_dispatcher: Any) -> None:
         if stop.is_set():
             raise Stopped
 
@@ -146,7 +147,7 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         try:
             _load(needs)
         finally:
-            unless_stopped()  # the compiler may have taken that for a mistake of a kernel
+            unless_stopped(None)  # the compiler may have taken that for a mistake of a kernel
 
 
 def _load(needs: Needs) -> None:
@@ -157,17 +158,18 @@ def _load(needs: Needs) -> None:
         raise ConfigError(f"program {error}") from error
 
 
-def _refuse() -> None:
-    raise _Missing
+def _refuse(dispatcher: Any) -> None:
+    if isinstance(dispatcher._cache, SharedCache):  # others, of a user's program, are never kept
+        raise _Missing
 
 
 @contextlib.contextmanager
-def _compiling(begins: Callable[[], None]) -> Iterator[None]:
-    """Calls the function whenever a kernel is about to be compiled."""
+def _compiling(begins: Callable[[Any], None]) -> Iterator[None]:
+    """Calls the function with every kernel that is about to be compiled."""
 
     class Listener(event.Listener):  # type: ignore[misc]
         def on_start(self, compiling: Any) -> None:
-            begins()
+            begins(compiling.data["dispatcher"])
 
         def on_end(self, compiling: Any) -> None: ...
 
@@ -265,7 +267,7 @@ def _all() -> Iterator[Needs]:
 def _compile(needs: Needs, step: int) -> None:
     name, work = needs.steps()[step]
     # A program's mistake is found, and said, by the daemon.
-    with _compiling(lambda: _say("")), contextlib.suppress(ProgramError):
+    with _compiling(lambda _: _say("")), contextlib.suppress(ProgramError):
         work()
     _say(name)
 

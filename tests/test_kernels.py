@@ -57,29 +57,31 @@ def test_what_the_first_start_compiles_the_second_one_finds(tmp_path: Path, cold
     assert compiled(cold) == after_first
 
 
+@pytest.mark.timeout(900)
 def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold: Path) -> None:
     with Daemon(tmp_path, LEAST) as daemon:
         process = daemon.start(ready_s=None).process
         assert process is not None
-        until(lambda: compiled(cold), timeout_s=60)
+        until(lambda: compiled(cold), timeout_s=COLD_S)
         compilers = psutil.Process(process.pid).children(recursive=True)
         assert compilers
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
-        _, alive = psutil.wait_procs(compilers, 10)
+        _, alive = psutil.wait_procs(compilers, 60)
         assert not alive
         assert "kernels are ready" not in daemon.log.read_text()
 
 
+@pytest.mark.timeout(900)
 def test_compilers_end_with_a_daemon_that_is_killed(tmp_path: Path, cold: Path) -> None:
     with Daemon(tmp_path, LEAST) as daemon:
         process = daemon.start(ready_s=None).process
         assert process is not None
-        until(lambda: compiled(cold), timeout_s=60)
+        until(lambda: compiled(cold), timeout_s=COLD_S)
         compilers = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.wait()
-        _, alive = psutil.wait_procs(compilers, 10)
+        _, alive = psutil.wait_procs(compilers, 60)
         assert not alive
 
 
@@ -165,7 +167,7 @@ def count_compilations(folder: Path, *dtypes: str) -> list[int]:
         subprocess.Popen([sys.executable, module, file, go, dtype], env=environment, stdout=subprocess.PIPE)
         for file, dtype in zip(ready, dtypes, strict=True)
     ]
-    until(lambda: all(file.exists() for file in ready), timeout_s=60)
+    until(lambda: all(file.exists() for file in ready), timeout_s=COLD_S)
     go.touch()
     return [int(process.communicate()[0]) for process in processes]
 
@@ -201,3 +203,22 @@ def test_a_kernel_that_cannot_be_compiled_gives_its_turn_away() -> None:
     with pytest.raises(nb.TypingError):
         kernel(1)
     assert not kernel._cache.holds_turn
+
+
+def test_kernels_that_are_never_kept_do_not_make_a_start_a_first_one() -> None:
+    """Those of a user's program, say."""
+    with kernels._compiling(kernels._refuse):
+        assert nb.njit(lambda value: value + 1)(1) == 2
+    kept = nb.njit(cache=True)(fails)
+    with pytest.raises(kernels._Missing), kernels._compiling(kernels._refuse):
+        kept(1)
+    assert not kept._cache.holds_turn
+
+
+def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does where no folder for kernels can be written."""
+    monkeypatch.setattr(runtime, "is_writable", lambda folder: False)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(kernels.Stopped):
+        kernels.prepare(needs(), stop, lambda progress: None)
