@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +36,7 @@ from ..gpma import runtime
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
-from ..gpma.kernel_cache import SharedCache
+from ..gpma.kernel_cache import MISSING
 from ..partition import graph
 from .config.settings import Config
 from .errors import ConfigError
@@ -49,6 +50,9 @@ REPORT_SECONDS = 5.0
 
 ELSEWHERE = "about 25 s on two idle cores"
 """How long compiling took somewhere, with BFS, components and PageRank."""
+
+COMPILE = "numba:compile"
+"""Numba's event that a kernel is about to be compiled."""
 
 _LOOK_SECONDS = 0.1
 
@@ -79,20 +83,29 @@ class Needs:
 
         What later steps build on comes first; beside it what builds on nothing.
         """
-        once = dict.fromkeys((name, json.dumps(given, sort_keys=True)) for name, given in self.programs)
         return [
             ("packed arrays", pma.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
             ("decoders", lambda: decode.warm_up(self.vertex_ids)),
-            *((f"program {name}", self._program(name, json.loads(given))) for name, given in once),
+            *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
         ]
 
-    def _program(self, name: str, given: dict[str, Any]) -> Callable[[], None]:
-        return lambda: registry.warm_up(directed=self.directed, weighted=self.weighted, programs=[(name, given)])
+    def _programs(self) -> list[tuple[str, Callable[[], None]]]:
+        """Each once, whatever ids it has."""
+        different = {
+            registry.default_id(name, given, ambiguous=True): (name, given) for name, given in self.programs
+        }
+        return [
+            (
+                f"program {id}",
+                partial(registry.warm_up, directed=self.directed, weighted=self.weighted, programs=[program]),
+            )
+            for id, program in different.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +142,7 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
         try:
-            with _compiling(_refuse):
+            with _listening(MISSING, _refuse):
                 _load(needs)
             return
         except _Missing:
@@ -139,15 +152,15 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
     else:
         log.warning("kernels are compiled at every start: no folder for them can be written, as %s cannot", folder)
 
-    def unless_stopped(_dispatcher: Any) -> None:
+    def unless_stopped() -> None:
         if stop.is_set():
             raise Stopped
 
-    with _compiling(unless_stopped):
+    with _listening(MISSING, unless_stopped), _listening(COMPILE, unless_stopped):
         try:
             _load(needs)
         finally:
-            unless_stopped(None)  # the compiler may have taken that for a mistake of a kernel
+            unless_stopped()  # the compiler may have taken that for a mistake of a kernel
 
 
 def _load(needs: Needs) -> None:
@@ -158,27 +171,26 @@ def _load(needs: Needs) -> None:
         raise ConfigError(f"program {error}") from error
 
 
-def _refuse(dispatcher: Any) -> None:
-    if isinstance(dispatcher._cache, SharedCache):  # others, of a user's program, are never kept
-        raise _Missing
+def _refuse() -> None:
+    raise _Missing
 
 
 @contextlib.contextmanager
-def _compiling(begins: Callable[[Any], None]) -> Iterator[None]:
-    """Calls the function with every kernel that is about to be compiled."""
+def _listening(kind: str, hears: Callable[[], None]) -> Iterator[None]:
+    """Calls the function whenever an event of this kind begins."""
 
     class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, compiling: Any) -> None:
-            begins(compiling.data["dispatcher"])
+        def on_start(self, begun: Any) -> None:
+            hears()
 
-        def on_end(self, compiling: Any) -> None: ...
+        def on_end(self, ended: Any) -> None: ...
 
     listener = Listener()
-    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
+    event.register(kind, listener)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
+        event.unregister(kind, listener)  # type: ignore[no-untyped-call]
 
 
 # -- the side of the daemon -----------------------------------------------------------------------------------
@@ -220,7 +232,7 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
                 *lines, waiting = (waiting + came).split(b"\n")
                 for line in lines:
                     if line:
-                        left.pop(line.decode(), None)
+                        left.pop(json.loads(line), None)
                     else:
                         kernels += 1
         except BrokenPipeError:
@@ -267,9 +279,9 @@ def _all() -> Iterator[Needs]:
 def _compile(needs: Needs, step: int) -> None:
     name, work = needs.steps()[step]
     # A program's mistake is found, and said, by the daemon.
-    with _compiling(lambda _: _say("")), contextlib.suppress(ProgramError):
+    with _listening(COMPILE, lambda: _say("")), contextlib.suppress(ProgramError):
         work()
-    _say(name)
+    _say(json.dumps(name))
 
 
 def _say(line: str) -> None:

@@ -21,7 +21,7 @@ from waiting import until
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
 from graphtide.gpma import runtime
-from graphtide.gpma.kernel_cache import SharedCache
+from graphtide.gpma.kernel_cache import MISSING, SharedCache
 
 COLD_S = 800.0
 LEAST: dict[str, Any] = {"graph": {"weights": "unweighted"}, "program": [{"name": "bfs", "source": 1}]}
@@ -100,7 +100,7 @@ def test_a_compiler_that_fails_is_told_and_leaves_the_work_to_the_daemon(caplog:
 
 def test_only_what_is_configured_is_compiled() -> None:
     names = [name for name, _ in needs(programs=[("bfs", {"source": 1}), ("bfs", {"source": 1})]).steps()]
-    assert [name for name in names if name.startswith("program")] == ["program bfs"]
+    assert [name for name in names if name.startswith("program")] == ["program bfs(1)"]
 
 
 @pytest.mark.parametrize("first", ["numba", "graphtide.daemon.service", "graphtide.compute.registry"])
@@ -207,12 +207,45 @@ def test_a_kernel_that_cannot_be_compiled_gives_its_turn_away() -> None:
 
 def test_kernels_that_are_never_kept_do_not_make_a_start_a_first_one() -> None:
     """Those of a user's program, say."""
-    with kernels._compiling(kernels._refuse):
+    with kernels._listening(MISSING, kernels._refuse):
         assert nb.njit(lambda value: value + 1)(1) == 2
     kept = nb.njit(cache=True)(fails)
-    with pytest.raises(kernels._Missing), kernels._compiling(kernels._refuse):
+    with pytest.raises(kernels._Missing), kernels._listening(MISSING, kernels._refuse):
         kept(1)
     assert not kept._cache.holds_turn
+
+
+_HOLDER = """
+import sys, time
+import graphtide.gpma
+import numba as nb
+sys.path.insert(0, sys.argv[1])
+from test_kernels import fails
+nb.njit(cache=True)(fails)._cache._take_turn()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_waiting_for_another_process_can_be_stopped() -> None:
+    """And ends by itself when that process does."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _HOLDER, str(Path(__file__).parent)]
+    asked = []
+
+    def stop_at_the_third() -> None:
+        asked.append(None)
+        if len(asked) == 3:
+            raise kernels.Stopped
+
+    kernel = nb.njit(cache=True)(fails)
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"taken\n"
+        with pytest.raises(kernels.Stopped), kernels._listening(MISSING, stop_at_the_third):
+            kernel(1)
+        assert not kernel._cache.holds_turn
+    with pytest.raises(nb.TypingError):
+        kernel(1)
 
 
 def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
