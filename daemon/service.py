@@ -470,12 +470,15 @@ class Service:
     def _renew_secrets(self) -> None:
         """Read tokens and certificates again; what cannot be used leaves all as it was."""
         systemd.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        done = 0
         for renew in self._renewals:
             try:
                 renew()
+                done += 1
             except ConfigError as error:
                 log.error("not reloaded: %s", error)
-        log.info("tokens and certificates were read again")
+        if done == len(self._renewals):
+            log.info("tokens and certificates were read again")
         systemd.notify("READY=1")
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
