@@ -291,9 +291,11 @@ class Serving:
     async def covered(self, asker: Asker, wanted: Mapping[Partition, int], deadline: float) -> None:
         """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
 
+        A long request does so only as long as nobody else needs its memory.
+
         Raises:
             TimedOut: none did.
-            Unavailable: too many requests wait, and too many of them on this connection.
+            Unavailable: too many requests wait, and too many of this connection; or others need the memory.
         """
         if self.covers(wanted):
             return
@@ -306,12 +308,19 @@ class Serving:
         self._waiters.append(waiter)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
+                if asker.receiving_bytes:
+                    await self._unless_short(waiter.future)
                 await waiter.future
         except TimeoutError:
             raise TimedOut("no epoch covered these offsets in time") from None
         finally:
             self._waiting.give_back(asker.connection)
             self._waiters.remove(waiter)
+
+    async def _unless_short(self, future: asyncio.Future[None]) -> None:
+        while not (await asyncio.wait((future,), timeout=self.limits.stall_seconds_max))[0]:
+            if self.receiving.is_short:
+                raise Unavailable("no epoch covered these offsets yet, and others need the memory of this request")
 
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
