@@ -188,7 +188,7 @@ def test_clients_that_do_not_read_cost_no_more_than_the_limit(tmp_path: Path, me
         until(lambda: client.stats()["server"]["held_bytes"] == 0)
 
 
-@pytest.mark.parametrize("stall", ["sends", "reads"])
+@pytest.mark.parametrize("stall", ["sends", "reads", "waits"])
 def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall: str) -> None:
     limits = {"memory_bytes_max": 4 << 20, "frame_bytes_max": 2 << 20, "output_bytes_max": 4 << 20}
     large = np.frombuffer(ids(100_000), "<i8")
@@ -198,7 +198,8 @@ def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall
     ):
         for _ in range(3):
             stalled = stack.enter_context(raw(link.addresses[0]))
-            message = request(1, "get", {"program": "rank", "vertices": large.tobytes()})
+            wanted = {"t": {0: 10**9 if stall == "waits" else 0}}
+            message = request(1, "get", {"program": "rank", "vertices": large.tobytes(), "min_offsets": wanted})
             stalled.send(message[: len(message) // 2] if stall == "sends" else message)
         until(lambda: client.stats()["server"]["held_bytes"] > 0)
         for _ in range(3):

@@ -38,10 +38,12 @@ class OpenConnection(Protocol):
 class Asker:
     """One request's. Its connection has one turn, share and so on, with however many requests it comes.
 
-    ``making_bytes``: of ``Serving.making``, taken for the answer.
+    ``receiving_bytes``: of ``Serving.receiving``, held for a long request; ``making_bytes``: of
+    ``Serving.making``, taken for the answer.
     """
 
     connection: OpenConnection
+    receiving_bytes: int = 0
     making_bytes: int = 0
 
     def stop_if_gone(self) -> None:

@@ -94,9 +94,7 @@ class Connection(asyncio.Protocol):
         self._poll = None
         self._serving.admission.leave(self._guest)
         self._serving.connections.discard(self)
-        if self._getting_room is not None:
-            self._getting_room.cancel()
-        self._release_receiving()
+        self._stop_receiving()
         self._release_unread()
         for task in self.tasks:
             task.cancel()
@@ -205,7 +203,9 @@ class Connection(asyncio.Protocol):
         if not self._continuing:
             self._answer_waiting()
 
-    def _release_receiving(self) -> None:
+    def _stop_receiving(self) -> None:
+        if self._getting_room is not None:
+            self._getting_room.cancel()
         self._serving.receiving.give_back(self._receiving_bytes)
         self._receiving_bytes = 0
 
@@ -214,7 +214,11 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, frame: bytes) -> None:
         if len(frame) > PIECE_BYTES:
             held, self._receiving_bytes = self._receiving_bytes, 0
-            self._start(self._answer_long(frame, held))
+            asker = Asker(self, min(held, len(frame)))
+            self._serving.receiving.give_back(held - asker.receiving_bytes)
+            task = self._start(self._answer_long(frame, asker))
+            # Here, and not in the task: it may be cancelled before it begins.
+            task.add_done_callback(lambda _: self._serving.receiving.give_back(asker.receiving_bytes))
             return
         started = time.perf_counter()
         try:
@@ -224,13 +228,9 @@ class Connection(asyncio.Protocol):
             return
         self._answer(request, started)
 
-    async def _answer_long(self, frame: bytes, held: int) -> None:
-        """``held``: of the memory for requests."""
-        asker, started = Asker(self), time.perf_counter()
+    async def _answer_long(self, frame: bytes, asker: Asker) -> None:
+        started = time.perf_counter()
         try:
-            surplus = max(held - len(frame), 0)
-            self._serving.receiving.give_back(surplus)
-            held -= surplus
             request = await self._serving.in_thread(asker, self._decode_long, frame)
             outcome = self._begin(request, asker, started)
             if outcome is not None:
@@ -239,8 +239,6 @@ class Connection(asyncio.Protocol):
             self._refuse(error.msgid, "other", started, error)
         except RequestError as error:
             self._fail(error)
-        finally:
-            self._serving.receiving.give_back(held)
 
     def _decode_long(self, frame: bytes) -> Request:
         """A request whose long arrays of ids are columns already."""
@@ -320,10 +318,11 @@ class Connection(asyncio.Protocol):
         unread, self._unread_room = self._unread_room, 0
         self._serving.making.give_back(unread)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
@@ -365,6 +364,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
+        self._stop_receiving()
         self._serving.latencies.record("other", 0.0, error.code)
         self._transport.write(encode_notification("error", error_to_wire(error)))
         self._transport.close()

@@ -311,10 +311,12 @@ class Serving:
     async def covered(self, asker: Asker, wanted: Mapping[Partition, int], deadline: float) -> None:
         """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
 
+        A long request does so only as long as nobody else needs its memory.
+
         Raises:
             RequestError: they name what is not read.
             TimedOut: none did; the message says what is behind.
-            Unavailable: too many requests wait, and too many of them on this connection.
+            Unavailable: too many requests wait, and too many of this connection; or others need the memory.
         """
         if self.covers(wanted):
             return
@@ -330,6 +332,8 @@ class Serving:
         self._waiters.append(waiter)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
+                if asker.receiving_bytes:
+                    await self._unless_short(waiter.future)
                 await waiter.future
         except TimeoutError:
             raise self._behind(wanted) from None
@@ -379,6 +383,11 @@ class Serving:
         shown = ", ".join(f"{name} is at {at} of {offset}" for name, (at, offset) in named)
         more = f", and {len(behind) - len(named)} more" if len(behind) > len(named) else ""
         return TimedOut(f"no epoch covered these offsets in time: {shown}{more}", {"behind": dict(named)})
+
+    async def _unless_short(self, future: asyncio.Future[None]) -> None:
+        while not (await asyncio.wait((future,), timeout=self.limits.stall_seconds_max))[0]:
+            if self.receiving.is_short:
+                raise Unavailable("no epoch covered these offsets yet, and others need the memory of this request")
 
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
