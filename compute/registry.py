@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
-from ..gpma.edges import EdgeBatch, Op, Vertices
+from ..gpma.edges import EdgeBatch, EdgeList, Op, Vertices, pack
 from ..partition.graph import Graph, GraphChange
 from .audit.storage import audit_leaves, leaf_after
 from .counts.sspaths import SSPaths
@@ -174,8 +174,12 @@ def warm_up(
     made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges, at last the
-        # vertex that names the component.
-        _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
+        # vertex that names the component. Loaded, so that where processes compile side by side the programs can
+        # start while the kernels of batches are being compiled.
+        edges = [(0, 1), (1, 2), (2, 3), (2, 4), (3, 0), (4, 5)]
+        arcs = sorted(edges if directed else [*edges, *((dst, src) for src, dst in edges)])
+        weights = np.ones(len(arcs), np.float32) if weighted else None
+        graph.load(EdgeList(pack(*zip(*arcs, strict=True)), weights), 6)
         for program in made:
             with _named(program.kind, _FAILS):
                 program.bind(np.zeros(len(program.sources), np.uint32))

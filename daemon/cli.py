@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -10,18 +11,35 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from .errors import ConfigError, GraphtideError
+from .errors import CheckpointError, ConfigError, GraphtideError, NotWritten, SourceError
 
 if TYPE_CHECKING:
     from .config.load import Loaded
 
-FAILED, MISUSED, TRY_AGAIN, INTERRUPTED = 1, 2, 3, 130
+FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+"""``EXIT_CODES`` says what each means; the systemd unit names those after which a restart would not help."""
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not reachable or out of time (trying again "
+    "can help), 4 the source cannot go on without losing or repeating records, 5 no usable checkpoint, 6 out of "
+    "memory or disk space, 7 some updates refused (the others are written), 130 interrupted."
+)
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_CODES: dict[type[GraphtideError], int] = {
+    ConfigError: MISUSED,
+    SourceError: SOURCE,
+    CheckpointError: CHECKPOINT,
+    NotWritten: NO_ROOM,
+}
 
 
 def exit_code(error: GraphtideError) -> int:
-    """2 for a wrong configuration, 3 where trying again can help, else 1."""
-    if isinstance(error, ConfigError):
-        return MISUSED
+    """The code of its class; of the others, 3 where trying again can help, else 1."""
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
     return TRY_AGAIN if error.retriable else FAILED
 
 
@@ -31,7 +49,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (GraphtideError, OSError, KeyboardInterrupt) as error:
+        except (GraphtideError, OSError, MemoryError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
                 raise
             raise typer.Exit(_explain(error)) from None
@@ -46,6 +64,8 @@ def _explain(error: BaseException) -> int:
         return 0
     if isinstance(error, GraphtideError):
         message = error.message
+    elif isinstance(error, MemoryError):
+        message = f"out of memory{f': {error}' if str(error) else ''}"
     elif isinstance(error, OSError) and error.filename and error.strerror:
         message = f"{error.filename}: {error.strerror}"
     else:
@@ -53,6 +73,8 @@ def _explain(error: BaseException) -> int:
     print(f"graphtide: {message}", file=sys.stderr)
     if isinstance(error, GraphtideError):
         return exit_code(error)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in DISK_FULL):
+        return NO_ROOM
     return TRY_AGAIN if isinstance(error, (ConnectionError, TimeoutError)) else FAILED
 
 
@@ -66,8 +88,7 @@ ROOT_EPILOG = _examples(
     "[cyan]graphtide run[/cyan]  watch ./spool and keep components and PageRank true",
     "[cyan]graphtide produce --spool spool edges.csv[/cyan]  put updates there",
     "[cyan]graphtide query tcp://127.0.0.1:7420 top --program pagerank --k 10[/cyan]  ask",
-    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not reachable or out of time (trying again "
-    "can help), 7 some updates refused (the others are written), 130 interrupted.",
+    EXIT_CODES,
 )
 
 app = typer.Typer(
@@ -188,6 +209,8 @@ def run(
         checkpoints=checkpoints,
     )
     loaded = _load(config, flags)
+    # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
+    os.umask(0o077)
     from .logs import configure
     from .service import serve
 
@@ -328,6 +351,16 @@ def query(
     tls_ca: Annotated[
         Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
+    ] = None,
 ) -> None:
     """Ask a running daemon."""
     import ssl
@@ -340,10 +373,14 @@ def query(
         token = read_secret("--token-file", token_file)
     try:
         parse_address(address)
-        parameters = parse_parameters(context.args)
+        parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca or tls_cert else None
+    if tls_key is not None and tls_cert is None:
+        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+    if trust is not None and tls_cert is not None:
+        trust.load_cert_chain(tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
 
 

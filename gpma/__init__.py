@@ -8,3 +8,7 @@ three know nothing of each other; what they share lies here: batches and reports
 from . import runtime
 
 runtime.configure()
+
+from . import kernel_cache  # noqa: E402 - it imports Numba, which must be told before
+
+kernel_cache.install()

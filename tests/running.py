@@ -66,6 +66,7 @@ class Daemon:
         }
         for section, table in (settings or {}).items():
             defaults[section] = {**defaults.get(section, {}), **table} if isinstance(table, Mapping) else table
+        self.settings = defaults
         self.config = folder / "graphtide.toml"
         self.config.write_text(toml(defaults))
         self.log = folder / "log"
@@ -103,6 +104,11 @@ class Daemon:
                 if time.monotonic() > deadline:
                     raise AssertionError(f"the daemon was not ready in time:\n{self.log_tail()}") from None
                 time.sleep(0.05)
+
+    def listen(self, address: str, *, token: str) -> None:
+        """Listen at this address, too, from the next start on, and ask for a token."""
+        self.settings["server"] = {**self.settings["server"], "listen": [self.address, address], "token": token}
+        self.config.write_text(toml(self.settings))
 
     def client(self) -> Client:
         """A client of this daemon."""

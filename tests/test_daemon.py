@@ -217,7 +217,7 @@ def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon
         client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=30_000)
     assert daemon.stop() == 0
     with newest_manifest(daemon) as manifest:
-        assert manifest["format"] == 4
+        assert manifest["format"] == 5
         manifest["format"] = 1
         del manifest["files"]["graph/dead"]
     daemon.start()

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -278,6 +279,18 @@ def test_a_mistake_in_a_class_is_told_with_its_name(
         registry.make_program("own", None, {"source": 0})
 
 
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("pagerank", "ppr") for n in ("damping", "tolerance")])
+def test_bounds_of_a_parameter_are_those_that_its_help_names(kind: str, name: str) -> None:
+    (parameter,) = [item for item in registry.program_class(kind).parameters if item.name == name]
+    named = re.search(r"from (\S+) to (\S+)$", parameter.help)
+    assert named is not None
+    low, high = map(float, named.groups())
+    assert parameter.parse(low) == low and parameter.parse(high) == high
+    for outside in (low / 2, np.nextafter(high, 1)):
+        with pytest.raises(ValueError, match="a number from"):
+            parameter.parse(float(outside))
+
+
 def test_a_parameter_without_a_default_must_be_given(register: Callable[..., None]) -> None:
     """None is a default like any other."""
     limits = []
@@ -328,7 +341,7 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     register(gather=gather)
     config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
-        service.warm_up(config, progress=False)
+        service.warm_up(config, threading.Event(), progress=False)
     assert "\n" not in str(raised.value)
 
 

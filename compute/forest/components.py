@@ -374,6 +374,8 @@ class Components(Program):
     def _grow(self, n: int) -> None:
         if n <= self._forest.parent.size:
             return
+        parent = grown(self._forest.parent, n)
+        n = parent.size
         # What free handles hold, and stamps that no run bears.
         none = int(NO_VERTEX)
         forest = self._forest._replace(**_grown(self._forest, n, {"size": 0, "representative": none}))
@@ -381,7 +383,7 @@ class Components(Program):
         self._changes = self._changes._replace(**_grown(self._changes, n, stamps))
         self._search = self._search._replace(**_grown(self._search, n, {"mark": 0, "rest_stamp": 0}))
         # Last: it tells how large all columns are, also after a call that ran out of memory.
-        self._forest = forest
+        self._forest = forest._replace(parent=parent)
 
     def _new_run(self, cuts_max: int) -> None:
         """Begin a run with stamps that nothing bears, and two more than ``cuts_max`` of them."""

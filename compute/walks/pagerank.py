@@ -54,6 +54,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices
 from ...gpma.rows import RowView
+from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
@@ -78,7 +79,17 @@ from .sweeps import (
     Outbox,
     System,
 )
-from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, require_columns, violations
+from .walk import (
+    RandomWalk,
+    born,
+    extended,
+    padded,
+    parse_damping,
+    parse_tolerance,
+    require_columns,
+    room_for,
+    violations,
+)
 
 Work = npt.NDArray[np.int64]
 
@@ -159,8 +170,8 @@ class PageRank(RandomWalk):
     kind: ClassVar[str] = "pagerank"
     summary: ClassVar[str] = "importance by links; every vertex within a certified relative error"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
-        Parameter("tolerance", "largest relative error of any vertex", parse_tolerance, 1e-3),
+        Parameter("damping", "probability of following an edge, from 0.01 to 0.99", parse_damping, 0.85),
+        Parameter("tolerance", "largest relative error of any vertex, from 1e-8 to 0.1", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = (
@@ -335,8 +346,8 @@ class PageRank(RandomWalk):
 
     def _reset(self, n: int) -> None:
         capacity = padded(n)
-        weight = np.zeros(capacity, np.float32)
-        self._ranks = _system(capacity, np.zeros(capacity, np.float32), weight)
+        weight = new_column(capacity, np.float32)
+        self._ranks = _system(capacity, new_column(capacity, np.float32), weight)
         self._majorant = _system(capacity, weight, weight)
         self._n = n
         self._certificate = Certificate(self.tolerance)
@@ -350,7 +361,7 @@ class PageRank(RandomWalk):
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
         ranks, majorant = self._ranks, self._majorant
         if n > ranks.value.size:
-            capacity = padded(max(n, 2 * self._n))
+            capacity = room_for(n, ranks.value.size)
             weight = extended(ranks.weight, capacity)
             self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
             self._majorant = majorant = _grown(majorant, capacity, weight, weight)
@@ -556,7 +567,8 @@ class PageRank(RandomWalk):
         """One sweep by two threads, of the vertices before ``cut`` and of the others; and the next one's costs."""
         capacity = system.value.size
         if self._outbox.sent.size != capacity:
-            self._outbox = Outbox(np.zeros(capacity), np.zeros(capacity // BLOCK, np.uint8))
+            sent, marks = self._outbox
+            self._outbox = Outbox(extended(sent, capacity), extended(marks, capacity // BLOCK))
         outbox = self._outbox
         due = costs.sum()
         sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
@@ -628,12 +640,12 @@ class PageRank(RandomWalk):
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:
     return System(
-        np.zeros(capacity),
-        np.zeros(capacity),
+        new_column(capacity, np.float64),
+        new_column(capacity, np.float64),
         rhs,
         weight,
-        np.zeros(capacity // BLOCK, np.uint8),
-        np.zeros(capacity // 64, np.uint64),
+        new_column(capacity // BLOCK, np.uint8),
+        new_column(capacity // 64, np.uint64),
         np.zeros(SUMS),
     )
 

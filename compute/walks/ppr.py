@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import (
     Answer,
@@ -70,7 +71,16 @@ from .ppr_pushes import (
     WORK_SLOTS,
     Walks,
 )
-from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, require_columns, violations
+from .walk import (
+    RandomWalk,
+    extended,
+    padded,
+    parse_damping,
+    parse_tolerance,
+    require_columns,
+    room_for,
+    violations,
+)
 
 Work = npt.NDArray[np.int64]
 
@@ -105,8 +115,8 @@ class PersonalisedPageRank(RandomWalk):
     summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
-        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
-        Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
+        Parameter("damping", "probability of following an edge, from 0.01 to 0.99", parse_damping, 0.85),
+        Parameter("tolerance", "largest error in sum over all vertices, from 1e-8 to 0.1", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = ("size", "norm", "total", "rounded", "threshold", "level")
@@ -253,17 +263,17 @@ class PersonalisedPageRank(RandomWalk):
         capacity = padded(n)
         self._n = n
         self._walks = Walks(
-            np.zeros(capacity),
-            np.zeros(capacity),
-            np.zeros(capacity, np.uint8),
-            np.empty(capacity, np.uint32),
-            np.empty(capacity, np.uint32),
-            np.empty(capacity, np.uint32),
+            new_column(capacity, np.float64),
+            new_column(capacity, np.float64),
+            new_column(capacity, np.uint8),
+            new_column(capacity, np.uint32),
+            new_column(capacity, np.uint32),
+            new_column(capacity, np.uint32),
             np.zeros(kernels.COUNTS, np.int64),
             np.zeros(kernels.SUMS),
-            np.zeros(capacity, np.float32),
+            new_column(capacity, np.float32),
         )
-        self._flags = np.zeros(capacity // BLOCK, np.uint8)
+        self._flags = new_column(capacity // BLOCK, np.uint8)
         self._active = np.empty(0, np.uint32)
         # A push is worth it over this residual for each out-edge.
         self._threshold = 1.0
@@ -273,22 +283,30 @@ class PersonalisedPageRank(RandomWalk):
         self._n = n
         if n <= walks.value.size:
             return
-        # What waits is looked at again: a ring cannot just be extended.
-        waiting = np.roll(walks.waiting, -int(walks.counts[kernels.HEAD]))
-        walks.counts[kernels.HEAD] = 0
-        capacity = padded(max(n, 2 * walks.value.size))
+        capacity = room_for(n, walks.value.size)
         self._walks = Walks(
             extended(walks.value, capacity),
             extended(walks.residual, capacity),
             extended(walks.marks, capacity),
             extended(walks.reached, capacity),
-            extended(waiting, capacity),
+            self._longer_ring(capacity),
             extended(walks.changed, capacity),
             walks.counts,
             walks.sums,
             extended(walks.rhs, capacity),
         )
-        self._flags = np.zeros(capacity // BLOCK, np.uint8)
+        self._flags = extended(self._flags, capacity // BLOCK)
+
+    def _longer_ring(self, capacity: int) -> Vertices:
+        """The ring of waiting vertices with room for so many; it seldom grows, since its end moves then."""
+        ring, (head, n) = self._walks.waiting, self._walks.counts[[kernels.HEAD, kernels.N_WAITING]].tolist()
+        if capacity <= ring.size:
+            return ring
+        longer = extended(ring, 2 * capacity)
+        # What stands at the begin goes on behind the end of before: at most as much as the ring held.
+        wrapped = max(head + n - ring.size, 0)
+        longer[ring.size : ring.size + wrapped] = longer[:wrapped]
+        return longer
 
     def _start(self, graph: Graph, work: Work) -> None:
         self._reset(graph.n_vertices)

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
+from ...gpma.vertex_columns import ROOM, resized
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Violation
 from . import edits as walk_kernels
@@ -149,11 +150,14 @@ def padded(n: int) -> int:
     return max(1, -(-n // GRAIN)) * GRAIN
 
 
+def room_for(n: int, capacity: int) -> int:
+    """The capacity of columns of this one that are to hold n vertices and some more."""
+    return padded(max(n, capacity + min(capacity, ROOM)))
+
+
 def extended(column: Column, size: int) -> Column:
-    """A copy of this size, zeros behind what there was."""
-    larger = np.zeros(size, column.dtype)
-    larger[: column.size] = column
-    return larger
+    """The column with this size, zeros behind what there was; see ``vertex_columns.resized``."""
+    return resized(column, size, 0)
 
 
 def born(graph: Graph, change: GraphChange, known: int) -> Vertices:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,9 +27,15 @@ from .results import (
 )
 from .wire import PROTOCOL_VERSIONS, unpack_bitmap, unpack_column
 
+T = TypeVar("T")
+
 
 class Requests:
-    """What both clients are: a server's address, and a method for each request."""
+    """What both clients are: a server's address, and a method for each request.
+
+    ``min_offsets``, of every request: to be answered from an epoch that covers these offsets, for which the server
+    waits up to ``timeout_ms``. They are those of an earlier answer, or what ``graphtide produce`` prints.
+    """
 
     def __init__(
         self,
@@ -60,12 +66,9 @@ class Requests:
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Values]:
-        """Values of vertices; of several programs (a list) as a dict, all of one epoch.
-
-        ``min_offsets``: only from an epoch that covers these, for which it waits up to ``timeout_ms``.
-        """
-        params = _get_params(program, vertices, parents, min_offsets, timeout_ms)
-        return Call("get", params, _decode_get, (timeout_ms or 0) / 1000)
+        """Values of vertices; of several programs (a list) as a dict, all of one epoch."""
+        params = _get_params(program, vertices, parents)
+        return _call("get", params, _decode_get, min_offsets, timeout_ms)
 
     def _get_several(
         self,
@@ -76,23 +79,38 @@ class Requests:
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[dict[str, Values]]:
-        params = _get_params(list(program), vertices, parents, min_offsets, timeout_ms)
-        return Call("get", params, _decode_get_several, (timeout_ms or 0) / 1000)
+        params = _get_params(list(program), vertices, parents)
+        return _call("get", params, _decode_get_several, min_offsets, timeout_ms)
 
     get = ClientMethodOfTwoForms(_get_one, _get_several)
 
     @ClientMethod
-    def top(self, program: str, k: int = 10, *, order: str = "desc") -> Call[Top]:
+    def top(
+        self,
+        program: str,
+        k: int = 10,
+        *,
+        order: str = "desc",
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Top]:
         """The k vertices of largest (``order="asc"``: smallest) value."""
 
         def decode(result: Mapping[str, Any]) -> Top:
             values, stale = unpack_column(result["values"]), result.get("stale")
             return Top(*_stamp(result), ids=_ids(result["ids"]), values=values, stale=stale)
 
-        return Call("top", {"program": program, "k": k, "order": order}, decode)
+        return _call("top", {"program": program, "k": k, "order": order}, decode, min_offsets, timeout_ms)
 
     @ClientMethod
-    def path(self, program: str, target: int | str, *, timeout_ms: int | None = None) -> Call[Path]:
+    def path(
+        self,
+        program: str,
+        target: int | str,
+        *,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Path]:
         """The path from the program's source to the target."""
 
         def decode(result: Mapping[str, Any]) -> Path:
@@ -105,12 +123,17 @@ class Requests:
                 stale=result.get("stale"),
             )
 
-        params = {"program": program, "target": target, "timeout_ms": timeout_ms}
-        return Call("path", params, decode, (timeout_ms or 0) / 1000)
+        return _call("path", {"program": program, "target": target}, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def component(
-        self, vertex: int | str, *, limit: int | None = None, program: str | None = None
+        self,
+        vertex: int | str,
+        *,
+        limit: int | None = None,
+        program: str | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
     ) -> Call[Component]:
         """The component of a vertex, with up to ``limit`` members."""
 
@@ -123,7 +146,8 @@ class Requests:
                 stale=result.get("stale"),
             )
 
-        return Call("component", {"vertex": vertex, "limit": limit, "program": program}, decode)
+        params = {"vertex": vertex, "limit": limit, "program": program}
+        return _call("component", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def neighbors(
@@ -133,6 +157,7 @@ class Requests:
         direction: str = "out",
         limit: int | None = None,
         cursor: int | None = None,
+        min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Neighbors]:
         """A page of a vertex's neighbours."""
@@ -146,17 +171,13 @@ class Requests:
                 cursor=result["cursor"],
             )
 
-        params = {
-            "vertex": vertex,
-            "direction": direction,
-            "limit": limit,
-            "cursor": cursor,
-            "timeout_ms": timeout_ms,
-        }
-        return Call("neighbors", params, decode, (timeout_ms or 0) / 1000)
+        params = {"vertex": vertex, "direction": direction, "limit": limit, "cursor": cursor}
+        return _call("neighbors", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
-    def degree(self, vertices: VertexIds) -> Call[Degree]:
+    def degree(
+        self, vertices: VertexIds, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
+    ) -> Call[Degree]:
         """Out- and in-degrees."""
 
         def decode(result: Mapping[str, Any]) -> Degree:
@@ -168,26 +189,34 @@ class Requests:
                 unknown=_ids(result["unknown"]),
             )
 
-        return Call("degree", {"vertices": _wire_vertices(vertices)}, decode)
+        return _call("degree", {"vertices": _wire_vertices(vertices)}, decode, min_offsets, timeout_ms)
 
     @ClientMethod
-    def has_edge(self, src: VertexIds, dst: VertexIds) -> Call[EdgeFlags]:
+    def has_edge(
+        self,
+        src: VertexIds,
+        dst: VertexIds,
+        *,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[EdgeFlags]:
         """Whether src[i] -> dst[i] exists, for each i."""
 
         def decode(result: Mapping[str, Any]) -> EdgeFlags:
             return EdgeFlags(*_stamp(result), exists=unpack_column(result["exists"]))
 
-        return Call("has_edge", {"src": _wire_vertices(src), "dst": _wire_vertices(dst)}, decode)
+        params = {"src": _wire_vertices(src), "dst": _wire_vertices(dst)}
+        return _call("has_edge", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
-    def programs(self) -> Call[Info]:
+    def programs(self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None) -> Call[Info]:
         """``["programs"]``: each program's kind, parameters and state."""
-        return Call("programs", {}, _decode_info)
+        return _call("programs", {}, _decode_info, min_offsets, timeout_ms)
 
     @ClientMethod
-    def stats(self) -> Call[Info]:
+    def stats(self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None) -> Call[Info]:
         """``["vertices"]``, ``["edges"]``, memory, lag, program states, and what the server holds."""
-        return Call("stats", {}, _decode_info)
+        return _call("stats", {}, _decode_info, min_offsets, timeout_ms)
 
     @ClientMethod
     def wait(self, min_offsets: WireOffsets, *, timeout_ms: int = 30_000) -> Call[Result]:
@@ -196,8 +225,7 @@ class Requests:
         Raises:
             TimedOut: none did in time.
         """
-        params = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
-        return Call("wait", params, lambda result: Result(*_stamp(result)), timeout_ms / 1000)
+        return _call("wait", {}, lambda result: Result(*_stamp(result)), min_offsets, timeout_ms)
 
     @ClientMethod
     def call(
@@ -225,20 +253,19 @@ class Requests:
 # -- parameters and answers ---------------------------------------------------------------------------------
 
 
-def _get_params(
-    program: str | list[str],
-    vertices: VertexIds,
-    parents: bool,
+def _call(
+    method: str,
+    params: Mapping[str, Any],
+    decode: Callable[[Mapping[str, Any]], T],
     min_offsets: WireOffsets | None,
     timeout_ms: int | None,
-) -> dict[str, Any]:
-    return {
-        "program": program,
-        "vertices": _wire_vertices(vertices),
-        "parents": parents or None,
-        "min_offsets": min_offsets,
-        "timeout_ms": timeout_ms,
-    }
+) -> Call[T]:
+    waiting = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
+    return Call(method, {**params, **waiting}, decode, (timeout_ms or 0) / 1000)
+
+
+def _get_params(program: str | list[str], vertices: VertexIds, parents: bool) -> dict[str, Any]:
+    return {"program": program, "vertices": _wire_vertices(vertices), "parents": parents or None}
 
 
 def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:

@@ -88,6 +88,8 @@ class Decoder:
             MemoryError: nothing can be said about the record; whatever else is wrong makes it a bad one.
         """
         value = record.value
+        if record.refused is not None:
+            return Decoded(record, None, (record.refused,))
         if value is None:
             return Decoded(record, None)
         try:

@@ -48,6 +48,10 @@ class Reason(StrEnum):
     """An operation on a vertex that names a dst as well."""
     BAD_BARRIER = "bad-barrier"
     """A barrier whose id is no UTF-8 of 1 to 128 bytes."""
+    DAMAGED = "damaged"
+    """A file whose rest cannot be read: its compressed data or its framing is damaged."""
+    BAD_NAME = "bad-name"
+    """A file whose name is not UTF-8."""
     INTERNAL = "internal"
     """The decoder failed; the detail holds the error."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import select
 import time
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any, cast
 
 from ..client.wire import (
@@ -22,7 +24,9 @@ from ..client.wire import (
 )
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized
 from . import handlers
-from .handlers import Outcome, Params
+from .admission import HELLO_BYTES_MAX, Guest
+from .asker import Asker
+from .handlers import Outcome
 from .serving import Reply, Serving
 
 log = logging.getLogger(__name__)
@@ -35,14 +39,26 @@ LARGE_OUTPUT_BYTES = 1 << 20
 class Connection(asyncio.Protocol):
     """One client: frames in, answers out, within the limits."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, guest: Guest) -> None:
+        """``guest``: its place at the door (``Admission.enter``)."""
         self._serving = serving
         self._limits = serving.limits
-        self._frames = FrameReader(serving.limits.frame_bytes_max)
+        self._guest = guest
+        self._token: object = None
+        asked = serving.admission.asks_token
+        self._frames = FrameReader(HELLO_BYTES_MAX if asked else serving.limits.frame_bytes_max)
         self._transport: asyncio.Transport
-        self._authorized = serving.token is None
+        self.is_made = False
+        self._poll: select.poll | None = None
         self.tasks: set[asyncio.Task[None]] = set()
-        self._partial_bytes = 0
+        # A long request that has come and waits for memory; memory for one that comes, since when; who gets it.
+        self._waiting_frame: bytes | None = None
+        self._receiving_bytes = 0
+        self._receiving_since = 0.0
+        self._getting_room: asyncio.Task[None] | None = None
+        # Memory of long answers that the client has not read, since when.
+        self._unread_room = 0
+        self._unread_since = 0.0
         self._continuing = False
         self._closing = False
         self._paused = False
@@ -52,33 +68,77 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
-        limit = self._limits.connections_max
-        if len(self._serving.connections) >= limit:
-            self._fail(LimitExceeded(f"more than {limit} connections", {"connections_max": limit}))
+        self.is_made = True
+        try:
+            self._serving.admission.check_room()
+        except LimitExceeded as error:
+            self._serving.admission.refuse(self._guest, "full")
+            self._end(error)
             return
+        self._transport.set_write_buffer_limits(PIECE_BYTES, 0)
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
         self._serving.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._let_go()
+
+    def abort(self) -> None:
+        """Drop the connection with its requests, and whatever it has not read."""
+        self._let_go()
+        self._transport.abort()
+
+    def _let_go(self) -> None:
+        """Nobody waits for anything any more."""
         self._closing = True
+        self._poll = None
+        self._serving.admission.leave(self._guest)
         self._serving.connections.discard(self)
-        self._hold_partial(0)
+        if self._getting_room is not None:
+            self._getting_room.cancel()
+        self._release_receiving()
+        self._release_unread()
         for task in self.tasks:
             task.cancel()
 
-    def abort(self) -> None:
-        """Drop the connection, and whatever it has not read."""
-        self._closing = True
-        self._transport.abort()
+    def is_gone(self) -> bool:
+        """The client has hung up, which goes unnoticed where nothing is read."""
+        return self._closing or (self._poll is not None and bool(self._poll.poll(0)))
 
-    def close_if_idle(self, now: float) -> None:
-        """Close when neither a request came nor an answer was taken for too long, and none is being made."""
-        if not self.tasks and now - self._active > self._limits.idle_seconds_max:
+    def turn_out(self, error: GraphtideError | None) -> None:
+        """End the connection, and say why (None: without a word)."""
+        if error is None:
             self.abort()
+        else:
+            self._end(error)
+
+    def check_token(self) -> None:
+        """End the connection when the token that it presented is no longer right."""
+        try:
+            if self._guest.is_in:
+                self._serving.admission.check(self._token)
+        except Unauthorized:
+            self._end(Unauthorized("the token of this connection is no longer valid"))
+
+    def look_after(self, now: float) -> None:
+        """Close when the client is gone, or idle, or keeps memory for too long that others wait for.
+
+        Idle: no request came for long, and none is being answered.
+        """
+        stall_s = self._limits.stall_seconds_max
+        idle = not self.tasks and now - self._active > self._limits.idle_seconds_max
+        if idle or (self._paused and self.is_gone()):
+            self.abort()
+        elif self._unread_room and self._serving.making.is_short and now - self._unread_since > stall_s:
+            log.info("a client that does not read is disconnected: %d bytes wait", self.unread_bytes)
+            self.abort()
+        elif self._receiving_bytes and self._serving.receiving.is_short and now - self._receiving_since > stall_s:
+            self._fail(LimitExceeded(f"a long request took more than {stall_s:g} s to come, and others wait"))
 
     @property
-    def output_bytes(self) -> int:
+    def unread_bytes(self) -> int:
         """Answers that the client has not read."""
-        return self._transport.get_write_buffer_size()
+        return 0 if self._closing else self._transport.get_write_buffer_size()
 
     # -- in -----------------------------------------------------------------------------------------------
 
@@ -99,20 +159,30 @@ class Connection(asyncio.Protocol):
         turn_ends = time.perf_counter() + TURN_SECONDS
         try:
             while not self._closing and len(self.tasks) < self._limits.requests_in_flight_max:
-                frame = self._frames.next_frame()
+                frame = self._waiting_frame or self._frames.next_frame()
                 if frame is None:
                     break
                 self._active = time.monotonic()
+                if len(frame) > PIECE_BYTES:
+                    if not self._receiving_bytes:
+                        self._waiting_frame = frame
+                        self._get_room(len(frame))
+                        break
+                    self._waiting_frame = None
                 self._dispatch(frame)
                 if time.perf_counter() > turn_ends:
                     self._continuing = True
                     asyncio.get_running_loop().call_soon(self._answer_waiting)
                     break
-            self._hold_partial(self._frames.buffered_bytes)
+            else:
+                frame = b""
+            if frame is None and self._frames.buffered_bytes > PIECE_BYTES and not self._receiving_bytes:
+                self._get_room(2 * self._limits.frame_bytes_max)  # the reader keeps two copies
         except RequestError as error:
             self._fail(error)
             return
-        self._pause(self._continuing or len(self.tasks) >= self._limits.requests_in_flight_max)
+        in_flight = len(self.tasks) >= self._limits.requests_in_flight_max
+        self._pause(self._continuing or in_flight or self._getting_room is not None)
 
     def _pause(self, wanted: bool) -> None:
         if self._closing or wanted == self._paused:
@@ -123,24 +193,28 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _hold_partial(self, size: int) -> None:
-        """Account for a long request that is not complete yet; short ones are always let in."""
-        size = size if size > PIECE_BYTES else 0
-        self._serving.held_bytes += size - self._partial_bytes
-        self._partial_bytes = size
-        if size and self._serving.held_bytes > self._limits.memory_bytes_max:
-            raise self._too_much()
+    def _get_room(self, size: int) -> None:
+        """Read on when there is memory for a long request; others, and their turns, may come before it."""
+        if self._getting_room is None and not self._closing:
+            self._getting_room = asyncio.get_running_loop().create_task(self._wait_for_room(size))
 
-    def _too_much(self) -> LimitExceeded:
-        return LimitExceeded("the server holds too many long requests", {"bytes": self._serving.held_bytes})
+    async def _wait_for_room(self, size: int) -> None:
+        self._receiving_bytes = await self._serving.receiving.take(self, size)
+        self._receiving_since = time.monotonic()
+        self._getting_room = None
+        if not self._continuing:
+            self._answer_waiting()
+
+    def _release_receiving(self) -> None:
+        self._serving.receiving.give_back(self._receiving_bytes)
+        self._receiving_bytes = 0
 
     # -- answers ------------------------------------------------------------------------------------------
 
     def _dispatch(self, frame: bytes) -> None:
         if len(frame) > PIECE_BYTES:
-            if self._serving.held_bytes + len(frame) > self._limits.memory_bytes_max:
-                raise self._too_much()
-            self._start(self._answer_long(frame))
+            held, self._receiving_bytes = self._receiving_bytes, 0
+            self._start(self._answer_long(frame, held))
             return
         started = time.perf_counter()
         try:
@@ -150,49 +224,101 @@ class Connection(asyncio.Protocol):
             return
         self._answer(request, started)
 
-    async def _answer_long(self, frame: bytes) -> None:
-        started = time.perf_counter()
-        self._serving.held_bytes += len(frame)
+    async def _answer_long(self, frame: bytes, held: int) -> None:
+        """``held``: of the memory for requests."""
+        asker, started = Asker(self), time.perf_counter()
         try:
-            request = await self._serving.in_thread(decode_request, frame, 2 * self._limits.vertices_max)
-            outcome = self._begin(request, started)
+            surplus = max(held - len(frame), 0)
+            self._serving.receiving.give_back(surplus)
+            held -= surplus
+            request = await self._serving.in_thread(asker, self._decode_long, frame)
+            outcome = self._begin(request, asker, started)
             if outcome is not None:
-                await self._finish(request, outcome, started)
+                await self._finish(request, outcome, asker, started)
         except InvalidParams as error:
             self._refuse(error.msgid, "other", started, error)
         except RequestError as error:
             self._fail(error)
         finally:
-            self._serving.held_bytes -= len(frame)
+            self._serving.receiving.give_back(held)
+
+    def _decode_long(self, frame: bytes) -> Request:
+        """A request whose long arrays of ids are columns already."""
+        request = decode_request(frame, 2 * self._limits.vertices_max)
+        try:
+            return replace(request, params=handlers.with_columns(request.params, self._serving))
+        except RequestError as error:
+            raise InvalidParams(request.msgid, error.message) from None
 
     def _answer(self, request: Request, started: float) -> None:
-        outcome = self._begin(request, started)
+        asker = Asker(self)
+        outcome = self._begin(request, asker, started)
         if isinstance(outcome, Reply):
             self._reply(request, outcome, started)
         elif outcome is not None:
-            self._start(self._finish(request, outcome, started))
+            self._start(self._finish(request, outcome, asker, started))
 
-    def _begin(self, request: Request, started: float) -> Outcome | None:
+    def _begin(self, request: Request, asker: Asker, started: float) -> Outcome | None:
         """Call the handler; None when it refused, and the client was told."""
         try:
-            if not self._authorized and request.method != "hello":
-                raise Unauthorized("present the token with hello first")
-            outcome = handlers.find(request.method)(self._serving, Params(request.params))
+            if not self._guest.is_in:
+                self._let_in(request)
+            return handlers.answer(self._serving, asker, request.method, request.params)
         except Exception as error:
             self._refuse(request.msgid, request.method, started, error)
+            if isinstance(error, Unauthorized):
+                self._closing = True
+                self._serving.admission.refuse(self._guest, "token")
+                self._transport.close()
             return None
-        if request.method == "hello":
-            self._authorized = True
-        return outcome
 
-    async def _finish(self, request: Request, outcome: Outcome, started: float) -> None:
+    def _let_in(self, request: Request) -> None:
+        """The first request decides whether this client may come in.
+
+        Raises:
+            Unauthorized: it presents no right token where one is asked for.
+            LimitExceeded: there is no room.
+        """
+        admission = self._serving.admission
+        if admission.asks_token:
+            if request.method != "hello":
+                raise Unauthorized("present the token with hello first")
+            self._token = request.params.get("token")
+            admission.check(self._token)
+        admission.let_in(self._guest)
+        self._frames.allow(self._limits.frame_bytes_max)
+
+    async def _finish(self, request: Request, outcome: Outcome, asker: Asker, started: float) -> None:
         try:
             reply = await outcome if inspect.iscoroutine(outcome) else outcome
+            assert isinstance(reply, Reply)
+            if asker.making_bytes:
+                await self._reply_long(request, reply, asker, started)
+            else:
+                self._reply(request, reply, started)
         except Exception as error:
             self._refuse(request.msgid, request.method, started, error)
-            return
-        assert isinstance(reply, Reply)
-        self._reply(request, reply, started)
+        finally:
+            self._serving.making.give_back(asker.making_bytes)
+
+    async def _reply_long(self, request: Request, reply: Reply, asker: Asker, started: float) -> None:
+        """The memory of the answer is given back when the client has read it."""
+        encode = self._serving.in_thread(asker, encode_result, request.msgid, reply.stamp, reply.answer)
+        self._write(await encode)
+        self._serving.latencies.record(request.method, time.perf_counter() - started, None)
+        unread = min(self.unread_bytes, asker.making_bytes)
+        if unread > PIECE_BYTES:
+            asker.making_bytes -= unread
+            self._unread_since = self._unread_since if self._unread_room else time.monotonic()
+            self._unread_room += unread
+
+    def resume_writing(self) -> None:
+        """The client has read everything."""
+        self._release_unread()
+
+    def _release_unread(self) -> None:
+        unread, self._unread_room = self._unread_room, 0
+        self._serving.making.give_back(unread)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -221,15 +347,21 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._transport.write(message)
-        waiting = self.output_bytes
-        if waiting > LARGE_OUTPUT_BYTES:
-            together = sum(connection.output_bytes for connection in self._serving.connections)
-            if waiting > self._limits.output_bytes_max or together > self._limits.memory_bytes_max:
-                log.info("a client that does not read is disconnected: %d bytes wait", waiting)
-                self.abort()
+        unread = self.unread_bytes
+        if unread > self._limits.output_bytes_max:
+            log.info("a client that does not read is disconnected: %d bytes wait", unread)
+            self.abort()
+        elif unread > LARGE_OUTPUT_BYTES:
+            self._serving.relieve()
 
     def _fail(self, error: GraphtideError) -> None:
-        """Say why, and end the connection: what follows on the stream cannot be trusted."""
+        """End the connection: what follows on the stream cannot be trusted."""
+        if not self._closing and not self._guest.is_in:
+            self._serving.admission.refuse(self._guest, "request")
+        self._end(error)
+
+    def _end(self, error: GraphtideError) -> None:
+        """Say why, and end the connection."""
         if self._closing:
             return
         self._closing = True

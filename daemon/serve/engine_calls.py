@@ -1,4 +1,8 @@
-"""What the query server asks the engine process: questions about edges, over a socket between the two."""
+"""What the query server asks the engine process: questions about edges, over a socket between the two.
+
+Few are given to the engine at once; the others wait here, where they end with their clients. Connections take
+turns. Questions about many vertices are cut into slices, so that those about few need not wait long.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from ...gpma.edges import Vertices
 from ..client.wire import ClientCore, encode_stamp
 from ..errors import TimedOut, Unavailable
+from .asker import Asker
+from .turns import Turns
+
+SLICE_VERTICES = 1 << 15
+"""So many vertices are asked about at once: a few milliseconds of the engine's time."""
+SLICES_OPEN = 2
+"""One that is answered, and one that is on its way."""
+SLICED_TRIES = 2
+"""An answer of slices from several epochs is thrown away. After so many the whole is asked for at once."""
 
 
 class EngineCalls(asyncio.Protocol):
@@ -16,10 +30,13 @@ class EngineCalls(asyncio.Protocol):
 
     def __init__(self, open_max: int, catch_up: Callable[[int], None]) -> None:
         """``catch_up``: makes sure of this generation of the vertex index, before an answer names its vertices."""
-        self._open_max = open_max
+        room = SLICES_OPEN * SLICE_VERTICES
+        self._turns = Turns(room)
+        self._weight_min = max(room // open_max, 1)
         self._catch_up = catch_up
         self._core = ClientCore()
-        self._open: dict[int, asyncio.Future[Any]] = {}
+        # By msgid: who waits, and the room that it has until the engine is through with it, also if nobody waits.
+        self._open: dict[int, tuple[asyncio.Future[Any], int]] = {}
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -27,8 +44,9 @@ class EngineCalls(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for response in self._core.feed(data):
-            future = self._open.pop(response.msgid, None)
-            if future is None or future.done():
+            future, room = self._open.pop(response.msgid)
+            self._turns.give_back(room)
+            if future.done():
                 continue  # nobody waits for it any more
             if response.error is not None:
                 future.set_exception(response.error)
@@ -36,33 +54,69 @@ class EngineCalls(asyncio.Protocol):
                 future.set_result(response.result)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for future in self._open.values():
+        for future, _ in self._open.values():
             if not future.done():
                 future.set_exception(Unavailable("the engine is gone"))
         self._open.clear()
 
-    async def call(self, method: str, params: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+    async def call(
+        self, asker: Asker, method: str, params: Mapping[str, Any], vertices: int, deadline: float
+    ) -> dict[str, Any]:
         """The engine's answer, with the ``stamp`` of the storage that it was read from.
 
+        ``vertices``: how many the question or its answer names, at most.
+
         Raises:
-            Unavailable: too many questions are open, or the engine is gone.
+            Unavailable: the engine is gone.
             TimedOut: no answer came until ``deadline``.
         """
-        limit = self._open_max
-        if self._transport is None or self._transport.is_closing() or len(self._open) >= limit:
-            raise Unavailable("the engine is busy", {"engine_calls_max": limit})
-        seconds = deadline - time.monotonic()
-        msgid, message = self._core.request(method, {**params, "timeout_s": max(seconds, 0.0)})
-        future = asyncio.get_running_loop().create_future()
-        self._open[msgid] = future
-        self._transport.write(message)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(deadline - time.monotonic()):
+                room = await self._turns.take(asker.connection, max(vertices, self._weight_min))
+                future = self._ask(asker, method, {**params, "timeout_s": deadline - time.monotonic()}, room)
                 result: dict[str, Any] = await future
         except TimeoutError:
             raise TimedOut("the engine did not answer in time") from None
-        finally:
-            self._open.pop(msgid, None)
         self._catch_up(result["index_generation"])
         result["stamp"] = encode_stamp(result["epoch"], result["offsets"])
         return result
+
+    async def call_by_slices(
+        self, asker: Asker, method: str, columns: Mapping[str, Vertices], deadline: float
+    ) -> dict[str, Any]:
+        """The answer about each entry of ``columns``, which have one length; all of it from one epoch.
+
+        What the engine answers as bytes is joined.
+
+        Raises:
+            Unavailable, TimedOut: as ``call``.
+        """
+        n = next(iter(columns.values())).size
+        parts: list[dict[str, Any]] = []
+        for size in (*[SLICE_VERTICES] * SLICED_TRIES, max(n, 1)):
+            parts = []
+            for start in range(0, max(n, 1), size):
+                asked = {name: column[start : start + size].tobytes() for name, column in columns.items()}
+                parts.append(await self.call(asker, method, asked, min(size, n), deadline))
+                if parts[-1]["epoch"] != parts[0]["epoch"]:
+                    break
+            else:
+                break
+        whole = parts[0]
+        for name in [name for name, part in whole.items() if isinstance(part, bytes) and name != "stamp"]:
+            whole[name] = b"".join(part.pop(name) for part in parts)
+        return whole
+
+    def _ask(self, asker: Asker, method: str, params: Mapping[str, Any], room: int) -> asyncio.Future[Any]:
+        try:
+            asker.stop_if_gone()
+            if self._transport is None or self._transport.is_closing():
+                raise Unavailable("the engine is gone")
+            msgid, message = self._core.request(method, params)
+        except BaseException:
+            self._turns.give_back(room)
+            raise
+        future = asyncio.get_running_loop().create_future()
+        self._open[msgid] = future, room
+        self._transport.write(message)
+        return future

@@ -3,16 +3,18 @@
 A handler takes the ``Serving`` and its ``Params`` and gives back a ``Reply``, or a coroutine of one where it
 has to wait. ``@method("name")`` registers it; the first line of its docstring is its description. Short work
 is done on the event loop; whatever may take longer than about a millisecond goes through
-``serving.in_thread``. What is read of an epoch inside ``serving.read`` must be copied there.
+``serving.in_thread``, after ``serving.make_room`` where the answer may be long. What is read of an epoch inside
+``serving.read`` must be copied there. All requests but ``hello`` may come with ``min_offsets`` and ``timeout_ms``:
+once all parameters are taken, the work begins after ``params.covered``, or within ``params.once_covered``.
 """
 
 from __future__ import annotations
 
-import hmac
+import reprlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +28,26 @@ from ..errors import (
     NotSupported,
     RequestError,
     TimedOut,
-    Unauthorized,
     UnknownProgram,
     UnknownVertex,
 )
 from ..records.stream import Partition, offsets_from_wire
+from .asker import Asker
 from .results import ProgramResults, Snapshot
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
+
+if TYPE_CHECKING:
+    from ..config.settings import LimitsConfig
 
 PATH_STEPS_INLINE = 64
 """Longer paths are followed on a copy of all parents."""
 PAGE_DEFAULT = 1000
+PROGRAMS_NAMED_MAX = 20
+PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"
 SCAN_CHUNK = 1 << 20
-
+PIECE_IDS = 1 << 13
+PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
+"""Of every method but ``hello``."""
 
 Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
@@ -75,14 +84,51 @@ def find(name: str) -> Handler:
     return handler
 
 
-class Params:
-    """The parameters of one request. Each is taken once; what nobody took is refused."""
+def answer(serving: Serving, asker: Asker, name: str, given: Mapping[str, Any]) -> Outcome:
+    """What the handler of this name makes of a request.
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
+    Raises:
+        GraphtideError: there is no such handler, or it refuses.
+    """
+    handler, params = find(name), Params(given, asker)
+    if name == "hello":
+        return handler(serving, params)
+    params.deadline = time.monotonic() + params.timeout_ms(serving.limits) / 1000
+    params.min_offsets = params.offsets("min_offsets")
+    return handler(serving, params)
+
+
+def with_columns(params: Mapping[str, Any], serving: Serving) -> dict[str, Any]:
+    """Parameters with their long arrays as columns of ids, as ``Params.vertices`` takes them, too.
+
+    Raises:
+        RequestError: they hold something else.
+    """
+
+    def column(name: str, value: Any) -> Any:
+        is_long = isinstance(value, list) and VERTICES_INLINE_MAX < len(value) <= serving.limits.vertices_max
+        return parse_ids(name, value, serving.id_kind) if is_long else value
+
+    return {name: column(name, value) for name, value in params.items()}
+
+
+class Params:
+    """The parameters of one request. Each is taken once; what nobody took is refused.
+
+    ``asker``: whose request it is; ``deadline``: the time (of ``time.monotonic``) until which it may wait;
+    ``min_offsets``: what the epoch must cover that answers it.
+    """
+
+    def __init__(self, given: Mapping[str, Any], asker: Asker) -> None:
         self._given = dict(given)
+        self._known: list[str] = []
+        self.asker = asker
+        self.deadline = 0.0
+        self.min_offsets: dict[Partition, int] = {}
 
     def take(self, name: str) -> Any:
         """The value as it came, or None."""
+        self._known.append(name)
         return self._given.pop(name, None)
 
     def end(self) -> None:
@@ -92,7 +138,12 @@ class Params:
             RequestError: one was given.
         """
         if self._given:
-            raise RequestError(f"unknown parameters: {', '.join(sorted(name[:64] for name in self._given))}")
+            unknown = sorted(name[:64] for name in self._given)
+            known = sorted(self._known, key=lambda name: name in PARAMETERS_OF_ALL)  # these last
+            there = f"there are {', '.join(known)}" if known else "there are none here"
+            raise RequestError(
+                f"unknown parameters: {', '.join(unknown)}; {there}", {"unknown": unknown, "known": known}
+            )
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number from low to high.
@@ -105,9 +156,10 @@ class Params:
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise RequestError(f"{name} must be a whole number from {low} to {high}")
+            raise wrong(name, f"must be a whole number from {low} to {high}")
         if value > high:
-            raise LimitExceeded(f"{name} is {value}; at most {high} is allowed", {f"{name}_max": high})
+            detail = {f"{name}_max": high, "parameter": name}
+            raise LimitExceeded(f"{name} is {value}; at most {high} is allowed", detail)
         return value
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
@@ -116,48 +168,84 @@ class Params:
         if value is None:
             return allowed[0]
         if value not in allowed:
-            raise RequestError(f"{name} must be one of {', '.join(allowed)}")
+            raise wrong(name, f"must be one of {', '.join(allowed)}")
         return str(value)
 
     def flag(self, name: str) -> bool:
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
-            raise RequestError(f"{name} must be true or false")
+            raise wrong(name, "must be true or false")
         return bool(value)
 
-    def text(self, name: str) -> str:
-        value = self.take(name)
+    def program(self) -> str:
+        """The id of a program."""
+        value = self.take("program")
+        if value is None:
+            raise wrong("program", PROGRAM_MISSING)
         if not isinstance(value, str):
-            raise RequestError(f"{name} must be given, as a string")
+            raise wrong("program", "must be the id of one program, a string")
         return value
 
     def vertices(self, name: str, serving: Serving) -> IdColumn:
         """External ids: an array, or for integers the bytes of a little-endian int64 column."""
         value = self.take(name)
+        if value is None:
+            raise wrong(name, "must be given: ids of vertices")
         limit = serving.limits.vertices_max
+        if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
+            return value
         count = len(value) // 8 if isinstance(value, bytes) else len(value) if isinstance(value, list) else None
         if count is None:
-            raise RequestError(f"{name} must be an array of ids, or a binary column of int64")
+            raise wrong(name, "must be an array of ids, or a binary column of int64")
         if count > limit:
-            raise LimitExceeded(f"{name} has {count} ids; at most {limit} are allowed", {"vertices_max": limit})
+            detail = {"vertices_max": limit, "parameter": name}
+            raise LimitExceeded(f"{name} has {count} ids; at most {limit} are allowed", detail)
         return parse_ids(name, value, serving.id_kind)
 
     def vertex(self, name: str, serving: Serving) -> IdColumn:
         """One external id, as a column of one."""
-        return parse_ids(name, [self.take(name)], serving.id_kind)
+        value = self.take(name)
+        if value is None:
+            raise wrong(name, "must be given: the id of a vertex")
+        return parse_ids(name, [value], serving.id_kind)
 
     def offsets(self, name: str) -> dict[Partition, int]:
         """Offsets as results show them; empty when none are given."""
         value = self.take(name)
         try:
             return {} if value is None else offsets_from_wire(value)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise RequestError(f"{name} must be topic -> partition -> offset, or file -> byte: {error}") from None
+        except (ValueError, TypeError, AttributeError):
+            raise wrong(name, "must map topic -> partition -> offset, or file -> byte") from None
 
-    def deadline(self, serving: Serving) -> float:
-        """The time (of ``time.monotonic``) until which this request may wait."""
-        limit = serving.limits.timeout_ms_max
-        return time.monotonic() + self.whole("timeout_ms", 0, limit, serving.limits.timeout_ms_default) / 1000
+    async def covered(self, serving: Serving) -> None:
+        """Wait for an epoch that covers the offsets that are asked for.
+
+        Raises:
+            TimedOut, Unavailable: as ``Serving.covered``.
+        """
+        if self.min_offsets:
+            await serving.covered(self.asker, self.min_offsets, self.deadline)
+
+    def once_covered(self, serving: Serving, work: Callable[[], Outcome]) -> Outcome:
+        """The outcome of ``work``, which is done at once where there is nothing to wait for."""
+        if not self.min_offsets or serving.covers(self.min_offsets):
+            return work()
+
+        async def later() -> Reply:
+            await self.covered(serving)
+            outcome = work()
+            return outcome if isinstance(outcome, Reply) else await outcome
+
+        return later()
+
+    def timeout_ms(self, limits: LimitsConfig) -> int:
+        """How long the request may wait."""
+        return self.whole("timeout_ms", 0, limits.timeout_ms_max, limits.timeout_ms_default)
+
+
+def wrong(name: str, what: str) -> RequestError:
+    """The error about one parameter."""
+    return RequestError(f"{name} {what}", {"parameter": name})
 
 
 def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn:
@@ -168,21 +256,20 @@ def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn
     """
     if isinstance(value, bytes):
         if kind == "string" or len(value) % 8:
-            raise RequestError(
-                f"{name}: a binary column holds int64 ids, eight bytes each, of a graph of integers"
-            )
+            raise wrong(name, "is binary: that is a column of int64 ids, eight bytes each, of a graph of integers")
         return np.frombuffer(value, "<i8").astype(np.int64, copy=False)
-    kinds = set(map(type, value))
+    allowed, word = (str, "strings") if kind == "string" else (int, "integers")
+    # In pieces, here and below: in between the interpreter can turn to other work.
+    pieces = [value[start : start + PIECE_IDS] for start in range(0, len(value), PIECE_IDS)]
+    if not all(set(map(type, piece)) == {allowed} for piece in pieces):
+        other = next(item for item in value if type(item) is not allowed)
+        raise wrong(name, f"has {reprlib.repr(other)}: the ids of this graph are {word}")
     if kind == "string":
-        if not kinds <= {str}:
-            raise RequestError(f"{name}: the ids of this graph are strings")
         return StringColumn.of(value)
-    if not kinds <= {int}:
-        raise RequestError(f"{name}: the ids of this graph are integers")
     try:
-        return np.array(value, np.int64)
+        return np.concatenate([np.empty(0, np.int64), *(np.array(piece, np.int64) for piece in pieces)])
     except OverflowError:
-        raise RequestError(f"{name}: an id is not a 64-bit signed integer") from None
+        raise wrong(name, "has an id that is not a 64-bit signed integer") from None
 
 
 def wire_ids(ids: IdColumn) -> Any:
@@ -197,7 +284,10 @@ def _one(ids: IdColumn) -> int | str:
 def _program(snapshot: Snapshot, id: str) -> ProgramResults:
     found = snapshot.programs.get(id)
     if found is None:
-        raise UnknownProgram(f"there is no program {id[:128]!r}", {"programs": sorted(snapshot.programs)})
+        there = sorted(snapshot.programs)
+        named = ", ".join([*there[:PROGRAMS_NAMED_MAX], *(["..."] if len(there) > PROGRAMS_NAMED_MAX else [])])
+        detail = {"programs": there, "parameter": "program"}
+        raise UnknownProgram(f"there is no program {id[:128]!r}; there are {named or 'none'}", detail)
     return found
 
 
@@ -232,10 +322,7 @@ def hello(serving: Serving, params: Params) -> Reply:
         not isinstance(versions, list) or not any(version in PROTOCOL_VERSIONS for version in versions)
     ):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
-    if serving.token is not None:
-        given = token.encode() if isinstance(token, str) else b""
-        if not hmac.compare_digest(given, serving.token.encode()):
-            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+    serving.admission.check(token)
     snapshot = serving.snapshot()
     return Reply(
         serving.stamp(snapshot),
@@ -245,6 +332,7 @@ def hello(serving: Serving, params: Params) -> Reply:
             "capabilities": sorted(METHODS),
             "graph": dict(serving.graph),
             "programs": {id: result.kind for id, result in snapshot.programs.items()},
+            "stage": snapshot.stats.get("stage"),
         },
     )
 
@@ -258,14 +346,15 @@ def get(serving: Serving, params: Params) -> Outcome:
     named = params.take("program")
     ids = params.vertices("vertices", serving)
     with_parents = params.flag("parents")
-    wanted, deadline = params.offsets("min_offsets"), params.deadline(serving)
     params.end()
     if isinstance(named, str):
         programs = [named]
     elif isinstance(named, list) and named and all(isinstance(id, str) for id in named):
         programs = list(dict.fromkeys(named))
     else:
-        raise RequestError("program must be given: an id, or several in an array")
+        raise wrong(
+            "program", PROGRAM_MISSING if named is None else "must be the id of a program, or an array of them"
+        )
     if len(ids) * len(programs) > serving.limits.vertices_max:
         raise LimitExceeded(f"vertices times programs are more than {serving.limits.vertices_max}")
 
@@ -280,13 +369,12 @@ def get(serving: Serving, params: Params) -> Outcome:
         answer["unknown"] = wire_ids(ids[unknown])
         return Reply(serving.stamp(snapshot), answer)
 
-    async def later() -> Reply:
-        await serving.covered(wanted, deadline)
-        return await serving.in_thread(serving.read, read)
+    async def in_thread() -> Reply:
+        await serving.make_room(params.asker, len(ids) * len(programs))
+        return await serving.in_thread(params.asker, serving.read, read)
 
-    if (wanted and not serving.covers(wanted)) or len(ids) > VERTICES_INLINE_MAX:
-        return later()
-    return serving.read(read)
+    few = len(ids) <= VERTICES_INLINE_MAX
+    return params.once_covered(serving, lambda: serving.read(read) if few else in_thread())
 
 
 def _values(
@@ -338,10 +426,11 @@ def _shown(
 @method("top")
 async def top(serving: Serving, params: Params) -> Reply:
     """The k vertices of largest (or smallest) value; vertices without a value are left out."""
-    id = params.text("program")
+    id = params.program()
     k = params.whole("k", 1, serving.limits.top_k_max, 10)
     order = params.choice("order", ("desc", "asc"))
     params.end()
+    await params.covered(serving)
     _program(serving.snapshot(), id)
 
     def compute() -> Reply:
@@ -358,7 +447,7 @@ async def top(serving: Serving, params: Params) -> Reply:
         answer = {"ids": ids, "values": pack_column(read.values[chosen]), **_staleness(result)}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached((id, k, order), compute)
+    return await serving.cached(params.asker, (id, k, order), compute)
 
 
 def _copied(result: ProgramResults) -> Published:
@@ -400,17 +489,18 @@ def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
 @method("path")
 async def path(serving: Serving, params: Params) -> Reply:
     """The path from the program's source to the target along the parents of one epoch."""
-    id = params.text("program")
-    target, deadline = params.vertex("target", serving), params.deadline(serving)
+    id = params.program()
+    target = params.vertex("target", serving)
     params.end()
+    await params.covered(serving)
     while True:
-        snapshot, vertices, value = await serving.in_thread(_follow, serving, id, target)
+        snapshot, vertices, value = await serving.in_thread(params.asker, _follow, serving, id, target)
         answer: dict[str, Any] = {"vertices": wire_ids(serving.external(vertices)), "value": value}
         answer |= _staleness(snapshot.programs[id])
         if serving.graph["weighted"] and "stale" not in answer:
-            weights = await _weights(serving, snapshot, vertices, deadline)
+            weights = await _weights(serving, params, snapshot, vertices)
             if weights is None:
-                if time.monotonic() > deadline:
+                if time.monotonic() > params.deadline:
                     raise TimedOut("the graph changed faster than the path's weights could be read")
                 continue  # the storage has moved on: so did the results, or will in a moment
             answer["weights"] = pack_column(weights)
@@ -418,16 +508,13 @@ async def path(serving: Serving, params: Params) -> Reply:
 
 
 async def _weights(
-    serving: Serving, snapshot: Snapshot, vertices: Vertices, deadline: float
+    serving: Serving, params: Params, snapshot: Snapshot, vertices: Vertices
 ) -> npt.NDArray[np.float32] | None:
     """Weights of a path's edges; None when the storage is no longer at the snapshot's epoch."""
     if vertices.size < 2:
         return np.zeros(0, np.float32)
-    result = await serving.engine.call(
-        "edge_weights",
-        {"epoch": snapshot.epoch, "src": vertices[:-1].tobytes(), "dst": vertices[1:].tobytes()},
-        deadline,
-    )
+    ends = {"epoch": snapshot.epoch, "src": vertices[:-1].tobytes(), "dst": vertices[1:].tobytes()}
+    result = await serving.engine.call(params.asker, "edge_weights", ends, vertices.size, params.deadline)
     return None if result["weights"] is None else np.frombuffer(result["weights"], np.float32)
 
 
@@ -484,7 +571,7 @@ async def component(serving: Serving, params: Params) -> Reply:
     limit = params.whole("limit", 0, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
     params.end()
     if given is not None and not isinstance(given, str):
-        raise RequestError("program must be a string")
+        raise wrong("program", "must be the id of one program, a string")
 
     def read(snapshot: Snapshot) -> Reply:
         result = _components(snapshot, given)
@@ -506,7 +593,9 @@ async def component(serving: Serving, params: Params) -> Reply:
         }
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.in_thread(serving.read, read)
+    await params.covered(serving)
+    await serving.make_room(params.asker, limit)
+    return await serving.in_thread(params.asker, serving.read, read)
 
 
 def _components(snapshot: Snapshot, given: str | None) -> ProgramResults:
@@ -542,15 +631,16 @@ async def neighbors(serving: Serving, params: Params) -> Reply:
     direction = params.choice("direction", ("out", "in"))
     limit = params.whole("limit", 1, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
     cursor = params.whole("cursor", -1, ALL_VERTICES, -1)
-    deadline = params.deadline(serving)
     params.end()
+    await params.covered(serving)
+    await serving.make_room(params.asker, limit)
     asked = {
-        "vertex": int((await serving.lookup_anywhere(vertex))[0]),
+        "vertex": int((await serving.lookup_anywhere(params.asker, vertex))[0]),
         "direction": direction,
         "limit": limit,
         "cursor": None if cursor < 0 else cursor,
     }
-    result = await serving.engine.call("neighbors", asked, deadline)
+    result = await serving.engine.call(params.asker, "neighbors", asked, limit, params.deadline)
     if not result["known"]:
         raise _unknown(vertex)
     dense = np.frombuffer(result["neighbors"], np.uint32)
@@ -561,17 +651,18 @@ async def neighbors(serving: Serving, params: Params) -> Reply:
             answer["weights"] = pack_column(np.frombuffer(result["weights"], np.float32))
         return Reply(result["stamp"], answer)
 
-    return reply() if dense.size <= VERTICES_INLINE_MAX else await serving.in_thread(reply)
+    return reply() if dense.size <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
 
 
 @method("degree")
 async def degree(serving: Serving, params: Params) -> Reply:
     """The out- and in-degrees of vertices, from the storage."""
     ids = params.vertices("vertices", serving)
-    deadline = params.deadline(serving)
     params.end()
-    dense = await serving.lookup_anywhere(ids)
-    result = await serving.engine.call("degree", {"vertices": dense.tobytes()}, deadline)
+    await params.covered(serving)
+    await serving.make_room(params.asker, len(ids))
+    dense = await serving.lookup_anywhere(params.asker, ids)
+    result = await serving.engine.call_by_slices(params.asker, "degree", {"vertices": dense}, params.deadline)
     unknown = ~np.frombuffer(result["known"], np.bool_)
     answer = {
         name: None if result[name] is None else pack_column(np.frombuffer(result[name], np.int64))
@@ -584,12 +675,13 @@ async def degree(serving: Serving, params: Params) -> Reply:
 async def has_edge(serving: Serving, params: Params) -> Reply:
     """Whether edges exist: src[i] -> dst[i] for each i."""
     src, dst = params.vertices("src", serving), params.vertices("dst", serving)
-    deadline = params.deadline(serving)
     params.end()
     if len(src) != len(dst):
         raise RequestError(f"src and dst must have one length, not {len(src)} and {len(dst)}")
-    ends = {"src": await serving.lookup_anywhere(src), "dst": await serving.lookup_anywhere(dst)}
-    result = await serving.engine.call("has_edge", {name: end.tobytes() for name, end in ends.items()}, deadline)
+    await params.covered(serving)
+    await serving.make_room(params.asker, len(src))
+    ends = {name: await serving.lookup_anywhere(params.asker, ids) for name, ids in (("src", src), ("dst", dst))}
+    result = await serving.engine.call_by_slices(params.asker, "has_edge", ends, params.deadline)
     return Reply(result["stamp"], {"exists": {"dtype": "|b1", "data": result["exists"]}})
 
 
@@ -597,26 +689,33 @@ async def has_edge(serving: Serving, params: Params) -> Reply:
 
 
 @method("programs")
-def programs(serving: Serving, params: Params) -> Reply:
+def programs(serving: Serving, params: Params) -> Outcome:
     """Each program's kind, parameters and state."""
     params.end()
-    snapshot = serving.snapshot()
-    shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
-    return Reply(serving.stamp(snapshot), {"programs": shown})
+
+    def reply() -> Reply:
+        snapshot = serving.snapshot()
+        shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
+        return Reply(serving.stamp(snapshot), {"programs": shown})
+
+    return params.once_covered(serving, reply)
 
 
 @method("stats")
-def stats(serving: Serving, params: Params) -> Reply:
+def stats(serving: Serving, params: Params) -> Outcome:
     """Vertices, edges, memory, lag and program states."""
     params.end()
-    snapshot = serving.snapshot()
-    return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
+
+    def reply() -> Reply:
+        snapshot = serving.snapshot()
+        return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
+
+    return params.once_covered(serving, reply)
 
 
 @method("wait")
 async def wait(serving: Serving, params: Params) -> Reply:
     """Return once an epoch covers these offsets."""
-    wanted, deadline = params.offsets("min_offsets"), params.deadline(serving)
     params.end()
-    await serving.covered(wanted, deadline)
+    await params.covered(serving)
     return Reply(serving.stamp(serving.snapshot()), {})

@@ -1,11 +1,11 @@
 """The query server: a process of its own, so that neither ingest nor queries make the other wait.
 
-``python -m graphtide.daemon.serve.server --control FD --calls FD`` is started by ``supervisor``. Over ``control``
-(sequenced packets) come the settings, the listening sockets, the shared memory of results and vertex index, and a
-notice of every published epoch; statistics go back once a second, and word of the end of requests that the engine
-waits for (``Serving.begin_grace``). Over ``calls`` (a stream of MessagePack-RPC) the server asks the engine about
-edges. When ``control`` ends the engine is gone, and so is this process. It never compiles while it serves: kernels
-are loaded before it accepts anyone.
+``python -m graphtide.daemon.serve.server --door FD --ids KIND`` is the ``template``: it loads everything, kernels,
+too, and forks a server whenever the daemon asks for one, with two sockets. Over ``control`` (sequenced packets)
+come the settings, the listening sockets, the shared memory of results and vertex index, and a notice of published
+epochs; statistics go back once a second, and word of the end of requests that the engine waits for
+(``Serving.begin_grace``). Over ``calls`` (a stream of MessagePack-RPC) the server asks the engine about edges.
+When ``control`` ends the engine is gone, and so is this process. It never compiles while it serves.
 """
 
 from __future__ import annotations
@@ -17,24 +17,32 @@ import logging
 import resource
 import signal
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import msgpack
 import numpy as np
+import uvloop
 
 from ...compute.program import Program
+from ...compute.registry import KINDS, load_modules
 from ...gpma.index.ids import IdColumn, StringColumn
+from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
+from ..errors import GraphtideError
 from . import shared_memory
+from .admission import Guest, origin_of
 from .connection import Connection
 from .handlers import METHODS
-from .listening import tls_context
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
+from .template import serve_forks
 
-HANDSHAKE_SECONDS_MAX = 10.0
+log = logging.getLogger(__name__)
+
+ACCEPT_AGAIN_SECONDS = 0.1
+SHUTDOWN_SECONDS_MAX = 2.0
+"""How long a client may take to end TLS."""
 SWITCH_SECONDS = 0.0005
 """How long a worker thread may hold the interpreter while the event loop waits for it."""
 
@@ -55,81 +63,111 @@ async def serve(
     loop.add_reader(control.fileno(), serving.drain)
     stopped = loop.create_task(serving.stopped.wait())
     first = loop.create_task(serving.has_memory.wait())
-    servers: list[asyncio.Server] = []
+    doors: list[asyncio.Task[None]] = []
     tick = loop.create_task(serving.tick())
     try:
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
-            _load_kernels(serving)
-            context = None if settings["tls"] is None else tls_context(**settings["tls"])
-            servers.extend([await _listen(loop, serving, listener, context) for listener in listeners])
+            doors.extend([loop.create_task(_accept(serving, listener)) for listener in listeners])
             gc.freeze()
             control.send(msgpack.packb({"kind": "ready"}))
             await stopped
     finally:
         loop.remove_reader(control.fileno())
-        for server in servers:
-            server.close()
+        for task in (*doors, tick, first, stopped):
+            task.cancel()
         serving.close()
-        for task in (tick, first, stopped):
+
+
+async def _accept(serving: Serving, listener: socket.socket) -> None:
+    """Let connections in, each through the door (``Admission``), without end."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    async with asyncio.TaskGroup() as greeted:
+        while True:
+            try:
+                client, address = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors or memory, or the client is gone again
+                log.warning("a connection could not be accepted: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            greeted.create_task(_greet(serving, client, address))
+
+
+async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:
+    """Make a connection of what was accepted, with TLS where it is configured, unless it is turned out before."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def turn_out(error: GraphtideError | None) -> None:
+        if connection.is_made:
+            connection.turn_out(error)
+        else:  # in the middle of the handshake of TLS
             task.cancel()
 
+    admission, tcp = serving.admission, client.family != socket.AF_UNIX
+    guest = Guest(origin_of(client, address), turn_out)
+    connection = Connection(serving, guest)
+    admission.enter(guest)
+    options: dict[str, Any] = {}
+    if tcp and admission.tls is not None:
+        options = {
+            "ssl": admission.tls,
+            "ssl_handshake_timeout": serving.limits.hello_seconds_max,
+            "ssl_shutdown_timeout": SHUTDOWN_SECONDS_MAX,
+        }
+    try:
+        if tcp:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client, **options)
+    except OSError:  # ssl.SSLError among them
+        admission.refuse(guest, "tls")
+    finally:
+        if not connection.is_made:
+            admission.leave(guest)
+            client.close()
 
-async def _listen(
-    loop: asyncio.AbstractEventLoop, serving: Serving, listener: socket.socket, context: ssl.SSLContext | None
-) -> asyncio.Server:
-    def connection() -> Connection:
-        return Connection(serving)
 
-    if listener.family == socket.AF_UNIX:
-        return await loop.create_unix_server(connection, sock=listener)
-    handshake_s = None if context is None else HANDSHAKE_SECONDS_MAX
-    return await loop.create_server(connection, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s)
-
-
-def _load_kernels(serving: Serving) -> None:
+def _load_kernels(id_kind: Literal["int", "string"]) -> None:
     """Look something up, so that kernels come from the cache now and not in the first request."""
-    ids: IdColumn = np.zeros(1, np.int64) if serving.id_kind == "int" else StringColumn.of([""])
-    serving.lookup(ids, 0)
+    ids: IdColumn = np.zeros(1, np.int64) if id_kind == "int" else StringColumn.of([""])
+    index = VertexIndex.create(id_kind)
+    reader = VertexIndexReader(id_kind, index.arrays())
+    reader.lookup(ids, 0)
+    reader.external(np.zeros(0, np.uint32))
 
 
-def run(
-    control: socket.socket,
-    calls: socket.socket,
-    kinds: Mapping[str, type[Program]],
-    load_modules: Callable[[Iterable[str]], None],
-) -> None:
+def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:
     """Receive the settings and serve."""
     message, fds = shared_memory.receive_with_fds(control, CONTROL_BYTES_MAX)
     if not message:
         return
     settings = msgpack.unpackb(message)
     assert settings["kind"] == "configure"
-    load_modules(settings["python_modules"])
     listeners = [socket.socket(fileno=fd) for fd in fds]
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    import uvloop  # only this process needs it
-
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(control, calls, settings, listeners, kinds))
 
 
 def main() -> None:
-    """The command line that ``supervisor`` uses."""
+    """The command line that ``template`` uses."""
     parser = argparse.ArgumentParser(description="graphtide's query server; started by the daemon.")
-    parser.add_argument("--control", type=int, required=True, help="socket of settings, memory and notices")
-    parser.add_argument("--calls", type=int, required=True, help="socket of questions to the engine")
+    parser.add_argument("--door", type=int, required=True, help="socket over which servers are asked for")
+    parser.add_argument("--ids", choices=["int", "string"], required=True, help="of which kind vertex ids are")
+    parser.add_argument("--module", action="append", default=[], help="to be imported, for programs in it")
     options = parser.parse_args()
-    # The engine decides when to end, by closing the control socket; signals to the group are its affair.
+    # The engine decides when to end, by closing the sockets; signals to the group are its affair.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    from ...compute.registry import KINDS, load_modules
-
-    with socket.socket(fileno=options.control) as control, socket.socket(fileno=options.calls) as calls:
-        run(control, calls, KINDS, load_modules)
+    with socket.socket(fileno=options.door) as door:
+        load_modules(options.module)
+        _load_kernels(options.ids)
+        gc.freeze()  # what all servers share is not touched
+        serve_forks(door, lambda control, calls: run(control, calls, KINDS))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgpack
 import numpy.typing as npt
@@ -27,15 +28,20 @@ from ...gpma.index.id_table import let_go
 from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
 from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
-from ..errors import TimedOut, Unavailable
-from ..records.stream import Partition, offsets_from_wire
+from ..errors import LimitExceeded, RequestError, TimedOut, Unavailable
+from ..records.stream import Partition, offsets_from_wire, place_name
 from . import shared_memory
+from .admission import Admission
+from .asker import Asker, OpenConnection
 from .engine_calls import EngineCalls
 from .results import MemoryLayout, ResultsReader, Snapshot
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
+from .turns import Shares, Turns
 
 if TYPE_CHECKING:
     from ..config.settings import LimitsConfig
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -44,7 +50,15 @@ CACHED_ANSWERS_MAX = 64
 TICK_SECONDS = 1.0
 VERTICES_INLINE_MAX = 1024
 """So many vertices are looked up and read on the event loop; more go to a thread."""
+BYTES_PER_VERTEX = {"int": 64, "string": 256}
+"""Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
+NAMED_MAX = 10
+"""So many partitions or files does an error name."""
+ENGINE_PATIENCE_S = 5.0
+"""So long may the engine take to say whether waiting is of any use, also where nobody wants to wait."""
+STRANGE_MAX = 4096
+"""So many that are in no epoch does the engine look up for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +67,6 @@ class Reply:
 
     stamp: bytes
     answer: Mapping[str, Any]
-
-
-class OpenConnection(Protocol):
-    """What must be known of a client's connection."""
-
-    tasks: set[asyncio.Task[None]]
-
-    @property
-    def output_bytes(self) -> int: ...
-
-    def close_if_idle(self, now: float) -> None: ...
-
-    def abort(self) -> None: ...
 
 
 class Latencies:
@@ -99,6 +100,15 @@ class _Waiter:
     task: asyncio.Task[Any] | None
 
 
+@dataclass(slots=True)
+class _Cached:
+    """An answer in the making, or made; ``askers``: how many it was for."""
+
+    epoch: tuple[int, int]
+    future: asyncio.Future[Reply]
+    askers: int = 0
+
+
 class Serving:
     """What handlers work with: results, vertex index, engine, limits; and what waits for an epoch."""
 
@@ -114,14 +124,19 @@ class Serving:
         """``kinds``: the programs there are; ``methods``: the names of all requests, to be counted by."""
         # The daemon has checked them: this process starts sooner without the library that does.
         self.limits = cast("LimitsConfig", SimpleNamespace(**settings["limits"]))
-        self.token: str | None = settings["token"]
+        self.admission = Admission(settings["access"], self.limits, loop)
         self.graph: Mapping[str, Any] = settings["graph"]
         self.id_kind: Literal["int", "string"] = settings["graph"]["vertex_ids"]
         self.version: str = settings["version"]
+        self._restarts: int = settings["restarts"]
         self.engine = EngineCalls(self.limits.engine_calls_max, self.catch_up)
         self.latencies = Latencies(methods)
         self.connections: set[OpenConnection] = set()
-        self.held_bytes = 0
+        # Memory of all connections: for long requests until they are answered; for long answers from when they are
+        # begun until the client has them; and half of it for what clients do not read.
+        self.receiving = Turns(self.limits.memory_bytes_max // 4)
+        self.making = Turns(self.limits.memory_bytes_max // 4)
+        self._unread_bytes_max = self.limits.memory_bytes_max // 2
         self.stopped = asyncio.Event()
         self.has_memory = asyncio.Event()
         self._kinds = kinds
@@ -132,10 +147,12 @@ class Serving:
         self._index: VertexIndexReader | None = None
         self._index_arrays: dict[int, npt.NDArray[Any]] = {}
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="answers")
+        self._threads = Turns(THREADS)
+        self._waiting = Shares(self.limits.waiting_max, self.limits.connections_max)
         self._waiters: list[_Waiter] = []
         self._computing: set[asyncio.Future[Reply]] = set()
         self._graces: set[asyncio.Task[None]] = set()
-        self._cache: dict[Any, tuple[tuple[int, int], asyncio.Future[Reply]]] = {}
+        self._cache: dict[Any, _Cached] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
         self._offsets: tuple[Snapshot, dict[Partition, int]] | None = None
 
@@ -164,6 +181,8 @@ class Serving:
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
                 self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+            case "access":
+                self._loop.call_soon_threadsafe(self.renew_access, message["access"])
         if self._reader is not None and self._index is not None:
             self._loop.call_soon_threadsafe(self._published)
 
@@ -183,6 +202,16 @@ class Serving:
         self._index, self._index_arrays = VertexIndexReader(self.id_kind, arrays), mapped
         del before, array
         let_go(replaced)
+
+    def renew_access(self, access: Mapping[str, Any]) -> None:
+        """Other tokens, and other files for TLS; whoever came with a token that is none any more is turned out."""
+        try:
+            self.admission.renew(access)
+        except OSError as error:
+            log.error("the files for TLS cannot be used; all stays as it was: %s", error)
+            return
+        for connection in list(self.connections):
+            connection.check_token()
 
     def begin_grace(self, token: int) -> None:
         """Tell the engine when all that is under way now has ended.
@@ -243,12 +272,12 @@ class Serving:
         """Dense vertices, ``NO_VERTEX`` for what is no vertex in that epoch; only within ``read``."""
         return snapshot.known(self.lookup(ids, snapshot.n_vertices))
 
-    async def lookup_anywhere(self, ids: IdColumn) -> Vertices:
+    async def lookup_anywhere(self, asker: Asker, ids: IdColumn) -> Vertices:
         """Dense vertices of every indexed id, those of the newest epoch at least, for questions to the storage."""
         self.snapshot()  # with an index that covers it
         if len(ids) <= VERTICES_INLINE_MAX:
             return self.lookup(ids, ALL_VERTICES)
-        return await self.in_thread(self.lookup, ids, ALL_VERTICES)
+        return await self.in_thread(asker, self.lookup, ids, ALL_VERTICES)
 
     def external(self, dense: Vertices) -> IdColumn:
         """External ids of dense vertices."""
@@ -279,27 +308,77 @@ class Serving:
         reached = self._reached()
         return all(reached.get(partition, 0) >= offset for partition, offset in wanted.items())
 
-    async def covered(self, wanted: Mapping[Partition, int], deadline: float) -> None:
+    async def covered(self, asker: Asker, wanted: Mapping[Partition, int], deadline: float) -> None:
         """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
 
         Raises:
-            TimedOut: none did.
-            Unavailable: too many requests wait.
+            RequestError: they name what is not read.
+            TimedOut: none did; the message says what is behind.
+            Unavailable: too many requests wait, and too many of them on this connection.
         """
         if self.covers(wanted):
             return
-        if len(self._waiters) >= self.limits.waiting_max:
-            raise Unavailable("too many requests wait for an epoch", {"waiting_max": self.limits.waiting_max})
+        wanted = await self._expected(asker, wanted, deadline)
+        if self.covers(wanted):
+            return
+        if not self._waiting.take(asker.connection):
+            raise Unavailable(
+                f"too many requests wait for an epoch, {self._waiting.own} or more of this connection",
+                {"waiting_max": self.limits.waiting_max},
+            )
         waiter = _Waiter(dict(wanted), self._loop.create_future(), asyncio.current_task())
         self._waiters.append(waiter)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 await waiter.future
         except TimeoutError:
-            raise TimedOut("no epoch covered these offsets in time") from None
+            raise self._behind(wanted) from None
         finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
+            self._waiting.give_back(asker.connection)
+            self._waiters.remove(waiter)
+
+    async def _expected(
+        self, asker: Asker, wanted: Mapping[Partition, int], deadline: float
+    ) -> dict[Partition, int]:
+        """What is not covered yet of ``wanted``; the engine knows of what no epoch names, retired files for one.
+
+        Raises:
+            RequestError: some of it is not read at all.
+            LimitExceeded: too much of it is in no epoch.
+        """
+        reached = self._reached()
+        missing = {partition: offset for partition, offset in wanted.items() if offset > reached.get(partition, 0)}
+        strange = {partition: offset for partition, offset in missing.items() if partition not in reached}
+        if len(strange) > STRANGE_MAX:
+            raise LimitExceeded(
+                f"min_offsets names {len(strange)} places that no epoch does; at most {STRANGE_MAX}"
+            )
+        if strange:
+            patience = max(deadline, time.monotonic() + ENGINE_PATIENCE_S)
+            question = [[*partition, offset] for partition, offset in strange.items()]
+            answer = await self.engine.call(asker, "standing", {"wanted": question}, len(question), patience)
+            standing = dict(zip(strange, answer["standing"], strict=True))
+            unknown = [place_name(partition) for partition in strange if standing[partition] == "unknown"]
+            if unknown:
+                raise RequestError(
+                    f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
+                    {"unknown": unknown[:NAMED_MAX]},
+                )
+            missing = {p: offset for p, offset in missing.items() if standing.get(p) != "covered"}
+        return missing
+
+    def _behind(self, wanted: Mapping[Partition, int]) -> TimedOut:
+        """That time ran out, and what was not reached."""
+        reached = self._reached()
+        behind = {
+            place_name(partition): [reached.get(partition, 0), offset]
+            for partition, offset in wanted.items()
+            if reached.get(partition, 0) < offset
+        }
+        named = list(behind.items())[:NAMED_MAX]
+        shown = ", ".join(f"{name} is at {at} of {offset}" for name, (at, offset) in named)
+        more = f", and {len(behind) - len(named)} more" if len(behind) > len(named) else ""
+        return TimedOut(f"no epoch covered these offsets in time: {shown}{more}", {"behind": dict(named)})
 
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
@@ -322,27 +401,51 @@ class Serving:
 
     # -- work ---------------------------------------------------------------------------------------------
 
-    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run what would block the event loop for too long."""
-        return await self._loop.run_in_executor(self._pool, work, *arguments)
+    async def in_thread(self, asker: Asker, work: Callable[..., T], *arguments: Any) -> T:
+        """Run what would block the event loop for too long; connections take turns."""
+        async with self._threads.turn(asker.connection):
+            asker.stop_if_gone()
+            return await self._loop.run_in_executor(self._pool, work, *arguments)
 
-    async def cached(self, key: Any, compute: Callable[[], Reply]) -> Reply:
+    async def make_room(self, asker: Asker, vertices: int) -> None:
+        """Wait until there is memory for an answer about so many vertices; connections take turns."""
+        if vertices > VERTICES_INLINE_MAX:
+            amount = vertices * BYTES_PER_VERTEX[self.id_kind]
+            asker.making_bytes += await self.making.take(asker.connection, amount)
+
+    def relieve(self) -> None:
+        """Where all clients together leave too much unread, drop those who leave most."""
+        while sum(connection.unread_bytes for connection in self.connections) > self._unread_bytes_max:
+            slowest = max(self.connections, key=lambda connection: connection.unread_bytes)
+            log.info("a client that does not read is disconnected: %d bytes wait", slowest.unread_bytes)
+            slowest.abort()
+
+    async def cached(self, asker: Asker, key: Any, compute: Callable[[], Reply]) -> Reply:
         """``compute()`` in a thread, once per epoch and key, however many ask."""
         epoch = self.snapshot().epoch
         known = self._cache.get(key)
-        if known is None or known[0] != epoch:
+        if known is None or known.epoch != epoch:
             if len(self._cache) >= CACHED_ANSWERS_MAX:
                 self._cache.clear()
-            future = asyncio.ensure_future(self.in_thread(compute))
+            future = asyncio.ensure_future(self._compute(asker, compute))
             self._computing.add(future)
             future.add_done_callback(self._computed)
-            known = self._cache[key] = (epoch, future)
+            known = self._cache[key] = _Cached(epoch, future)
+        known.askers += 1
         try:
-            return await asyncio.shield(known[1])
-        except Exception:
-            if self._cache.get(key) is known:
-                del self._cache[key]
+            return await asyncio.shield(known.future)
+        except BaseException:
+            known.askers -= 1
+            if not known.askers or known.future.done():
+                known.future.cancel()  # nobody waits for it any more, or it failed
+                if self._cache.get(key) is known:
+                    del self._cache[key]
             raise
+
+    async def _compute(self, asker: Asker, compute: Callable[[], Reply]) -> Reply:
+        """Whoever asked first lends the turn; others may wait when they have gone."""
+        async with self._threads.turn(asker.connection):
+            return await self._loop.run_in_executor(self._pool, compute)
 
     def _computed(self, done: asyncio.Future[Reply]) -> None:
         self._computing.discard(done)
@@ -351,22 +454,37 @@ class Serving:
 
     def statistics(self) -> dict[str, Any]:
         """What the server knows of itself."""
-        return {"connections": len(self.connections), "held_bytes": self.held_bytes}
+        return {
+            "connections": len(self.connections),
+            "waiting": len(self._waiters),
+            "held_bytes": self.held_bytes,
+            "restarts": self._restarts,
+        }
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that long requests and their answers have."""
+        return self.receiving.used + self.making.used
+
+    def report(self) -> dict[str, Any]:
+        """What the engine is told once a second."""
+        refused = self.admission.refusals.totals
+        return {"latency": self.latencies.snapshot(), "refused": refused, **self.statistics()}
 
     async def tick(self) -> None:
         """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            report = {"kind": "statistics", "latency": self.latencies.snapshot(), **self.statistics()}
             with contextlib.suppress(OSError):
-                self._control.send(msgpack.packb(report))
+                self._control.send(msgpack.packb({"kind": "statistics", **self.report()}))
             now = time.monotonic()
             for connection in list(self.connections):
-                connection.close_if_idle(now)
+                connection.look_after(now)
             if self._reader is not None:
                 self._published()
 
     def close(self) -> None:
         for connection in list(self.connections):
             connection.abort()
+        self.admission.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

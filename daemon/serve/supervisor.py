@@ -2,25 +2,27 @@
 
 The sockets that clients connect to are opened here and handed to the server process, so that a wrong
 address is an error at start, and clients of a server that died wait in the backlog until the next one runs.
-The server never makes the engine wait: what cannot be sent at once means that it is stuck, and it is
-replaced. Three threads call this module: the engine's (``publish``), and two of its own, one that watches
-the process and one that answers questions about edges.
+The server never makes the engine wait, and may pause: word of an epoch is left out while it has not read what it
+was sent before, since it then looks for the newest; what else finds no room is sent when there is some. It is
+replaced when it had no room for ``UNSENT_SECONDS_MAX``. Three threads call this module: the engine's
+(``publish``), and two of its own, one that watches the process and one that answers questions about edges.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import logging
 import os
 import socket
-import subprocess
-import sys
+import struct
+import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgpack
@@ -34,19 +36,31 @@ from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
-from .listening import TlsFiles, check_tls, open_listener
+from .admission import REASONS
+from .listening import TlsFiles, checked_tls, open_listener
 from .results import Publication, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
+from .template import Child, Template
 
 log = logging.getLogger(__name__)
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 5.0
+KILL_SECONDS_MAX = 60.0
+"""A killed process may still have to give much memory back."""
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.1, 5.0
+READY_RESTART_SECONDS_MAX = 1.0
+"""A server that was ready starts again after so long at most, however often it ended."""
 HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
+SILENT_SECONDS_MAX = 10.0
+"""A server reports every second; one that says nothing for so long does not answer."""
+NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
+UNSENT_SECONDS_MAX = 10.0
+"""A server that has no room for its memory for so long is stuck."""
 
 
 class PublishedIndex(Protocol):
@@ -61,43 +75,56 @@ class PublishedIndex(Protocol):
 # -- the process ----------------------------------------------------------------------------------------------
 
 
-def server_command(control: int, calls: int) -> list[str]:
-    """How the server process is started."""
-    module = "graphtide.daemon.serve.server"
-    return [sys.executable, "-P", "-m", module, "--control", str(control), "--calls", str(calls)]
-
-
-def _environment() -> dict[str, str]:
-    """The child must find the very package that runs here, and nothing from the working directory."""
-    known = [path for path in sys.path if path and Path(path).exists()]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(known)}
-
-
 class _Process:
     """One running server process and our ends of its two sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: Template) -> None:
         self.control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with control, calls:
+                self.child: Child = template.fork(control.fileno(), calls.fileno())
+        except BaseException:
+            self.control.close()
+            self.calls.close()
+            raise
         self.started = time.monotonic()
         self.ready = threading.Event()
+        self.reported = self.started
         self.generations: dict[str, int] = {}
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
         self._sending = threading.Lock()
-        with control, calls:
-            fds = [control.fileno(), calls.fileno()]
-            self.popen = subprocess.Popen(server_command(*fds), pass_fds=fds, env=_environment())
+        self._unsent_since: float | None = None
 
-    def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send without waiting; a server that does not take it is stuck, and killed for it."""
-        try:
-            with self._sending:
+    def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> bool:
+        """Send without waiting; False where there is no room, to be tried again.
+
+        A server that has had no room for too long is stuck, and killed for it.
+        """
+        with self._sending:
+            try:
                 self._send(msgpack.packb(message, default=plain), fds)
-        except OSError as error:
-            if isinstance(error, BlockingIOError):
-                log.error("the query server does not read its messages; it is replaced")
-            self.popen.kill()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    self.child.kill()
+                    return True
+                now = time.monotonic()
+                self._unsent_since = self._unsent_since or now
+                if now - self._unsent_since > UNSENT_SECONDS_MAX:
+                    log.error(
+                        "the query server took no message for %.0f s; it is replaced", now - self._unsent_since
+                    )
+                    self.child.kill()
+                return False
+            self._unsent_since = None
+            return True
+
+    def notify(self) -> None:
+        """Let the server look for the newest epoch; whatever it has not read yet makes it do that anyway."""
+        unread = struct.unpack("i", fcntl.ioctl(self.control, termios.TIOCOUTQ, bytes(4)))[0]
+        if not unread:
+            self.send({"kind": "published"})
 
     def _send(self, packed: bytes, fds: Sequence[int]) -> None:
         # MSG_DONTWAIT only here: the watching thread receives on the same socket, and does wait.
@@ -110,18 +137,9 @@ class _Process:
             self.control.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
             self.calls.shutdown(socket.SHUT_RDWR)
-        try:
-            self.popen.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.popen.kill()
-            self.popen.wait()
-
-    def release(self) -> None:
-        """Close the sockets, once no thread uses them any more."""
-        if self.answering is not None:
-            self.answering.join()
-        self.control.close()
-        self.calls.close()
+        if not self.child.ended(STOP_SECONDS_MAX):
+            self.child.kill()
+            self.child.ended(KILL_SECONDS_MAX)
 
 
 @dataclass(slots=True)
@@ -165,13 +183,15 @@ class ServerLink:
         index: PublishedIndex,
         topology: Topology,
         limits: LimitsConfig | None = None,
-        token: str | None = None,
+        tokens: Sequence[str] = (),
         tls: TlsFiles | None = None,
         insecure: bool = False,
+        socket_group: str | None = None,
         python_modules: Sequence[str] = (),
     ) -> None:
         """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
+        ``tokens``: what clients may present, any of them; none: no token is asked for.
         ``python_modules`` are imported by the server, for programs that they register.
         """
         self.listen = list(listen)
@@ -179,24 +199,33 @@ class ServerLink:
         self.index = index
         self.restarts = 0
         self.connections = 0
+        self.waiting = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
             "limits": (limits or LimitsConfig()).model_dump(),
-            "token": token,
+            "access": {
+                "tokens": list(tokens),
+                "tls": None if tls is None else dataclasses.asdict(tls),
+            },
             "graph": dict(graph),
-            "tls": None if tls is None else dataclasses.asdict(tls),
             "version": __version__,
-            "python_modules": list(python_modules),
         }
+        self._python_modules = list(python_modules)
+        self._tls = tls
         self._beyond_loopback = insecure or tls is not None
+        self._socket_group = socket_group
         self._writer = ResultsWriter()
         self._listeners: list[tuple[socket.socket, str]] = []
+        self._template: Template | None = None
         self._process: _Process | None = None
+        self._answering: list[threading.Thread] = []
         # Guards which process is the present one, and what it was told of results and index.
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._totals = _Totals()
+        self._refused_before: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -207,13 +236,15 @@ class ServerLink:
             ConfigError: an address, or the files for TLS, cannot be used.
         """
         try:
-            check_tls(self._settings["tls"])
+            if self._tls is not None:
+                checked_tls(self._tls)
             for text in self.listen:
-                self._listeners.append(open_listener(text, beyond_loopback=self._beyond_loopback))
+                self._listeners.append(
+                    open_listener(text, beyond_loopback=self._beyond_loopback, socket_group=self._socket_group)
+                )
         except ConfigError:
             self._close_listeners()
             raise
-        self._begin()
         self._watcher = threading.Thread(target=self._watch, name="server-watch", daemon=True)
         self._watcher.start()
 
@@ -226,13 +257,25 @@ class ServerLink:
     def is_ready(self) -> bool:
         """A server is running and accepts clients."""
         process = self._process
-        return process is not None and process.ready.is_set() and process.popen.poll() is None
+        return process is not None and process.ready.is_set() and not process.child.ended()
+
+    @property
+    def template_pid(self) -> int | None:
+        """The process that server processes are forked from."""
+        template = self._template
+        return None if template is None else template.pid
+
+    @property
+    def is_answering(self) -> bool:
+        """It is ready, and was heard of not long ago: a process that hangs is there, and answers nobody."""
+        process = self._process
+        return self.is_ready and process is not None and time.monotonic() - process.reported < SILENT_SECONDS_MAX
 
     @property
     def pid(self) -> int | None:
         """The server process."""
         process = self._process
-        return None if process is None else process.popen.pid
+        return None if process is None else process.child.pid
 
     def wait_ready(self, timeout_s: float = START_SECONDS_MAX) -> None:
         """Return once clients are accepted (an epoch must have been published).
@@ -242,23 +285,38 @@ class ServerLink:
         """
         deadline = time.monotonic() + timeout_s
         while not self.is_ready:
-            process = self._process
-            if time.monotonic() > deadline or process is None:
+            if time.monotonic() > deadline:
                 raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
-            process.ready.wait(0.02)
-            if not self.is_ready:
-                time.sleep(0.01)
+            time.sleep(0.01)
+
+    def renew_access(self, tokens: Sequence[str]) -> None:
+        """Take these tokens from now on, and the files for TLS as they are now; others are turned out.
+
+        Raises:
+            ConfigError: the files for TLS cannot be used; all stays as it was.
+        """
+        if self._tls is not None:
+            checked_tls(self._tls)
+        access = {**self._settings["access"], "tokens": list(tokens)}
+        with self._lock:
+            self._settings["access"] = access
+            if self._process is not None:
+                self._process.send({"kind": "access", "access": access})
 
     def stop(self) -> None:
         """End the server, close the sockets and remove their paths; harmless to repeat."""
         with self._lock:
             self._stopping.set()
-            process = self._process
+            process, template = self._process, self._template
         if process is not None:
             process.close()
+        if template is not None:
+            template.close()
         if self._watcher is not None:
             self._watcher.join()
             self._watcher = None
+        for thread in self._answering:
+            thread.join()
         self._close_listeners()
 
     def _close_listeners(self) -> None:
@@ -283,8 +341,10 @@ class ServerLink:
             index_generation = self._send_index()
             self._writer.publish(publication, index_generation)
             self._send_results()
-            if self._process is not None and self._process.ready.is_set():
-                self._process.send({"kind": "published"})
+            if self._process is not None:
+                self._send_grace(self._process)
+                if self._process.ready.is_set():
+                    self._process.notify()
 
     def begin_grace(self) -> Callable[[], bool]:
         """Ask the server to tell when every request has ended that began before it has the index as it is now.
@@ -300,7 +360,7 @@ class ServerLink:
             else:
                 token = max(process.graces, default=0) + 1
                 process.graces[token] = over
-                process.send({"kind": "grace", "token": token})
+                self._send_grace(process)
         return over.is_set
 
     def memory_bytes(self) -> int:
@@ -316,6 +376,13 @@ class ServerLink:
         with self._lock:
             return self._totals.sum()
 
+    def refused(self) -> dict[str, int]:
+        """Connections refused since ``start``, by reason (``admission.REASONS``); about a second old."""
+        with self._lock:
+            return {
+                reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
+            }
+
     def _send_index(self) -> int:
         """Send the index's arrays if the server does not have them yet; their generation."""
         with self._lock:
@@ -328,66 +395,102 @@ class ServerLink:
             generation = int(arrays["header"][2])
             places = {name: SharedArray.of(array) for name, array in arrays.items()}
             described = [[name, place.byte_offset, place.n_items, place.dtype] for name, place in places.items()]
-            process.send({"kind": "index", "arrays": described}, [place.fd for place in places.values()])
-            process.generations["index"] = generation
+            if process.send({"kind": "index", "arrays": described}, [place.fd for place in places.values()]):
+                process.generations["index"] = generation
             return generation
 
     def _send_results(self) -> None:
         process, generation = self._process, self._writer.generation
         if process is None or generation == 0 or process.generations.get("results") == generation:
             return
-        process.send({"kind": "results", "layout": self._writer.layout.to_wire()}, [self._writer.fd])
-        process.generations["results"] = generation
+        if process.send({"kind": "results", "layout": self._writer.layout.to_wire()}, [self._writer.fd]):
+            process.generations["results"] = generation
+
+    def _send_grace(self, process: _Process) -> None:
+        """Ask for the newest grace period that the server has not heard of; its end is that of all before it."""
+        token = max(process.graces or {}, default=0)
+        behind = process.generations.get("index") != self.index.generation
+        if token <= process.generations.get("grace", 0) or behind:
+            return
+        if process.send({"kind": "grace", "token": token}):
+            process.generations["grace"] = token
 
     # -- the server process -----------------------------------------------------------------------------------
 
-    def _begin(self) -> bool:
-        """Start a process and tell it everything; False when the link is being stopped."""
+    def _begin(self) -> _Process | None:
+        """Start a process and tell it everything; None when the link is being stopped.
+
+        Raises:
+            OSError: it cannot be started.
+        """
         with self._lock:
             if self._stopping.is_set():
-                return False
-            process = self._process = _Process()
-            process.send(self._settings, [listener.fileno() for listener, _ in self._listeners])
+                return None
+            template = self._template
+            if template is None:
+                template = self._template = Template(self._settings["graph"]["vertex_ids"], self._python_modules)
+        try:
+            process = _Process(template)
+        except ConnectionError:
+            template.close()
+            self._template = None
+            raise
+        with self._lock:
+            self._process = process
+            settings = {**self._settings, "restarts": self.restarts}
+            process.send(settings, [listener.fileno() for listener, _ in self._listeners])
             self._send_index()
             self._send_results()
-        process.answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
-        process.answering.start()
-        return True
+        answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
+        self._answering = [thread for thread in self._answering if thread.is_alive()] + [answering]
+        answering.start()
+        if self._stopping.is_set():
+            process.close()
+        return process
 
     def _watch(self) -> None:
-        """Take the server's reports; when it ends, start another, ever more slowly if it keeps ending."""
-        delay = RESTART_SECONDS_MIN
-        while True:
-            process = self._process
-            assert process is not None
+        """Keep a server running: take its reports, and start another when it ends, slower if they keep ending."""
+        pause, delay = 0.0, RESTART_SECONDS_MIN
+        while not self._stopping.wait(pause):
+            try:
+                process = self._begin()
+            except OSError as error:
+                if self._stopping.is_set():
+                    return
+                log.error("the query server cannot be started (%s); the next try is in %.1f s", error, delay)
+                pause, delay = delay, min(2 * delay, RESTART_SECONDS_MAX)
+                continue
+            if process is None:
+                return
             self._take_reports(process)
-            process.close()
-            process.release()
-            with self._lock:
-                self._totals.end()
-                self.connections = 0
-                graces, process.graces = process.graces or {}, None
-            for over in graces.values():
-                over.set()
+            status = self._end(process)
             if self._stopping.is_set():
                 return
             if time.monotonic() - process.started > HEALTHY_SECONDS:
                 delay = RESTART_SECONDS_MIN
-            status = process.popen.returncode
-            log.error("the query server ended (status %s); the next one starts in %.1f s", status, delay)
-            delay = self._restart(delay)
+            slowest = READY_RESTART_SECONDS_MAX if process.ready.is_set() else RESTART_SECONDS_MAX
+            pause, delay = min(delay, slowest), min(2 * delay, RESTART_SECONDS_MAX)
+            log.error("the query server ended (status %s); the next one starts in %.1f s", status, pause)
+            self.restarts += 1
 
-    def _restart(self, delay: float) -> float:
-        """Start another process after ``delay``; the delay before the one after it. Returns when stopping, too."""
-        while not self._stopping.wait(delay):
-            delay = min(2 * delay, RESTART_SECONDS_MAX)
-            try:
-                self.restarts += self._begin()
-            except OSError:
-                log.exception("the query server cannot be started")
-            else:
-                break
-        return delay
+    def _end(self, process: _Process) -> int | None:
+        """Make sure that a process has ended, and its requests with it; its exit status.
+
+        A question about edges that is being answered for it is not waited for.
+        """
+        process.close()
+        status = None if self._template is None else self._template.status(process.child)
+        with self._lock:
+            self._process = None
+            self._totals.end()
+            self._refused_before, self._refused = self.refused(), {}
+            self.connections = self.waiting = 0
+            graces, process.graces = process.graces or {}, None
+        for over in graces.values():
+            over.set()
+        process.control.close()
+        process.child.close()
+        return status
 
     def _take_reports(self, process: _Process) -> None:
         """Until the server is gone."""
@@ -399,34 +502,36 @@ class ServerLink:
             if not message:
                 return
             report = msgpack.unpackb(message)
+            process.reported = time.monotonic()
             if report["kind"] == "ready":
                 process.ready.set()
-                process.send({"kind": "published"})
+                process.notify()
             elif report["kind"] == "grace":
                 with self._lock:
-                    over = (process.graces or {}).pop(report["token"], None)
-                if over is not None:
-                    over.set()
+                    graces = process.graces or {}
+                    over = [graces.pop(token) for token in list(graces) if token <= report["token"]]
+                for one in over:
+                    one.set()
             elif report["kind"] == "statistics":
                 with self._lock:
                     self._totals.take(report["latency"])
-                    self.connections = report["connections"]
+                    self.connections, self.waiting = report["connections"], report["waiting"]
+                    self._refused = report["refused"]
+                    # It reads again, if it had paused: what found no room is sent now.
+                    self._send_index()
+                    self._send_results()
+                    self._send_grace(process)
 
     # -- questions about edges --------------------------------------------------------------------------------
 
     def _answer(self, process: _Process) -> None:
         """Answer the server's questions one by one until it is gone; it bounds how many are open."""
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
-        while True:
-            try:
-                data = process.calls.recv(RECEIVE_BYTES)
-                if not data:
-                    return
+        with process.calls, contextlib.suppress(OSError):
+            while data := process.calls.recv(RECEIVE_BYTES):
                 unpacker.feed(data)
                 for _, msgid, method, params in unpacker:
                     process.calls.sendall(self._response(msgid, method, params[0]))
-            except OSError:
-                return
 
     def _response(self, msgid: int, method: str, params: Mapping[str, Any]) -> bytes:
         error: GraphtideError
@@ -458,6 +563,10 @@ class ServerLink:
             return np.frombuffer(params[name], np.uint32)
 
         match method:
+            case "standing":
+                wanted = {Partition(name, number): offset for name, number, offset in params["wanted"]}
+                standing = self.topology.standing(wanted)
+                return self.topology.current_epoch(), {"standing": [standing[partition] for partition in wanted]}
             case "neighbors":
                 page = self.topology.neighbors(
                     params["vertex"], params["direction"], params["limit"], params.get("cursor"), timeout_s

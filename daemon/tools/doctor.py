@@ -13,10 +13,12 @@ import os
 import platform
 import resource
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -217,7 +219,11 @@ def _directories(config: Config) -> Iterator[Finding]:
     for key, folder in folders.items():
         if _may_write(folder):
             there = "" if folder.is_dir() else " (will be made)"
-            yield Finding(key, "ok", f"{folder}{there}")
+            if _may_all_write(folder):
+                hint = f"who may write it may change the graph: chmod o-w {folder}"
+                yield Finding(key, "warn", f"every user may write {folder}", hint)
+            else:
+                yield Finding(key, "ok", f"{folder}{there}")
         else:
             who = f"user {os.geteuid()}"
             yield Finding(key, "fail", f"{folder} cannot be written", f"give {who} a folder that it may write")
@@ -237,17 +243,22 @@ def _may_write(folder: Path) -> bool:
         return False
 
 
+def _may_all_write(folder: Path) -> bool:
+    return folder.is_dir() and bool(folder.stat().st_mode & stat.S_IWOTH)
+
+
 def _secrets(config: Config) -> Iterator[Finding]:
     if config.server.token_file is not None:
-        yield _secret_file("server.token_file", config.server.token_file)
+        yield _secret_file("server.token_file", config.server.token_file, config.server.read_tokens)
     for option, value in config.source.client.items():
         if option.endswith("_file"):
-            yield _secret_file(f"source.client.{option}", Path(str(value)))
+            key, path = f"source.client.{option}", Path(str(value))
+            yield _secret_file(key, path, partial(read_secret, key, path))
 
 
-def _secret_file(key: str, path: Path) -> Finding:
+def _secret_file(key: str, path: Path, read: Callable[[], object]) -> Finding:
     try:
-        read_secret(key, path)
+        read()
     except GraphtideError as error:
         return Finding(key, "fail", error.message, "make the file, readable by the daemon's user only")
     if path.stat().st_mode & 0o077:
@@ -259,9 +270,16 @@ def _addresses(config: Config) -> Iterator[Finding]:
     for text in config.server.listen:
         address = parse_address(text)
         if isinstance(address, UnixAddress):
-            good = _may_write(Path(address.path).parent)
-            hint = "" if good else "the folder of the socket must be writable"
-            yield Finding("listen", "ok" if good else "fail", text, hint)
+            folder = Path(address.path).parent
+            if not _may_write(folder):
+                yield Finding("listen", "fail", text, "the folder of the socket must be writable")
+            elif _may_all_write(folder):
+                hint = (
+                    "others can take the name first, and PrivateTmp= of a unit hides /tmp: use a folder of its own"
+                )
+                yield Finding("listen", "warn", f"{text}: every user may write {folder}", hint)
+            else:
+                yield Finding("listen", "ok", text)
         else:
             yield _tcp("listen", text, address.host, address.port)
     if (metrics := config.metrics.address()) is not None:

@@ -1,0 +1,55 @@
+"""Who asks: a connection, and what one of its requests holds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class OpenConnection(Protocol):
+    """What must be known of a client's connection."""
+
+    tasks: set[asyncio.Task[None]]
+
+    @property
+    def unread_bytes(self) -> int:
+        """Answers that the client has not read."""
+        ...
+
+    def look_after(self, now: float) -> None:
+        """Now and then: end it if it is idle or gone, or keeps others waiting."""
+        ...
+
+    def check_token(self) -> None:
+        """End it when the token that it presented is no longer right."""
+        ...
+
+    def is_gone(self) -> bool:
+        """The client has hung up, which goes unnoticed where nothing is read."""
+        ...
+
+    def abort(self) -> None:
+        """Drop it, with its requests, and whatever it has not read."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Asker:
+    """One request's. Its connection has one turn, share and so on, with however many requests it comes.
+
+    ``making_bytes``: of ``Serving.making``, taken for the answer.
+    """
+
+    connection: OpenConnection
+    making_bytes: int = 0
+
+    def stop_if_gone(self) -> None:
+        """End the request if nobody waits for it any more; to be asked before each larger piece of work.
+
+        Raises:
+            CancelledError: nobody does.
+        """
+        if self.connection.is_gone():
+            self.connection.abort()
+            raise asyncio.CancelledError

@@ -1,0 +1,180 @@
+"""The template: a process that has loaded whatever a query server needs, and forks one whenever it is asked to.
+
+A server that died is back in milliseconds so, however busy the machine is: loading the libraries and the kernels
+takes most of a second of a free core, and many times that where there is none. The template has one thread and
+answers nobody, so that nothing but the system can end it.
+
+``Template`` is the daemon's end. ``serve_forks`` is the process itself, which ``server.main`` calls once all is
+loaded. Over their socket come the two descriptors that a new server gets; back go its process id with a descriptor
+of the process, and word of its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgpack
+
+from . import shared_memory
+
+MESSAGE_BYTES_MAX = 256
+STOP_SECONDS_MAX = 5.0
+
+
+# -- the daemon's end -----------------------------------------------------------------------------------------
+
+
+class Child:
+    """A server process. Its descriptor means this very process, also when its ``pid`` is another's by now."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self.pid = pid
+        self._fd = fd
+        self._using = threading.Lock()
+
+    def kill(self) -> None:
+        """Harmless when it is gone."""
+        with self._using, contextlib.suppress(ProcessLookupError):
+            if self._fd >= 0:
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+
+    def ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether it has ended, or does within that time."""
+        with self._using:
+            return self._fd < 0 or bool(select.select([self._fd], [], [], timeout_s)[0])
+
+    def close(self) -> None:
+        """Forget a process that has ended."""
+        with self._using:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
+
+
+class Template:
+    """A running template; one thread at a time calls it."""
+
+    def __init__(self, id_kind: Literal["int", "string"], python_modules: Sequence[str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    template_command(theirs.fileno(), id_kind, python_modules),
+                    pass_fds=[theirs.fileno()],
+                    env=_environment(),
+                )
+        except BaseException:
+            self._socket.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fork(self, control: int, calls: int) -> Child:
+        """A new server with these two descriptors, once everything is loaded.
+
+        Raises:
+            ConnectionError: the template is gone.
+            OSError: the system has no room for another process.
+        """
+        socket.send_fds(self._socket, [b"fork"], [control, calls])
+        message, fds = self._receive("forked")
+        if not fds:
+            raise OSError(message["errno"], f"the query server cannot be forked: {os.strerror(message['errno'])}")
+        return Child(message["pid"], fds[0])
+
+    def status(self, child: Child) -> int | None:
+        """How a child ended: its exit status, or minus the signal; None when the template is gone itself."""
+        try:
+            while True:
+                message, _ = self._receive("ended")
+                if message["pid"] == child.pid:
+                    return int(message["status"])
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """End it; servers that run go on. Whoever waits for a fork is told."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _receive(self, kind: str) -> tuple[dict[str, int], list[int]]:
+        while True:
+            packed, fds = shared_memory.receive_with_fds(self._socket, MESSAGE_BYTES_MAX)
+            if not packed:
+                raise ConnectionResetError("the query server's template is gone")
+            message = msgpack.unpackb(packed)
+            if message.pop("kind") == kind:
+                return message, fds
+
+
+def template_command(door: int, id_kind: str, python_modules: Sequence[str]) -> list[str]:
+    """How the process is started."""
+    modules = [argument for module in python_modules for argument in ("--module", module)]
+    module = "graphtide.daemon.serve.server"
+    return [sys.executable, "-P", "-m", module, "--door", str(door), "--ids", id_kind, *modules]
+
+
+def _environment() -> dict[str, str]:
+    """The child must find the very package that runs here, and nothing from the working directory.
+
+    One thread for linear algebra, which it never does: what forks should have no other threads.
+    """
+    known = [path for path in sys.path if path and Path(path).exists()]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(known), "OPENBLAS_NUM_THREADS": "1"}
+
+
+# -- the process ----------------------------------------------------------------------------------------------
+
+
+def serve_forks(door: socket.socket, serve: Callable[[socket.socket, socket.socket], None]) -> None:
+    """Fork until the daemon is gone. Each child gets its two sockets, calls ``serve``, and ends after it."""
+    children: dict[int, int] = {}  # descriptor -> process id
+    while True:
+        for fd in select.select([door.fileno(), *children], [], [])[0]:
+            if fd in children:
+                pid = children.pop(fd)
+                os.close(fd)
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                with contextlib.suppress(OSError):
+                    door.send(msgpack.packb({"kind": "ended", "pid": pid, "status": status}))
+                continue
+            try:
+                message, fds = shared_memory.receive_with_fds(door, MESSAGE_BYTES_MAX)
+            except ConnectionError:  # the daemon ended, and had not read everything
+                return
+            if not message:
+                return
+            control, calls = (socket.socket(fileno=given) for given in fds)
+            with control, calls:
+                try:
+                    pid = os.fork()
+                except OSError as error:
+                    door.send(msgpack.packb({"kind": "forked", "errno": error.errno}))
+                    continue
+                if pid == 0:
+                    door.close()
+                    for other in children:
+                        os.close(other)
+                    serve(control, calls)
+                    return
+            fd = os.pidfd_open(pid)
+            children[fd] = pid
+            socket.send_fds(door, [msgpack.packb({"kind": "forked", "pid": pid})], [fd])

@@ -1,0 +1,237 @@
+"""What one client may not take from the others: the engine, places to wait, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_server import Chain, Raw, raw, request, serving
+from waiting import until
+
+from graphtide.daemon import errors
+from graphtide.daemon.client import Client
+from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.serve.engine_calls import SLICE_VERTICES, SLICED_TRIES, SLICES_OPEN
+from graphtide.daemon.serve.supervisor import ServerLink
+
+N = 200_000
+HOUR_MS = 600_000
+
+
+class Counting(Chain):
+    """Counts the vertices that it is asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_vertices = 0
+        self.moves = 0
+        self.grow(1000)
+
+    def degree(self, vertices: Any, timeout_s: float) -> Any:
+        self.asked_vertices += vertices.size
+        time.sleep(vertices.size * 1e-7)  # as an engine that has other things to do
+        if self.moves:
+            self.moves -= 1
+            self.storage_ahead += 1
+        return super().degree(vertices, timeout_s)
+
+
+@contextlib.contextmanager
+def counting(folder: Path, **limits: Any) -> Iterator[tuple[Counting, ServerLink, Client]]:
+    chain = Counting()
+    with serving(chain, folder, LimitsConfig(**limits)) as link, Client(link.addresses[0], timeout=120) as client:
+        client.stats()
+        yield chain, link, client
+
+
+def ids(n: int) -> bytes:
+    return np.resize(np.arange(100, 1100, dtype="<i8"), n).tobytes()
+
+
+def flood(connection: Raw, method: str, n: int, times: int, **params: Any) -> threading.Thread:
+    """Send so many requests about n vertices, and read nothing."""
+    message = b"".join(request(i, method, {"vertices": ids(n), **params}) for i in range(times))
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            connection.send(message)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    return sender
+
+
+# -- the engine ---------------------------------------------------------------------------------------------
+
+
+def test_the_engine_works_on_little_for_clients_that_have_hung_up(tmp_path: Path) -> None:
+    with counting(tmp_path) as (chain, link, client):
+        with contextlib.ExitStack() as stack:
+            hogs = [stack.enter_context(raw(link.addresses[0])) for _ in range(4)]
+            senders = [flood(hog, "degree", N, 6) for hog in hogs]
+            until(lambda: chain.asked_vertices > N)
+            for hog in hogs:
+                hog.socket.shutdown(2)
+        before = chain.asked_vertices
+        for sender in senders:
+            sender.join()
+        for _ in range(3):  # what the engine was given before is answered before
+            assert client.degree([100, 101]).out.tolist() == [1, 1]
+        assert chain.asked_vertices - before <= (SLICES_OPEN + 2) * SLICE_VERTICES
+        until(lambda: client.stats()["server"]["connections"] == 1)
+        assert client.stats()["server"]["held_bytes"] == 0
+
+
+def test_a_question_about_two_vertices_waits_for_few_slices_of_others(tmp_path: Path) -> None:
+    with counting(tmp_path) as (chain, link, client), contextlib.ExitStack() as stack:
+        hogs = [stack.enter_context(raw(link.addresses[0])) for _ in range(4)]
+        senders = [flood(hog, "degree", N, 6) for hog in hogs]
+        until(lambda: chain.asked_vertices > N)
+        waited = []
+        for _ in range(5):
+            before = chain.asked_vertices
+            client.degree([100, 101])
+            waited.append(chain.asked_vertices - before)
+        assert sorted(waited)[2] <= (SLICES_OPEN + len(hogs) + 1) * SLICE_VERTICES
+        for hog in hogs:
+            hog.socket.shutdown(2)
+        for sender in senders:
+            sender.join()
+
+
+@pytest.mark.parametrize("moves", [0, 1, SLICED_TRIES, 1000])
+def test_an_answer_in_slices_is_of_one_epoch(tmp_path: Path, moves: int) -> None:
+    with counting(tmp_path) as (chain, _, client):
+        chain.moves = moves
+        n = 3 * SLICE_VERTICES + 5
+        degree = client.degree(np.frombuffer(ids(n), "<i8"))
+        assert (degree.out == np.resize([1] * 998 + [0, 0], n)).all() and degree.unknown.size == 0
+        assert degree.epoch == (1, 1 + min(moves, 2 * SLICED_TRIES + 1))
+        assert client.has_edge([100] * n, [101] * n).exists.all()
+
+
+# -- places to wait -----------------------------------------------------------------------------------------
+
+
+def waits(connection: Raw, times: int) -> None:
+    never = {"min_offsets": {"t": {0: 10**9}}, "timeout_ms": HOUR_MS}
+    connection.send(b"".join(request(i, "wait", never) for i in range(times)))
+
+
+def test_those_who_wait_leave_the_others_their_places(tmp_path: Path) -> None:
+    limits = {"waiting_max": 40, "connections_max": 10, "requests_in_flight_max": 64}
+    with counting(tmp_path, **limits) as (chain, link, client):
+        with contextlib.ExitStack() as stack:
+            hogs = [stack.enter_context(raw(link.addresses[0])) for _ in range(3)]
+            for hog in hogs:
+                waits(hog, 60)
+            refused = [[hog.answer()[2]["code"] for _ in range(60 - own)] for hog, own in ((hogs[0], 22),)]
+            assert set(refused[0]) == {"unavailable"}
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(client.wait, {"t": {0: 20}})
+                until(lambda: link.connections == 4)
+                assert not waiting.done()
+                link.publish(chain.publication())
+                assert waiting.result(60).epoch == (1, 2)
+        until(lambda: client.stats()["server"]["connections"] == 1)
+        with raw(link.addresses[0]) as another:
+            waits(another, 23)
+            assert another.answer()[2]["code"] == "unavailable"  # one too many: all other places are free again
+
+
+def test_who_hangs_up_while_nothing_is_read_from_it_is_gone(tmp_path: Path) -> None:
+    with counting(tmp_path, requests_in_flight_max=8) as (_, link, client):
+        with raw(link.addresses[0]) as connection:
+            waits(connection, 8)
+            until(lambda: client.stats()["server"]["connections"] == 2)
+            client.stats()
+        until(lambda: client.stats()["server"]["connections"] == 1)
+
+
+# -- memory -------------------------------------------------------------------------------------------------
+
+
+def anonymous_bytes(link: ServerLink) -> int:
+    lines = Path(f"/proc/{link.pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+@pytest.mark.parametrize("method", ["degree", "get"])
+def test_clients_that_do_not_read_cost_no_more_than_the_limit(tmp_path: Path, method: str) -> None:
+    limit = 32 << 20
+    params = {"program": "rank"} if method == "get" else {}
+    with (
+        counting(tmp_path, memory_bytes_max=limit, output_bytes_max=limit) as (_, link, client),
+        contextlib.ExitStack() as stack,
+    ):
+        before, most = anonymous_bytes(link), 0
+        hogs = [stack.enter_context(raw(link.addresses[0])) for _ in range(8)]
+        senders = [flood(hog, method, N, 20, **params) for hog in hogs]
+        for _ in range(200):
+            assert client.degree([100, 101]).out.tolist() == [1, 1]
+            assert client.stats()["server"]["held_bytes"] <= limit // 2
+            most = max(most, anonymous_bytes(link) - before)
+            time.sleep(0.005)
+        assert most <= 2 * limit  # the allocator's own share included
+        for hog in hogs:
+            with contextlib.suppress(OSError):
+                hog.socket.shutdown(2)
+        for sender in senders:
+            sender.join()
+        until(lambda: client.stats()["server"]["held_bytes"] == 0)
+
+
+@pytest.mark.parametrize("stall", ["sends", "reads"])
+def test_memory_is_taken_from_who_stalls_while_others_wait(tmp_path: Path, stall: str) -> None:
+    limits = {"memory_bytes_max": 4 << 20, "frame_bytes_max": 2 << 20, "output_bytes_max": 4 << 20}
+    large = np.frombuffer(ids(100_000), "<i8")
+    with (
+        counting(tmp_path, stall_seconds_max=0.5, **limits) as (_, link, client),
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(3):
+            stalled = stack.enter_context(raw(link.addresses[0]))
+            message = request(1, "get", {"program": "rank", "vertices": large.tobytes()})
+            stalled.send(message[: len(message) // 2] if stall == "sends" else message)
+        until(lambda: client.stats()["server"]["held_bytes"] > 0)
+        for _ in range(3):
+            assert (client.get("rank", large).values == np.resize(np.arange(1, 1001), 100_000)).all()
+        assert link.restarts == 0
+
+
+# -- many clients that mean well ----------------------------------------------------------------------------
+
+
+def test_many_large_requests_beside_many_epochs_are_answered_whole(tmp_path: Path) -> None:
+    with counting(tmp_path) as (chain, link, client):
+        pid, stop = link.pid, threading.Event()
+
+        def publish() -> None:
+            while not stop.wait(0.0002):
+                link.publish(chain.publication())
+
+        def ask(_: int) -> None:
+            with Client(link.addresses[0], timeout=120) as own:
+                for _ in range(2):
+                    with contextlib.suppress(errors.Unavailable):  # epochs may be too fast for it
+                        result = own.get("rank", np.frombuffer(ids(N), "<i8"))
+                        number = result.epoch[1]
+                        assert (result.values == np.resize(np.arange(1, 1001) / number, N)).all()
+
+        publisher = threading.Thread(target=publish)
+        publisher.start()
+        try:
+            with ThreadPoolExecutor(24) as pool:
+                list(pool.map(ask, range(24)))
+        finally:
+            stop.set()
+            publisher.join()
+        assert (link.pid, link.restarts) == (pid, 0)
+        assert client.wait({"t": {0: chain.number * 10}}).epoch == (1, chain.number)

@@ -1,0 +1,144 @@
+"""The life of the query server's process: pauses, kills, and what its successor is made from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_grace import SlowChain
+from test_server import Chain, raw, request, serving
+from waiting import until
+
+from graphtide.daemon.client import Client
+from graphtide.daemon.serve import supervisor
+from graphtide.daemon.serve.supervisor import ServerLink
+
+
+@pytest.fixture
+def chain() -> SlowChain:
+    chain = SlowChain()
+    chain.grow(50)
+    return chain
+
+
+@pytest.fixture
+def link(chain: SlowChain, tmp_path: Path) -> Iterator[ServerLink]:
+    with serving(chain, tmp_path) as link:
+        yield link
+        chain.may_answer.set()
+
+
+def kill(link: ServerLink) -> int:
+    """Kill the server; its process id once there is another."""
+    pid = link.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: link.is_ready and link.pid != pid)
+    return pid
+
+
+def parent(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_server_that_pauses_is_kept_and_answers_from_the_newest_epoch(chain: Chain, link: ServerLink) -> None:
+    pid = link.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(3000):  # several times what its socket has room for
+        link.publish(chain.publication())
+    chain.grow(20_000)  # the index and the results move to other memory, which it has not seen yet
+    for _ in range(100):
+        link.publish(chain.publication())
+    is_over = link.begin_grace()
+    assert not is_over()
+    os.kill(pid, signal.SIGCONT)
+    with Client(link.addresses[0], timeout=60) as client:
+        answer = client.get("rank", [100, 20_099])
+        assert answer.epoch == (1, chain.number)
+        assert answer.values.tolist() == [1 / chain.number, 20_000 / chain.number]
+        until(is_over)
+        link.publish(chain.publication())
+        assert client.wait({"t": {0: chain.number * 10}}).epoch == (1, chain.number)
+    assert (link.pid, link.restarts) == (pid, 0)
+
+
+def fill(link: ServerLink, chain: Chain) -> None:
+    """Let results and index move until the socket to the server, which is stopped, has no more room."""
+    process = link._process
+    assert process is not None
+    process.control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    while process.generations["results"] == link._writer.generation:
+        chain.grow(2 * chain.n + 2000)
+        link.publish(chain.publication())
+
+
+def test_what_finds_no_room_is_sent_when_there_is_some(chain: Chain, link: ServerLink) -> None:
+    pid = link.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    fill(link, chain)
+    is_over = link.begin_grace()
+    os.kill(pid, signal.SIGCONT)
+    until(is_over)
+    with Client(link.addresses[0], timeout=60) as client:
+        newest = client.wait({"t": {0: chain.number * 10}})
+        assert newest.epoch == (1, chain.number)
+        until(lambda: client.stats()["vertices"] == chain.n)
+        assert client.get("rank", [99 + chain.n]).values.tolist() == [chain.n / chain.number]
+    assert (link.pid, link.restarts) == (pid, 0)
+
+
+def test_one_that_has_no_room_for_too_long_is_replaced(
+    chain: Chain, link: ServerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "UNSENT_SECONDS_MAX", 0.2)
+    stopped = link.pid
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    fill(link, chain)
+
+    def publish() -> bool:
+        link.publish(chain.publication())
+        return link.is_ready and link.pid != stopped
+
+    until(publish)
+    assert link.restarts == 1
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [99 + chain.n]).values.tolist() == [chain.n / chain.number]
+
+
+def test_a_killed_server_is_followed_by_one_that_has_nothing_to_load(link: ServerLink) -> None:
+    template = link.template_pid
+    assert parent(link.pid) == template
+    for _ in range(3):
+        kill(link)
+        assert (parent(link.pid), link.template_pid) == (template, template)
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).values.tolist() == [4]
+
+
+def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
+    template = link.template_pid
+    assert template is not None
+    os.kill(template, signal.SIGKILL)
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).values.tolist() == [4]  # the server that runs goes on
+        kill(link)
+        assert client.get("rank", [103]).values.tolist() == [4]
+    assert link.template_pid != template and parent(link.pid) == link.template_pid
+
+
+def test_the_next_server_does_not_wait_for_an_answer_to_the_one_before(chain: SlowChain, link: ServerLink) -> None:
+    with raw(link.addresses[0]) as connection:
+        connection.send(request(1, "neighbors", {"vertex": 103}))
+        assert chain.asked_about.wait(60)
+        kill(link)
+        assert not chain.may_answer.is_set()
+    with Client(link.addresses[0], timeout=60) as client:
+        assert client.get("rank", [103]).values.tolist() == [4]
+        assert client.degree([100]).out.tolist() == [1]
