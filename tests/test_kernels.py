@@ -200,3 +200,18 @@ def test_a_kernel_that_cannot_be_compiled_gives_its_turn_away() -> None:
     with pytest.raises(nb.TypingError):
         kernel(1)
     assert not kernel._cache.holds_turn
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import graphtide.gpma",
+        "import numba, graphtide.gpma",
+        "import graphtide.gpma, importlib.util; importlib.util.find_spec('numba'); import numba",
+    ],
+)
+def test_kernels_share_their_cache_whenever_numba_is_loaded(before: str) -> None:
+    script = f"import sys; {before}; from graphtide.daemon.records import placement as module; "
+    script += "print(type(module._place_integers._cache).__name__, *map(type, sys.meta_path))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("SharedCache ") and "_AfterNumba" not in done.stdout
