@@ -1,7 +1,8 @@
 """The daemon is killed at seeded points, over and over, and loses nothing.
 
 One history of updates is produced to a real broker piece by piece, bad records among it. Some of its vertices are
-deleted, and new ones come for ever, so that their dense ids go from one to the other. For each piece the daemon is
+deleted, and new ones come for ever, so that their dense ids go from one to the other. Others have edges in all
+partitions and are deleted between two barriers, over and over. For each piece the daemon is
 started with orders to kill itself (SIGKILL) at a point drawn from a seed: in any stage, inside a
 checkpoint's writing and renaming, inside a dead-letter write. In the end it runs undisturbed, and its graph and
 answers must equal those of a computation that was never killed.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kafka.structs import TopicPartition
 from running import Daemon
 
 from graphtide.daemon.failpoints import POINTS
+from graphtide.daemon.records.barrier import HEADERS, barrier_value
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.stream import Partition, offsets_to_wire
 from graphtide.daemon.tools.verify import FinalGraph
@@ -38,6 +40,8 @@ VERTICES_MAX = 600
 """Few enough that ids must change hands: about ``VERTICES`` and ``PARTITIONS * PASSING`` live at once."""
 PASSING = 40
 PASSING_FROM = 1000
+CROSSING = np.arange(5000, 5020)
+"""Vertices with edges in all partitions."""
 RECORDS_AT_ONCE = 120
 UPDATES_PER_RECORD = 40
 PARTITIONS = 2
@@ -47,8 +51,9 @@ SOURCE = 7
 class History:
     """Random updates, produced record by record; remembers everything for the reference.
 
-    Vertices below ``VERTICES`` stay. Between partitions there is no order, so all updates that name one of those
-    that pass come through one partition, that of its parity.
+    Vertices below ``VERTICES`` stay. Between partitions there is no order but by barriers: all updates that
+    name one of those that pass come through one partition, that of its parity; and ``CROSSING`` are deleted
+    between two barriers.
     """
 
     def __init__(self, producer: KafkaProducer, topic: str, rng: np.random.Generator) -> None:
@@ -59,10 +64,13 @@ class History:
         self.bad: set[str] = set()
         self.next_offsets = {Partition(topic, number): 0 for number in range(PARTITIONS)}
         self.records = [0] * PARTITIONS
+        self.barriers = 0
 
     def produce(self, records: int) -> None:
         """Send records, one in eight of them bad, each to the partition that its sources belong to."""
         for _ in range(records):
+            if self.rng.random() < 0.2:
+                self._delete_crossing()
             partition = int(self.rng.integers(PARTITIONS))
             if self.rng.random() < 0.125:
                 self._send(partition, b"\xc1 not an update", bad=True)
@@ -71,6 +79,22 @@ class History:
             self.columns.append(columns)
             self._send(partition, encode_msgpack(*columns), bad=False)
         self.producer.flush()
+
+    def _delete_crossing(self) -> None:
+        self._barrier()
+        gone = self.rng.choice(CROSSING, 5, replace=False)
+        for partition in range(PARTITIONS):
+            mine = gone[gone % PARTITIONS == partition]
+            ops = np.full(mine.size, Op.DELETE_VERTEX, np.uint8)
+            columns = (mine, np.zeros_like(mine), ops, np.ones(mine.size, np.float32))
+            self.columns.append(columns)
+            self._send(partition, encode_msgpack(*columns), bad=False)
+        self._barrier()
+
+    def _barrier(self) -> None:
+        self.barriers += 1
+        for partition in self.rng.permutation(PARTITIONS).tolist():
+            self._send(partition, barrier_value(f"{self.barriers}"), bad=False, headers=HEADERS)
 
     def _updates(self, partition: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         rng, n = self.rng, UPDATES_PER_RECORD
@@ -87,20 +111,23 @@ class History:
             np.where(rng.random(n) < share, other, ends)
             for ends, other, share in zip((src, dst), passing, (0.2, 0.2), strict=True)
         )
+        crossing = rng.choice(CROSSING, n)
+        dst = np.where(rng.random(n) < 0.3, crossing, dst)
+        src = np.where((rng.random(n) < 0.2) & (crossing % PARTITIONS == partition), crossing, src)
         alone = np.flatnonzero(rng.random(n) < 0.15)
         ops[alone] = rng.choice([Op.INSERT_VERTEX, Op.DELETE_VERTEX], alone.size)
         src[alone], dst[alone] = passing[0, alone], 0
         src[-1], dst[-1], ops[-1] = (oldest - 1) * PARTITIONS + PASSING_FROM + partition, 0, Op.DELETE_VERTEX
         return src, dst, ops, weights
 
-    def _send(self, partition: int, value: bytes, *, bad: bool) -> None:
-        sent = self.producer.send(self.topic, value, partition=partition).get(timeout=30)
+    def _send(self, partition: int, value: bytes, *, bad: bool, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        sent = self.producer.send(self.topic, value, partition=partition, headers=list(headers)).get(timeout=30)
         self.next_offsets[Partition(self.topic, partition)] = sent.offset + 1
         if bad:
             self.bad.add(f"{self.topic}/{partition}/{sent.offset}")
 
     def final(self) -> FinalGraph:
-        """The graph that all updates leave; what needs an order never crosses partitions, so any of those do."""
+        """The graph that all updates leave, in the order in which they were produced."""
         alive: set[int] = set()
         heads, tails = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
         for columns in self.columns:
@@ -219,7 +246,9 @@ def check_answers(client: Any, final: FinalGraph) -> None:
     for src, dst in zip(final.ids[final.src].tolist(), final.ids[final.dst].tolist(), strict=True):
         expected[src].append(dst)
     for vertex, neighbors in expected.items():
-        assert sorted(client.neighbors(vertex, direction="out", limit=VERTICES).ids.tolist()) == sorted(neighbors)
+        assert sorted(client.neighbors(vertex, direction="out", limit=VERTICES_MAX).ids.tolist()) == sorted(
+            neighbors
+        )
     ids = final.ids
     hops = client.get("hops", ids).values
     np.testing.assert_array_equal(hops.filled(2**32 - 1).astype(np.uint32), final.hops(SOURCE).astype(np.uint32))

@@ -111,7 +111,7 @@ class Ingest:
     _refusals: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock))
+        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock), self.clock)
         self._placement = PlacementSample(self.source, directed=self.directed)
         self._refusals = RefusalLog(self.clock)
 

@@ -10,6 +10,7 @@ of the log, the source reads nothing; what it gave of it already is kept here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,12 @@ from typing import Any, NamedTuple
 from ..records.stream import Lag, Partition, Passed, RawRecord, Source
 from .barriers import Barriers, is_barrier
 
+log = logging.getLogger(__name__)
+
 LEAST_BYTES = 1 << 16
 """A poll asks for so many bytes at least, however much is kept already."""
+STALLED_S = 30.0
+"""When the log of the order names records that do not come, that is logged so often."""
 _RECORD_BYTES = 64  # what a record takes besides its value, about
 
 
@@ -40,11 +45,19 @@ class Step(NamedTuple):
 class OrderedReader:
     """See the module. One thread calls it; ``lag`` and ``state`` may be called from others."""
 
-    def __init__(self, source: Source, barriers: Barriers, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        source: Source,
+        barriers: Barriers,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         """``wall_clock``: seconds since 1970."""
         self.source = source
         self.barriers = barriers
+        self._clock = clock
         self._wall_clock = wall_clock
+        self._progress_at = clock()
         self._passed: Iterator[Passed] = iter(())
         self._target: Passed | None = None
         self._kept: dict[Partition, deque[RawRecord]] = {}
@@ -75,6 +88,8 @@ class OrderedReader:
                 return Step(_sorted(fresh), self.source.position())
             self._keep(fresh)
             step = self._next() or Step([], self.position(), recorded=self._target is not None)
+            if self._target is not None:
+                self._watch(self._target, progress=bool(fresh))
         self._hold()
         return step
 
@@ -118,6 +133,25 @@ class OrderedReader:
     def _reached(self, target: Passed) -> bool:
         position = self.source.position()
         return all(_is_past(position, partition, offset) for partition, offset in target.offsets.items())
+
+    def _watch(self, target: Passed, *, progress: bool) -> None:
+        """Say so when nothing of what the log names comes: it is an outage, or those records are lost."""
+        now = self._clock()
+        if progress:
+            self._progress_at = now
+        elif now - self._progress_at >= STALLED_S:
+            self._progress_at = now
+            position = self.source.position()
+            missing = [
+                f"{partition.name}{'' if partition.number is None else f'/{partition.number}'} up to {offset}"
+                for partition, offset in sorted(target.offsets.items())
+                if not _is_past(position, partition, offset)
+            ]
+            log.warning(
+                "waiting for what was read before the restart, in the order of then: %s. If it is lost for good, "
+                "stop, and move the folder `order` beside the checkpoints away",
+                ", ".join(missing),
+            )
 
     def _next_by_barriers(self) -> Step | None:
         """What stands in front of barriers; where one lets go, it and what stands behind it."""
