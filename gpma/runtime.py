@@ -11,8 +11,13 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Callable
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 
 def is_writable(folder: Path) -> bool:
@@ -81,3 +86,38 @@ def configure() -> None:
     # first compiles: kernels defined after that would be looked for in another folder than by the next process.
     if (config := sys.modules.get("numba.core.config")) is not None:
         config.reload_config()
+
+
+class _AfterNumba(MetaPathFinder):
+    """Finds Numba as everybody else does, and calls back when it is loaded."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then, self._asking = then, False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "numba" or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._asking = False
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_call(module: ModuleType) -> None:
+            load(module)
+            sys.meta_path.remove(self)
+            self._then()
+
+        spec.loader.exec_module = load_and_call  # type: ignore[method-assign]
+        return spec
+
+
+def when_numba_is_loaded(then: Callable[[], None]) -> None:
+    """Call this before anybody can define a kernel: at once, or when Numba is imported first."""
+    if "numba" in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _AfterNumba(then))

@@ -211,6 +211,19 @@ def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, 
     assert done.stderr.startswith("graphtide: bad.csv:1: the header") and done.stderr.count("\n") == 1
 
 
+def test_the_help_of_produce_names_what_files_may_hold(runner: CliRunner) -> None:
+    shown = " ".join(runner.invoke(cli.app, ["produce", "--help"], terminal_width=200).stdout.split())
+    for words in (
+        "a header line names the columns: src,dst and any of op,weight,ts",
+        "events: op src dst weight ts (seconds), with - for no weight or ts",
+        "edge lists: src dst [weight [ts]]",
+        "op is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex",
+        "leave dst empty: delete_vertex,7,",
+        "exit code is then 7",
+    ):
+        assert words in shown, words
+
+
 def test_produce_knows_what_the_graph_takes(runner: CliRunner, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("src,dst,weight\n7,2,1\n2,3,0.5\nx,5,1\n4,4,1\n")
     (tmp_path / "g.toml").write_text(

@@ -255,3 +255,18 @@ def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPa
     stop.set()
     with pytest.raises(kernels.Stopped):
         kernels.prepare(needs(), stop, lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import graphtide.gpma",
+        "import numba, graphtide.gpma",
+        "import graphtide.gpma, importlib.util; importlib.util.find_spec('numba'); import numba",
+    ],
+)
+def test_kernels_share_their_cache_whenever_numba_is_loaded(before: str) -> None:
+    script = f"import sys; {before}; from graphtide.daemon.records import placement as module; "
+    script += "print(type(module._place_integers._cache).__name__, *map(type, sys.meta_path))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("SharedCache ") and "_AfterNumba" not in done.stdout

@@ -20,12 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
+from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.columns import UpdateColumns, canonical
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
+from graphtide.daemon.tools import destinations
 from graphtide.daemon.tools import files as module
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
 from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, read_columns, read_updates
@@ -470,3 +472,13 @@ def test_produce_logs_in_as_its_settings_say(kafka: DevKafka, topic: str, tmp_pa
     offsets = offsets_from_wire(answer["offsets"])
     found = sent(KafkaSource(kafka.bootstrap, [topic]), Produced(answer["updates"], offsets))
     assert sorted(row for part in found.values() for row in part) == [(1, 1, 2), (1, 3, 4)]
+
+
+@pytest.mark.kafka
+def test_a_login_that_is_refused_is_a_wrong_setting(
+    kafka: DevKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "_CONNECT_TIMEOUT_MS", 3000)
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    with pytest.raises(ConfigError, match="Sasl"):  # this listener asks nobody to log in
+        KafkaDestination(kafka.bootstrap, topic, client={**login, "sasl_plain_password": kafka.password})

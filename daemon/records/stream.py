@@ -39,11 +39,6 @@ class Passed(NamedTuple):
     together: bool
 
 
-def place_name(partition: Partition) -> str:
-    """``topic/partition``, or the file's name, for people."""
-    return partition.name if partition.number is None else f"{partition.name}/{partition.number}"
-
-
 def offsets_to_wire(offsets: Offsets) -> dict[str, Any]:
     """Offsets as queries show them: topic -> partition -> next offset; spool: file -> next byte."""
     wire: dict[str, Any] = {}
@@ -121,7 +116,7 @@ class BadRecord:
     @property
     def place(self) -> str:
         """``topic/partition/offset``, or ``file:offset``, for people."""
-        return f"{place_name(self.partition)}{':' if self.partition.number is None else '/'}{self.offset}"
+        return f"{self.partition}{':' if self.partition.number is None else '/'}{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)

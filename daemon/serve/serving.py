@@ -29,7 +29,7 @@ from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
 from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
 from ..errors import LimitExceeded, RequestError, TimedOut, Unavailable
-from ..records.stream import Partition, offsets_from_wire, place_name
+from ..records.stream import Partition, offsets_from_wire
 from . import shared_memory
 from .admission import Admission
 from .asker import Asker, OpenConnection
@@ -362,7 +362,7 @@ class Serving:
             question = [[*partition, offset] for partition, offset in strange.items()]
             answer = await self.engine.call(asker, "standing", {"wanted": question}, len(question), patience)
             standing = dict(zip(strange, answer["standing"], strict=True))
-            unknown = [place_name(partition) for partition in strange if standing[partition] == "unknown"]
+            unknown = [str(partition) for partition in strange if standing[partition] == "unknown"]
             if unknown:
                 raise RequestError(
                     f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
@@ -375,7 +375,7 @@ class Serving:
         """That time ran out, and what was not reached."""
         reached = self._reached()
         behind = {
-            place_name(partition): [reached.get(partition, 0), offset]
+            str(partition): [reached.get(partition, 0), offset]
             for partition, offset in wanted.items()
             if reached.get(partition, 0) < offset
         }

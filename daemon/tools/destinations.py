@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import GraphtideError
+from ..errors import ConfigError, GraphtideError
 from ..records.barrier import HEADERS as BARRIER_HEADERS
 from ..records.barrier import barrier_value
 from ..records.encodings import CONTENT_TYPE
@@ -84,11 +84,12 @@ class KafkaDestination:
         """
         Raises:
             ProduceFailed: the cluster cannot be reached, or has no such topic.
+            ConfigError: it refuses the client, or the client its settings.
         """
         from kafka import KafkaAdminClient, KafkaProducer
-        from kafka.errors import KafkaError
+        from kafka.errors import KafkaConfigurationError, KafkaError
 
-        from ..ingest.kafka_client import connect
+        from ..ingest.kafka_client import REFUSALS, connect
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
@@ -115,7 +116,9 @@ class KafkaDestination:
                 max_block_ms=_CONNECT_TIMEOUT_MS,
             )
         except KafkaError as error:
-            raise ProduceFailed(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error
+            wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
+            kind = ConfigError if wrong else ProduceFailed
+            raise kind(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error
 
     def send(self, partition: int, payload: bytes) -> None:
         """
