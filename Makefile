@@ -10,7 +10,7 @@ TOPIC ?= edges
 SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian clean clean-cache
+.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -78,8 +78,12 @@ kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOP
 dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python source
 	$(BIN)/python -m graphtide.ops.dashboards
 
-clean-cache:  ## remove the kernels that Numba has compiled and cached in the source folders
+warm: $(BIN)/.core  ## compile every kernel into the cache, on all cores, before tests or a first start
+	@$(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null
+
+clean-cache:  ## remove all kernels that graphtide has compiled and cached, for any copy of its source
 	find gpma partition compute daemon -name '*.nb[ci]' -delete
+	find "$$($(BIN)/python -c 'from graphtide.gpma import runtime; print(runtime.cache_directory())')" -name '*.nb[ci]' -delete
 
 clean: clean-cache  ## remove the virtual environment and caches
 	rm -rf $(VENV) .links .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

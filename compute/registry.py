@@ -169,8 +169,7 @@ def warm_up(
     """
     graph = Graph(directed=directed, weighted=weighted)
     if programs is None:
-        least = _least_parameters().items()
-        programs = [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
+        programs = least_programs(weighted=weighted)
     made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges, at last the
@@ -209,6 +208,12 @@ def warm_up(
             leaf_after(array.view(), graph.n_vertices, np.uint64(0))
     finally:
         graph.close()
+
+
+def least_programs(*, weighted: bool) -> list[tuple[str, dict[str, Any]]]:
+    """A program (name, parameters) of every kind that such a graph can have, and that needs but a source."""
+    least = _least_parameters().items()
+    return [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
 
 
 def _least_parameters() -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import multiprocessing
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +36,7 @@ from ..gpma import runtime
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
+from ..gpma.kernel_cache import MISSING
 from ..partition import graph
 from .config.settings import Config
 from .errors import ConfigError
@@ -47,6 +50,9 @@ REPORT_SECONDS = 5.0
 
 ELSEWHERE = "about 25 s on two idle cores"
 """How long compiling took somewhere, with BFS, components and PageRank."""
+
+COMPILE = "numba:compile"
+"""Numba's event that a kernel is about to be compiled."""
 
 _LOOK_SECONDS = 0.1
 
@@ -77,20 +83,29 @@ class Needs:
 
         What later steps build on comes first; beside it what builds on nothing.
         """
-        once = dict.fromkeys((name, json.dumps(given, sort_keys=True)) for name, given in self.programs)
         return [
             ("packed arrays", pma.warm_up),
             ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
             ("decoders", lambda: decode.warm_up(self.vertex_ids)),
-            *((f"program {name}", self._program(name, json.loads(given))) for name, given in once),
+            *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
-            ("placement", placement.warm_up),
+            ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
         ]
 
-    def _program(self, name: str, given: dict[str, Any]) -> Callable[[], None]:
-        return lambda: registry.warm_up(directed=self.directed, weighted=self.weighted, programs=[(name, given)])
+    def _programs(self) -> list[tuple[str, Callable[[], None]]]:
+        """Each once, whatever ids it has."""
+        different = {
+            registry.default_id(name, given, ambiguous=True): (name, given) for name, given in self.programs
+        }
+        return [
+            (
+                f"program {id}",
+                partial(registry.warm_up, directed=self.directed, weighted=self.weighted, programs=[program]),
+            )
+            for id, program in different.items()
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +139,14 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         ConfigError: a program cannot be made, compiled or run; the message names it.
         Stopped: ``stop`` was set; every process has ended.
     """
-    try:
-        with _compiling(_refuse):
-            _load(needs)
-        return
-    except _Missing:
-        pass
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
+        try:
+            with _listening(MISSING, _refuse):
+                _load(needs)
+            return
+        except _Missing:
+            pass
         log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
         _compile_aside(needs, stop, report)
     else:
@@ -141,7 +156,7 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         if stop.is_set():
             raise Stopped
 
-    with _compiling(unless_stopped):
+    with _listening(MISSING, unless_stopped), _listening(COMPILE, unless_stopped):
         try:
             _load(needs)
         finally:
@@ -161,21 +176,21 @@ def _refuse() -> None:
 
 
 @contextlib.contextmanager
-def _compiling(begins: Callable[[], None]) -> Iterator[None]:
-    """Calls the function whenever a kernel is about to be compiled."""
+def _listening(kind: str, hears: Callable[[], None]) -> Iterator[None]:
+    """Calls the function whenever an event of this kind begins."""
 
     class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, compiling: Any) -> None:
-            begins()
+        def on_start(self, begun: Any) -> None:
+            hears()
 
-        def on_end(self, compiling: Any) -> None: ...
+        def on_end(self, ended: Any) -> None: ...
 
     listener = Listener()
-    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]
+    event.register(kind, listener)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
+        event.unregister(kind, listener)  # type: ignore[no-untyped-call]
 
 
 # -- the side of the daemon -----------------------------------------------------------------------------------
@@ -217,7 +232,7 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
                 *lines, waiting = (waiting + came).split(b"\n")
                 for line in lines:
                     if line:
-                        left.pop(line.decode(), None)
+                        left.pop(json.loads(line), None)
                     else:
                         kernels += 1
         except BrokenPipeError:
@@ -234,26 +249,39 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
 
 
 def main() -> None:
-    """Compile what standard input names; says on standard output which steps are done, and a line a kernel."""
-    needs = Needs(**json.loads(sys.stdin.buffer.readline()))
-    threading.Thread(target=_end_with_daemon, daemon=True).start()
-    registry.load_modules(needs.python_modules)
+    """Compile what standard input names, saying on standard output which steps are done, and a line a kernel.
+
+    With ``--all`` compile what there is, for any configuration.
+    """
+    if sys.argv[1:] == ["--all"]:
+        configurations = list(_all())
+    else:
+        configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
+        threading.Thread(target=_end_with_daemon, daemon=True).start()
+        registry.load_modules(configurations[0].python_modules)
     # What a compiler makes lives as long as it does: looking for garbage is a seventh of its time.
     gc.freeze()
     gc.disable()
-    steps = [name for name, _ in needs.steps()]
+    steps = [(needs, step) for needs in configurations for step in range(len(needs.steps()))]
     workers = min(len(steps), len(os.sched_getaffinity(0)) + 1)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-        for done in as_completed([pool.submit(_compile, needs, step) for step in range(len(steps))]):
+        for done in as_completed([pool.submit(_compile, needs, step) for needs, step in steps]):
             done.result()
+
+
+def _all() -> Iterator[Needs]:
+    """Configurations that use every kernel between them."""
+    for directed, weighted in itertools.product((True, False), repeat=2):
+        programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
+        yield Needs(directed, weighted, "int" if directed else "string", programs, [])
 
 
 def _compile(needs: Needs, step: int) -> None:
     name, work = needs.steps()[step]
     # A program's mistake is found, and said, by the daemon.
-    with _compiling(lambda: _say("")), contextlib.suppress(ProgramError):
+    with _listening(COMPILE, lambda: _say("")), contextlib.suppress(ProgramError):
         work()
-    _say(name)
+    _say(json.dumps(name))
 
 
 def _say(line: str) -> None:

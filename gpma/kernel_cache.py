@@ -15,13 +15,19 @@ import fcntl
 import hashlib
 import os
 import pickle
+import time
 from typing import Any
 
 import numba.core.dispatcher
 from numba.core import event
 from numba.core.caching import FunctionCache, NullCache
 
+MISSING = "graphtide:missing"
+"""Numba's event (``numba.core.event``) that a kernel is not in the cache: before it is compiled, and again and
+again while another process does that. A listener that raises ends the wait."""
+
 _FILE = "turns.lock"
+_LOOK_SECONDS = 0.02
 
 
 class _Turns:
@@ -31,17 +37,20 @@ class _Turns:
         self._held: dict[tuple[str, str], int] = {}
         self._files: dict[str, int | None] = {}
 
-    def take(self, folder: str, name: str) -> None:
-        """Wait for the turn; where no locks can be had nobody waits, and work may be done twice."""
+    def take(self, folder: str, name: str) -> bool:
+        """Whether nobody else has it; where no locks can be had nobody waits, and work may be done twice."""
         file = self._file(folder)
         if file is None:
-            return
+            return True
         if (folder, name) not in self._held:
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX, 1, _place(name))
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(name))
+            except (BlockingIOError, PermissionError):  # which of them is the system's choice
+                return False
             except OSError:
-                return
+                return True
         self._held[folder, name] = self._held.get((folder, name), 0) + 1
+        return True
 
     def give(self, folder: str, name: str) -> None:
         """Let others have the turn; harmless where it is not held."""
@@ -105,7 +114,10 @@ class SharedCache(FunctionCache):
             self.give_turn()
 
     def _take_turn(self) -> None:
-        _turns.take(self.cache_path, self._impl.filename_base)
+        event.start_event(MISSING)  # type: ignore[no-untyped-call]
+        while not _turns.take(self.cache_path, self._impl.filename_base):
+            time.sleep(_LOOK_SECONDS)
+            event.start_event(MISSING)  # type: ignore[no-untyped-call]
 
     @property
     def holds_turn(self) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import re
 import shutil
 import signal
 import socket
 import ssl
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 
@@ -286,3 +290,41 @@ def test_sighup_reads_tokens_and_certificates_again(tmp_path):
         assert "(line 1)" in daemon.log.read_text()
         assert answers("new-token", after.certificate)
         assert daemon.stop() == 0
+
+
+WAITING = """
+import sys, threading
+from graphtide.daemon.service import _signals
+
+done = threading.Event()
+
+def say(word):
+    print(word, file=open(sys.argv[1], "a"), flush=True)
+
+with _signals(lambda: (say("stop"), done.set()), lambda: say("reload")):
+    say("ready")
+    done.wait()
+"""
+
+
+def test_sighup_means_a_stop_only_where_the_terminal_is_gone(tmp_path):
+    said = tmp_path / "said"
+    ours, theirs = os.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(said)], stdin=theirs, start_new_session=True, preexec_fn=take_terminal
+    )
+    try:
+        os.close(theirs)
+        until(lambda: said.exists() and said.read_text() == "ready\n")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: said.read_text() == "ready\nreload\n")
+        os.close(ours)
+        assert process.wait(60) == 0
+        assert said.read_text() == "ready\nreload\nstop\n"
+    finally:
+        process.kill()
+        process.wait()

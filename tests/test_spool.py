@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.errors import ConfigError, SourceError
-from graphtide.daemon.ingest.spool import CORRUPT, SpoolSource
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.ingest.spool_records import CORRUPT
 from graphtide.daemon.records.encodings import HEADER_LINE
 from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
 from graphtide.daemon.records.stream import Partition, RawRecord, Whole
@@ -414,12 +415,15 @@ def test_links_that_lead_nowhere_and_closed_files_stop_no_other(
             raise PermissionError(13, "Permission denied")
         return real(path, *rest, **options)
 
-    source = opened(tmp_path)
+    now = 1000.0
+    source = opened(tmp_path, clock=lambda: now)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refusing)
         assert values(drain(source)) == [b"3 4\n"]
         assert drain(source) == []
     assert source.outages == 1, "of one file"
+    now = 1005.0
+    assert source.lag().amount[Partition("c.el")] == 4 and source.lag().seconds == 5.0
     assert [record.getMessage() for record in caplog.records] == [
         "a.el in the spool cannot be read and is left out: Too many levels of symbolic links",
         "spool file c.el cannot be read: Permission denied; the others go on meanwhile",

@@ -21,8 +21,9 @@ them, and Y and Z the sums of y and z. Then |Y - Z| <= |y - z| <= e, and since |
 
 So ``error_bound`` = 2 |r| / ((1 - d) Z) bounds the error of z / Z in sum over all vertices. |r| and Z are sums
 that every change keeps up to date, so the bound holds at every epoch. What rounding may have done to |r| is kept,
-too, operation by operation; where that outgrows ``DRIFT`` of the bound, which is reserved for it, a dense pass
-computes residuals anew.
+too, operation by operation; where that outgrows ``DRIFT`` of the bound, a dense pass computes residuals anew. What
+rounding may do to the residuals and to |r| is counted in the bound, at all that the audit allows: so a state that
+passes the audit keeps to the bound that it publishes.
 
 **Work.** Nothing is solved before |r| is over its limit. Then vertices are pushed (Andersen, Chung, Lang, "Local
 Graph Partitioning using PageRank Vectors", FOCS 2006), those with the largest residual for their degree first: the
@@ -86,8 +87,11 @@ from .walk import (
 
 Work = npt.NDArray[np.int64]
 
-# The share of the bound that is left to rounding.
+# The share of the bound that is left to rounding of the residuals, and as much to that of their sum. The audit
+# allows both, and the bound counts both.
 DRIFT = 0.01
+# By how much of itself the sum of the estimates may be off, likewise.
+NORM_DRIFT = 1e-9
 # Once over its limit, |r| is brought down to this share of it.
 TARGET = 0.5
 # With |r| under this share of its limit, the threshold of pushes is raised.
@@ -174,7 +178,8 @@ class PersonalisedPageRank(RandomWalk):
         size, norm, rounded = map(float, self._walks.sums[[SIZE, NORM, ROUNDED]])
         if not self._active.size:
             return 0.0
-        off = max(DRIFT * self._size_max(), ROUNDOFF * rounded)
+        off = 2 * max(DRIFT * self._size_max(), ROUNDOFF * rounded)
+        norm *= 1 - NORM_DRIFT
         # Rounding may leave a sum of nothing below zero.
         return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
 
@@ -239,7 +244,7 @@ class PersonalisedPageRank(RandomWalk):
         true_size = float(np.abs(self._walks.residual[: self._n]).sum())
         true_norm = float(np.maximum(0, self._walks.value[: self._n]).sum())
         found = []
-        if not abs(norm - true_norm) <= 1e-9 * true_norm:
+        if not abs(norm - true_norm) <= NORM_DRIFT * norm:
             found.append(Violation("ppr-norm", f"norm {norm!r}, but the estimates add up to {true_norm!r}"))
         if not abs(size - true_size) <= DRIFT * self._size_max() + 1e-13 * true_norm:
             found.append(Violation("ppr-sum", f"|r| {size!r}, but residuals add up to {true_size!r}"))
@@ -382,7 +387,7 @@ class PersonalisedPageRank(RandomWalk):
     def _size_max(self) -> float:
         """What |r| may be at most."""
         norm = float(self._walks.sums[NORM])
-        return (1 - DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
+        return (1 - 2 * DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
 
     def _threshold_min(self, graph: Graph) -> float:
         """With every residual under this for each out-edge, |r| is within its limit."""

@@ -138,7 +138,7 @@ def _checked_metrics_address(text: str) -> str:
         try:
             parse_tcp(text)
         except ValueError as error:
-            raise ValueError(f"{error}, or off") from None
+            raise ValueError(f"{error}, or `off`") from None
     return text
 
 

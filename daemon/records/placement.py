@@ -7,6 +7,8 @@ edges so, and ingest checks some of them.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
@@ -75,7 +77,6 @@ def partition_of(ids: IdColumn, partitions: int) -> npt.NDArray[np.int32]:
     return _place_integers(np.ascontiguousarray(ids, np.int64), partitions)
 
 
-def warm_up() -> None:
-    """Compile the placement, or load it from the cache."""
-    partition_of(np.zeros(1, np.int64), 1)
-    partition_of(StringColumn.of(["a"]), 1)
+def warm_up(vertex_ids: Literal["int", "string"]) -> None:
+    """Compile the placement of such ids, or load it from the cache."""
+    partition_of(np.zeros(1, np.int64) if vertex_ids == "int" else StringColumn.of(["a"]), 1)
