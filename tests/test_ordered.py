@@ -268,6 +268,17 @@ def test_what_lies_before_the_checkpoint_is_passed_and_gaps_are_too() -> None:
     assert polled(reader, source) == [(1, 5)]
 
 
+def test_nobody_is_held_when_the_log_ends_with_what_is_no_record() -> None:
+    source = Given(P, Q)
+    reader = reader_of(source)
+    reader.follow(iter([Passed({P: 1, Q: 2}, False)]))
+    assert polled(reader, source, record(P, 0), record(Q, 0)) == [(0, 0), (1, 0)]
+    assert source.held == {P}
+    source.offsets[Q] = 2
+    assert polled(reader, source, record(P, 1)) == [(0, 1)]
+    assert source.held == frozenset()
+
+
 def test_barriers_within_the_log_were_passed_as_it_says() -> None:
     source = Given(P, Q)
     reader = reader_of(source)

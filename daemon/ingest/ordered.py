@@ -74,6 +74,7 @@ class OrderedReader:
         """Go along these first, as far as the source is not past them already; each is past the one before."""
         self._passed = passed
         self._target = next(passed, None)
+        self._progress_at = self._clock()
 
     def poll(self, bytes_max: int, timeout_s: float) -> Step:
         """The next step; one without records when none came in time.
@@ -83,6 +84,7 @@ class OrderedReader:
         """
         step = self._next() if self._kept or self._target is not None else None
         if step is None:
+            self._hold()
             fresh = self.source.poll(max(bytes_max - self._kept_bytes, LEAST_BYTES), timeout_s)
             if not self._kept and self._target is None and not any(map(is_barrier, fresh)):
                 return Step(_sorted(fresh), self.source.position())
@@ -173,10 +175,11 @@ class OrderedReader:
     def _cut(self, kept: deque[RawRecord], offset: int) -> None:
         """Lines come in blocks, which another time may end elsewhere: have one end here."""
         for place, record in enumerate(kept):
-            if record.offset < offset < record.next_offset and record.value is not None:
+            value = record.value or b""
+            if record.offset < offset < record.next_offset == record.offset + len(value):
                 at = offset - record.offset
-                kept[place] = replace(record, next_offset=offset, value=record.value[:at])
-                kept.insert(place + 1, replace(record, offset=offset, value=record.value[at:]))
+                kept[place] = replace(record, next_offset=offset, value=value[:at])
+                kept.insert(place + 1, replace(record, offset=offset, value=value[at:]))
                 self._kept_bytes += _RECORD_BYTES
             if record.next_offset >= offset:
                 return
@@ -200,6 +203,8 @@ class OrderedReader:
 
     def _hold(self) -> None:
         """Let the source read only what can be used, and note what is behind by what is kept."""
+        if not self._kept and not self._held and self._target is None:
+            return
         position = self.source.position()
         if self._target is None:
             held = frozenset(self._kept)
