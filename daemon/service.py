@@ -282,6 +282,8 @@ class Service:
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
             self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            if "source/state" in checkpoint.arrays:
+                self._source_state = checkpoint.arrays["source/state"].tobytes()
             if not checkpoint.is_empty:  # else answers are of no source yet
                 self._restored = self._load(checkpoint, programs)
                 self.position.number = checkpoint.epoch[1]
@@ -316,8 +318,6 @@ class Service:
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:
                 restored.add(program.id)
-        if "source/state" in checkpoint.arrays:
-            self._source_state = checkpoint.arrays["source/state"].tobytes()
         log.info(
             "restored epoch %s (%d edges) in %.1f s",
             checkpoint.epoch,

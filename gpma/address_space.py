@@ -19,6 +19,9 @@ _MAP_NORESERVE = 0x4000
 _OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 
 
+LARGE_PAGE = 2 << 20
+
+
 class Reserved(mmap.mmap):
     """Reserved memory, told from other maps by its type; it ends with the last array in it."""
 
@@ -39,9 +42,12 @@ def is_free() -> bool:
 
 
 def reserve(n_bytes: int) -> Reserved | None:
-    """Zeroed memory that takes no room before it is written; None where that is refused, or harms others."""
+    """Zeroed memory of at least so many bytes that takes no room before it is written; None where that is refused,
+    or harms others."""
     if not is_free():
         return None
+    # The system places whole large pages where large pages fit.
+    n_bytes = -(-n_bytes // LARGE_PAGE) * LARGE_PAGE
     try:
         return Reserved(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     except OSError:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .address_space import Reserved, memory_bytes, reserve
+from .address_space import LARGE_PAGE, Reserved, memory_bytes, reserve
 
 Column = npt.NDArray[Any]
 
@@ -28,7 +28,6 @@ ROOM = 1 << 14
 many at a time, or by what is asked for."""
 
 _VERTICES_MAX = 1 << 32
-_LARGE_PAGE = 2 << 20
 
 
 def new_column(n: int, dtype: npt.DTypeLike, fill: float | None = None) -> Column:
@@ -95,7 +94,7 @@ def _reservation_of(column: Column) -> Reserved | None:
 
 def _prefer_pages(memory: Reserved, n_bytes: int) -> None:
     """Large pages for what is written at once, small ones for what comes by and by."""
-    large = n_bytes // _LARGE_PAGE * _LARGE_PAGE
+    large = n_bytes // LARGE_PAGE * LARGE_PAGE
     with suppress(OSError):  # a kernel without them says so
         memory.madvise(mmap.MADV_NOHUGEPAGE)
         if large:
@@ -104,7 +103,7 @@ def _prefer_pages(memory: Reserved, n_bytes: int) -> None:
 
 def _join_pages(memory: Reserved, had: int, has: int) -> None:
     """Let large pages be made of those that are full."""
-    full = had // _LARGE_PAGE * _LARGE_PAGE
-    if full and has // _LARGE_PAGE > had // _LARGE_PAGE:
+    full = had // LARGE_PAGE * LARGE_PAGE
+    if full and has // LARGE_PAGE > had // LARGE_PAGE:
         with suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE, 0, full)

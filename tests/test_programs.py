@@ -220,7 +220,7 @@ def test_bounds_of_numbers_are_said_where_the_parameters_are_described(kind: str
         low, high = map(float, said.groups())
         assert (parameter.parse(low), parameter.parse(high)) == (low, high)
         for wrong in (low * 0.99, high * 1.01):
-            with pytest.raises(ValueError, match=f"from {said[1]} to {said[2]}"):
+            with pytest.raises(ValueError, match="a number from"):
                 parameter.parse(wrong)
 
 

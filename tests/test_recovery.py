@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import threading
@@ -55,7 +56,7 @@ from graphtide.daemon.records.stream import (
     RawRecord,
     UpdateBlock,
 )
-from graphtide.daemon.service import Service, _stop_on_signal
+from graphtide.daemon.service import Service, _signals, _Stopped
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
 from graphtide.daemon.state.order_log import OrderLog
@@ -749,7 +750,7 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             stopped.set()
 
-    with _stop_on_signal(stop):
+    with _signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(10)
@@ -788,7 +789,7 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
 ) -> None:
     config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
     service: Any = Service(config, ExitStack())
-    service.health, service._newest, service._identity = Health(60), None, {}
+    service.health, service._identity = Health(60), {}
     done: list[Any] = []
 
     def write_beginning(offsets: dict[Partition, int]) -> None:
@@ -800,14 +801,14 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
         done.append(offsets)
 
     service.source = SimpleNamespace(
-        identity=lambda: {"kind": "t"}, open=done.append, backlog=lambda: 5, position=lambda: {P: 7}
+        identity=lambda: {"kind": "t"}, open=lambda *_: None, backlog=lambda: 5, position=lambda: {P: 7}
     )
     service.position = Position(1)
     service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
-    service.ingest = SimpleNamespace(run=lambda published: done.append("reads"))
     monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
-    service._read_source()
-    assert done == ([None, {P: 7}, "reads"] if ends == "when-there-is-room" else [None])
+    with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
+        service._open_source(None)
+    assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
     assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
     assert service.health.recovery.stats() == {"total": 5, "left": 5}
 

@@ -8,8 +8,15 @@ import tempfile
 import numpy as np
 import pytest
 
-from graphtide.gpma import vertex_columns
+from graphtide.compute import registry
+from graphtide.compute.engine import Engine
+from graphtide.compute.walks.ppr import PersonalisedPageRank
+from graphtide.compute.walks.ppr_pushes import HEAD, N_WAITING
+from graphtide.gpma import address_space, vertex_columns
+from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.vertex_columns import ROOM, grown, new_column, resized
+from graphtide.partition.graph import Graph
 
 
 @pytest.fixture(params=["reserved", "copied"])
@@ -77,3 +84,58 @@ def test_only_the_column_itself_grows_in_place() -> None:
         longer[:] = 9
         assert not array.any()
         del array
+
+
+@pytest.mark.skipif(not address_space.is_free(), reason="address space is limited")
+def test_nothing_with_an_entry_for_each_vertex_is_copied_when_vertices_come() -> None:
+    index, graph = VertexIndex.create("int"), Graph(weighted=False)
+    index.insert(np.arange(20 * ROOM))
+    source = {"source": 0}
+    programs = [
+        registry.make_program(kind, None, parameters, index)
+        for kind, parameters in (
+            ("bfs", source),
+            ("sspaths", source),
+            ("components", {}),
+            ("pagerank", {}),
+            ("ppr", {"sources": 0}),
+        )
+    ]
+    engine = Engine(graph, programs, lambda ids: index.lookup(np.array(ids)), threads=1)
+    graph.apply(EdgeBatch.of(np.arange(100), np.arange(100) + 1), 2 * ROOM)
+    engine.start()
+
+    def places() -> dict[str, int]:
+        rows = {"out": graph.out_rows(), "in": graph.in_rows()}
+        columns = {
+            f"{name} {field}": getattr(view, field)
+            for name, view in rows.items()
+            for field in ("row_leaf", "degrees")
+        }
+        columns["alive"] = graph.alive
+        for program in programs:
+            columns |= {f"{program.id} {name}": column for name, column in program.columns().items()}
+        return {name: column.ctypes.data for name, column in columns.items()}
+
+    before = places()
+    for n in range(3 * ROOM, 20 * ROOM, ROOM):
+        change = graph.apply(EdgeBatch.of([0, n - 1], [n - 1, 1]), n)
+        assert [run.error for run in engine.refresh(change)] == [None] * len(programs)
+        assert places() == before
+    assert not any(engine.audit().values())
+    engine.close()
+    graph.close()
+
+
+@pytest.mark.parametrize(("head", "n"), [(0, 0), (0, 5), (100, 28), (120, 50), (127, 128), (64, 128)])
+def test_a_ring_of_waiting_vertices_keeps_its_order_when_it_grows(head: int, n: int, reserves: bool) -> None:
+    program = PersonalisedPageRank("ppr", (0,))
+    program._reset(128)
+    walks = program._walks
+    assert walks.waiting.size == 128
+    walks.counts[HEAD], walks.counts[N_WAITING] = head, n
+    walks.waiting[(head + np.arange(n)) % 128] = np.arange(n)
+    program._grow(1000)
+    ring = program._walks.waiting
+    assert ring.size >= 1000
+    assert np.array_equal(ring[(head + np.arange(n)) % ring.size], np.arange(n))

@@ -174,6 +174,7 @@ class Checkpointer:
         """
         arrays = {f"index/{name}": array for name, array in self.index.state(0).items()}
         arrays["graph/dead"] = np.empty(0, np.uint32)
+        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
         checkpoint = Checkpoint(
             epoch=(self.position.incarnation, 0),
             offsets=offsets_to_wire(offsets),

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..address_space import Reserved, memory_bytes, reserve
+from ..address_space import LARGE_PAGE, Reserved, memory_bytes, reserve
 from ..layout import TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots
 
@@ -31,8 +31,8 @@ from .arrays import Slots
 _MADV_POPULATE_WRITE, _MADV_DONTNEED = 23, 4
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
 _HUGE_MIN = 4 << 20
-# Columns begin at multiples of this, the size of a large page.
-_ALIGNMENT = 2 << 20
+# Columns begin at multiples of this.
+_ALIGNMENT = LARGE_PAGE
 # Pages come for so many leaves at a time: 2 MiB of keys.
 _PIECE_LEAVES = 1 << 13
 # Bytes of the entries of one leaf and of one slot: count, head, and its share of a top; key and weight.
