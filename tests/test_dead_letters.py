@@ -110,7 +110,7 @@ class Disk:
                 disk.room -= taken
                 return super().write(bytes(data[:taken]))
 
-        def opened(path: Path, mode: str) -> Any:
+        def opened(path: Path, mode: str, **_: Any) -> Any:
             return io.BufferedWriter(File(path, "a"), buffer_size=64) if mode == "ab" else open(path, mode)
 
         monkeypatch.setattr(spool_format, "open", opened, raising=False)
