@@ -361,10 +361,7 @@ def test_how_far_retention_is_from_a_checkpoint_is_known(
 
 
 @pytest.mark.parametrize("listener", ["of-another-protocol", "with-another-password"])
-def test_whoever_is_refused_at_first_has_a_wrong_configuration(
-    kafka: DevKafka, topic: str, monkeypatch: pytest.MonkeyPatch, listener: str
-) -> None:
-    monkeypatch.setattr("graphtide.daemon.ingest.kafka._REQUEST_TIMEOUT_MS", 3000)
+def test_whoever_is_refused_at_first_has_a_wrong_configuration(kafka: DevKafka, topic: str, listener: str) -> None:
     login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
     secured = kafka.bootstrap if listener == "of-another-protocol" else kafka.bootstrap_sasl
     source = KafkaSource(secured, [topic], client={**login, "sasl_plain_password": "wrong"}, connect_timeout_s=60)
