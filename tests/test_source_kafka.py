@@ -339,6 +339,59 @@ def test_a_restarted_broker_loses_and_doubles_nothing(
     assert source.outages >= 1
 
 
+def test_where_reading_begins_is_known_before_anything_is_read(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 5)
+    source = open_source(start="latest")
+    assert source.backlog() is None
+    until(lambda: source.backlog() is not None, source, bytes_max=0)
+    assert source.position() == {Partition(topic, 0): 5, Partition(topic, 1): 0}
+    assert source.backlog() == 0
+    send(producer, topic, [b"y"])
+    assert named(read(source, 1)) == [(0, 5, b"y")]
+
+
+def test_the_backlog_is_what_lay_there_and_not_what_came_later(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 5)
+    source = open_source({Partition(topic, 0): 2, Partition(topic, 1): 0})
+    until(lambda: source.backlog() is not None, source, bytes_max=0)
+    assert source.backlog() == 3
+    send(producer, topic, [b"y"] * 4, partition=1)
+    read(source, 7)
+    assert source.backlog() == 0
+
+
+def test_how_far_retention_is_from_a_checkpoint_is_known(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 10)
+    send(producer, topic, [b"x"] * 10, partition=1)
+    offsets = {Partition(topic, 0): 8, Partition(topic, 1): 7}
+    source = open_source(offsets)
+    until(lambda: source.log_margin(offsets) == 7, source)
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 6})
+    until(lambda: source.log_margin(offsets) == 2, source)
+    assert source.log_margin(source.position()) == 4
+    assert math.isnan(source.log_margin({Partition("another", 0): 1}))
+
+
+@pytest.mark.parametrize("listener", ["of-another-protocol", "with-another-password"])
+def test_whoever_is_refused_at_first_has_a_wrong_configuration(kafka: DevKafka, topic: str, listener: str) -> None:
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    secured = kafka.bootstrap if listener == "of-another-protocol" else kafka.bootstrap_sasl
+    source = KafkaSource(secured, [topic], client={**login, "sasl_plain_password": "wrong"}, connect_timeout_s=60)
+    with contextlib.closing(source), pytest.raises(ConfigError, match=r"source\.client: .*(Sasl|SASL)"):
+        source.identity()
+    login["sasl_plain_password"] = kafka.password
+    right = KafkaSource(kafka.bootstrap_sasl, [topic], client=login, connect_timeout_s=60)
+    with contextlib.closing(right):
+        assert right.identity()["kind"] == "kafka"
+
+
 # -- what a topic's settings mean -----------------------------------------------------------------------------
 
 
@@ -425,58 +478,3 @@ def test_a_commit_that_has_to_be_tried_again_is_no_warning(
     overseer.commit(offsets)
     assert [overseer._commit() for _ in range(3)] == [False, False, True]
     assert caplog.text.count("offsets cannot be committed to group group") == 1
-
-
-def test_where_reading_begins_is_known_before_anything_is_read(
-    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
-) -> None:
-    send(producer, topic, [b"x"] * 5)
-    source = open_source(start="latest")
-    assert source.backlog() is None
-    until(lambda: source.backlog() is not None, source, bytes_max=0)
-    assert source.position() == {Partition(topic, 0): 5, Partition(topic, 1): 0}
-    assert source.backlog() == 0
-    send(producer, topic, [b"y"])
-    assert named(read(source, 1)) == [(0, 5, b"y")]
-
-
-def test_the_backlog_is_what_lay_there_and_not_what_came_later(
-    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
-) -> None:
-    send(producer, topic, [b"x"] * 5)
-    source = open_source({Partition(topic, 0): 2, Partition(topic, 1): 0})
-    until(lambda: source.backlog() is not None, source, bytes_max=0)
-    assert source.backlog() == 3
-    send(producer, topic, [b"y"] * 4, partition=1)
-    read(source, 7)
-    assert source.backlog() == 0
-
-
-def test_how_far_retention_is_from_a_checkpoint_is_known(
-    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
-) -> None:
-    send(producer, topic, [b"x"] * 10)
-    send(producer, topic, [b"x"] * 10, partition=1)
-    offsets = {Partition(topic, 0): 8, Partition(topic, 1): 7}
-    source = open_source(offsets)
-    until(lambda: source.log_margin(offsets) == 7, source)
-    with client(KafkaAdminClient, kafka.bootstrap) as admin:
-        admin.delete_records({TopicPartition(topic, 0): 6})
-    until(lambda: source.log_margin(offsets) == 2, source)
-    assert source.log_margin(source.position()) == 4
-    assert math.isnan(source.log_margin({Partition("another", 0): 1}))
-
-
-@pytest.mark.parametrize("listener", ["of-another-protocol", "with-another-password"])
-def test_whoever_is_refused_at_first_has_a_wrong_configuration(
-    kafka: DevKafka, topic: str, monkeypatch: pytest.MonkeyPatch, listener: str
-) -> None:
-    monkeypatch.setattr("graphtide.daemon.ingest.kafka._REQUEST_TIMEOUT_MS", 1000)
-    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
-    secured = kafka.bootstrap if listener == "of-another-protocol" else kafka.bootstrap_sasl
-    source = KafkaSource(secured, [topic], client={**login, "sasl_plain_password": "wrong"}, connect_timeout_s=60)
-    with contextlib.closing(source), pytest.raises(ConfigError, match=r"source\.client: .*(Sasl|SASL)"):
-        source.identity()
-    right = KafkaSource(kafka.bootstrap_sasl, [topic], client={**login, "sasl_plain_password": kafka.password})
-    with contextlib.closing(right):
-        assert right.identity()["kind"] == "kafka"

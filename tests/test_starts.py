@@ -361,7 +361,7 @@ def test_ready_says_no_while_the_query_server_does_not_answer(tmp_path: Path) ->
         fed(daemon, "a", edges((1, 2)))
         until(lambda: probe(port, "/ready")[0] == 200)
         assert daemon.process is not None
-        (server,) = psutil.Process(daemon.process.pid).children()
+        *_, server = psutil.Process(daemon.process.pid).children(recursive=True)  # the template's child, not it
         server.send_signal(signal.SIGSTOP)
         until(lambda: probe(port, "/ready")[0] == 503)
         assert probe(port, "/ready")[1] == {

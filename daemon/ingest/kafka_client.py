@@ -31,6 +31,9 @@ from kafka.net.selector import NetworkSelector
 REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError)
 """What a cluster says to a client whose credentials, or whose way to present them, are not right."""
 
+REFUSED_MAX = 3
+"""One refusal may be of a broker that does not know the credentials yet; after so many they are wrong."""
+
 CLOSE_TIMEOUT_S = 1.0
 _END_S = 5.0
 """How long a producer's thread may take to end: it may look up a name, which nothing breaks off."""
@@ -54,18 +57,42 @@ class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Remembers who was refused: kafka-python tries again and says in the end that time ran out."""
+    """Gives up when it is refused again and again, and knows why: kafka-python tries until its time runs out.
+
+    A broker that refuses says so and hangs up; kafka-python drops the last words of whoever has hung up.
+    """
 
     refusal: KafkaError | None = None
+    _refused = 0
 
     def get_connection(self, *arguments: Any, **options: Any) -> Any:
         connection = super().get_connection(*arguments, **options)
         connection.init_future.add_errback(self._note)
         return connection
 
+    async def _build_transport(self, *arguments: Any, **options: Any) -> Any:
+        transport = await super()._build_transport(*arguments, **options)
+        transport._sock_recv = _words_before_the_end(transport._sock_recv)
+        return transport
+
     def _note(self, error: BaseException) -> None:
-        if isinstance(error, REFUSALS):
+        if isinstance(error, REFUSALS) and not self.bootstrapped:
             self.refusal = error
+            self._refused += 1
+            if self._refused == REFUSED_MAX:
+                self._net.call_soon(self.close)
+
+
+def _words_before_the_end(
+    receive: Callable[[], tuple[bytes, Exception | None]],
+) -> Callable[[], tuple[bytes, Exception | None]]:
+    """What was received before the connection ended is given first; the end comes again with the next call."""
+
+    def received() -> tuple[bytes, Exception | None]:
+        data, error = receive()
+        return (data, None) if data else (data, error)
+
+    return received
 
 
 def connect(
@@ -108,7 +135,7 @@ def connect(
         for leftover in made:
             leftover.close()
         refusal = next((manager.refusal for manager in managers if manager.refusal is not None), None)
-        if refusal is not None and isinstance(error, KafkaTimeoutError):
+        if refusal is not None and isinstance(error, KafkaError):
             raise refusal from error
         raise
 
