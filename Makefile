@@ -4,10 +4,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 KILLS ?= 100
+ATTACKS ?= 100
 TOPIC ?= edges
+# Files of tests run side by side; each process has a broker of its own.
+SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test check bench bench-gpu kafka dashboards debian clean clean-cache
+.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -34,10 +37,10 @@ debian:  ## install the Debian packages that the tests need (as root), or name t
 	@sh ops/debian.sh
 
 test: $(BIN)/.test debian  ## lint, types, unit, property, broker, kill and monitoring tests
-	$(BIN)/pytest
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 test-long: $(BIN)/.test debian  ## the same, with every sampled test run whole
-	$(BIN)/pytest --run-long --kills 500
+	$(BIN)/pytest $(SIDE_BY_SIDE) --run-long --kills 500 --attacks 100
 
 test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
@@ -52,6 +55,9 @@ sanitize-gpu:  ## compute-sanitizer on a short history of the packed array, with
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
+
+attack: $(BIN)/.test debian  ## put a running daemon through ATTACKS attacks, comparing all answers with SciPy after each
+	$(BIN)/pytest -s tests/test_attack.py --attacks $(ATTACKS)
 
 check: $(BIN)/.test  ## ruff, mypy, import layers
 	$(BIN)/ruff check .
@@ -72,8 +78,12 @@ kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOP
 dashboards: $(BIN)/.test  ## write the Grafana dashboards anew from their Python source
 	$(BIN)/python -m graphtide.ops.dashboards
 
-clean-cache:  ## remove the kernels that Numba has compiled and cached in the source folders
+warm: $(BIN)/.core  ## compile every kernel into the cache, on all cores, before tests or a first start
+	@$(BIN)/python -P -m graphtide.daemon.kernels --all > /dev/null
+
+clean-cache:  ## remove all kernels that graphtide has compiled and cached, for any copy of its source
 	find gpma partition compute daemon -name '*.nb[ci]' -delete
+	find "$$($(BIN)/python -c 'from graphtide.gpma import runtime; print(runtime.cache_directory())')" -name '*.nb[ci]' -delete
 
 clean: clean-cache  ## remove the virtual environment and caches
 	rm -rf $(VENV) .links .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -70,16 +70,25 @@ def measured(kind: Kind, size: int, batch: int) -> dict[str, Any]:
         cpu.append(time.thread_time() - begun_cpu)
     cpu = cpu[FIRST:] or cpu
     reader = VertexIndexReader(kind, index.arrays())
-    hits, misses, known = [], [], []
+    hits, misses, known, external, smallest = [], [], [], [], []
     for _ in range(ROUNDS):
         some = made_ids(kind, rng.integers(0, size, LOOKUPS).astype(np.uint64))
         none = made_ids(kind, rng.integers(size, 2 * size, LOOKUPS).astype(np.uint64))
         hits.append(timed(lambda ids=some: reader.lookup(ids, size)))  # type: ignore[misc]
         misses.append(timed(lambda ids=none: reader.lookup(ids, size)))  # type: ignore[misc]
         known.append(timed(lambda ids=some: index.insert(ids)))  # type: ignore[misc]
+        dense = rng.integers(0, size, LOOKUPS).astype(np.uint32)
+        external.append(timed(lambda dense=dense: reader.external(dense)))  # type: ignore[misc]
+        smallest.append(timed(lambda dense=dense: index.smallest(dense)))  # type: ignore[misc]
     rates = {
         name: LOOKUPS / float(np.median(times)) / 1e6
-        for name, times in (("hits M/s", hits), ("misses M/s", misses), ("known inserts M/s", known))
+        for name, times in (
+            ("hits M/s", hits),
+            ("misses M/s", misses),
+            ("known inserts M/s", known),
+            ("external M/s", external),
+            ("smallest M/s", smallest),
+        )
     }
     dictionary = dictionary_rate(kind, min(size, DICTIONARY_MAX), rng)
     return {

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import Vertices
+from ..gpma.vertex_columns import grown as grown  # for programs of users, too
 from ..partition.graph import Graph, GraphChange
 from .parents import vertices_without_root
 
@@ -266,19 +267,3 @@ def size_violations(n_kept: int, graph: Graph) -> list[Violation]:
     if n_kept == graph.n_vertices:
         return []
     return [Violation("size", f"entries of {n_kept} vertices, and the graph has {graph.n_vertices}")]
-
-
-def grown(column: Column, n_vertices: int, fill: int | float | None = None) -> Column:
-    """The column itself if it holds n_vertices entries, else a copy of at least twice the size.
-
-    New entries hold ``fill``, or nothing in particular when it is None. Doubling keeps the mean cost of a new
-    vertex constant.
-    """
-    size = column.shape[0]
-    if n_vertices <= size:
-        return column
-    larger = np.empty(max(n_vertices, 2 * size, 64), column.dtype)
-    larger[:size] = column
-    if fill is not None:
-        larger[size:] = fill
-    return larger

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
-from ..gpma.edges import EdgeBatch, Op, Vertices
+from ..gpma.edges import EdgeBatch, EdgeList, Op, Vertices, pack
 from ..partition.graph import Graph, GraphChange
 from .audit.storage import audit_leaves, leaf_after
 from .counts.sspaths import SSPaths
@@ -169,13 +169,16 @@ def warm_up(
     """
     graph = Graph(directed=directed, weighted=weighted)
     if programs is None:
-        least = _least_parameters().items()
-        programs = [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
+        programs = least_programs(weighted=weighted)
     made = [make_program(kind, None, given, _DenseOrder()) for kind, given in programs]
     try:
         # A square with a tail: every rule of every program has something to do when it loses edges, at last the
-        # vertex that names the component.
-        _apply(graph, [(0, 1), (1, 2), (2, 3), (3, 0), (2, 4), (4, 5)], Op.INSERT)
+        # vertex that names the component. Loaded, so that where processes compile side by side the programs can
+        # start while the kernels of batches are being compiled.
+        edges = [(0, 1), (1, 2), (2, 3), (2, 4), (3, 0), (4, 5)]
+        arcs = sorted(edges if directed else [*edges, *((dst, src) for src, dst in edges)])
+        weights = np.ones(len(arcs), np.float32) if weighted else None
+        graph.load(EdgeList(pack(*zip(*arcs, strict=True)), weights), 6)
         for program in made:
             with _named(program.kind, _FAILS):
                 program.bind(np.zeros(len(program.sources), np.uint32))
@@ -205,6 +208,12 @@ def warm_up(
             leaf_after(array.view(), graph.n_vertices, np.uint64(0))
     finally:
         graph.close()
+
+
+def least_programs(*, weighted: bool) -> list[tuple[str, dict[str, Any]]]:
+    """A program (name, parameters) of every kind that such a graph can have, and that needs but a source."""
+    least = _least_parameters().items()
+    return [(kind, given) for kind, given in least if weighted or not KINDS[kind].needs_weights]
 
 
 def _least_parameters() -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -10,18 +11,35 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from .errors import ConfigError, GraphtideError
+from .errors import CheckpointError, ConfigError, GraphtideError, NotWritten, SourceError
 
 if TYPE_CHECKING:
     from .config.load import Loaded
 
-FAILED, MISUSED, TRY_AGAIN, INTERRUPTED = 1, 2, 3, 130
+FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
+"""``EXIT_CODES`` says what each means; the systemd unit names those after which a restart would not help."""
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not reachable or out of time (trying again "
+    "can help), 4 the source cannot go on without losing or repeating records, 5 no usable checkpoint, 6 out of "
+    "memory or disk space, 7 some updates refused (the others are written), 130 interrupted."
+)
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+_CODES: dict[type[GraphtideError], int] = {
+    ConfigError: MISUSED,
+    SourceError: SOURCE,
+    CheckpointError: CHECKPOINT,
+    NotWritten: NO_ROOM,
+}
 
 
 def exit_code(error: GraphtideError) -> int:
-    """2 for a wrong configuration, 3 where trying again can help, else 1."""
-    if isinstance(error, ConfigError):
-        return MISUSED
+    """The code of its class; of the others, 3 where trying again can help, else 1."""
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return code
     return TRY_AGAIN if error.retriable else FAILED
 
 
@@ -31,7 +49,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except (GraphtideError, OSError, KeyboardInterrupt) as error:
+        except (GraphtideError, OSError, MemoryError, KeyboardInterrupt) as error:
             if ctx.params.get("debug"):
                 raise
             raise typer.Exit(_explain(error)) from None
@@ -46,6 +64,8 @@ def _explain(error: BaseException) -> int:
         return 0
     if isinstance(error, GraphtideError):
         message = error.message
+    elif isinstance(error, MemoryError):
+        message = f"out of memory{f': {error}' if str(error) else ''}"
     elif isinstance(error, OSError) and error.filename and error.strerror:
         message = f"{error.filename}: {error.strerror}"
     else:
@@ -53,6 +73,8 @@ def _explain(error: BaseException) -> int:
     print(f"graphtide: {message}", file=sys.stderr)
     if isinstance(error, GraphtideError):
         return exit_code(error)
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in DISK_FULL):
+        return NO_ROOM
     return TRY_AGAIN if isinstance(error, (ConnectionError, TimeoutError)) else FAILED
 
 
@@ -66,8 +88,7 @@ ROOT_EPILOG = _examples(
     "[cyan]graphtide run[/cyan]  watch ./spool and keep components and PageRank true",
     "[cyan]graphtide produce --spool spool edges.csv[/cyan]  put updates there",
     "[cyan]graphtide query tcp://127.0.0.1:7420 top --program pagerank --k 10[/cyan]  ask",
-    "Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 not reachable or out of time (trying again "
-    "can help), 130 interrupted.",
+    EXIT_CODES,
 )
 
 app = typer.Typer(
@@ -130,11 +151,16 @@ def _flags(
         flags.append(("--metrics", "metrics.listen", metrics))
     if checkpoints is not None:
         flags.append(("--checkpoints", "checkpoint.path", checkpoints))
-    for setting in settings or []:
+    return flags + _assignments("--set", settings, "section.key=value")
+
+
+def _assignments(flag: str, given: list[str] | None, form: str, prefix: str = "") -> list[tuple[str, str, str]]:
+    flags = []
+    for setting in given or []:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise ConfigError(f"--set {setting!r}: must be section.key=value")
-        flags.append(("--set", key.strip(), value))
+            raise ConfigError(f"{flag} {setting!r}: must be {form}")
+        flags.append((flag, prefix + key.strip(), value))
     return flags
 
 
@@ -183,6 +209,8 @@ def run(
         checkpoints=checkpoints,
     )
     loaded = _load(config, flags)
+    # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
+    os.umask(0o077)
     from .logs import configure
     from .service import serve
 
@@ -217,22 +245,51 @@ def demo(
     epilog=_examples(
         "[cyan]graphtide produce --spool spool edges.csv[/cyan]",
         "[cyan]graphtide produce --kafka broker1:9092 --topic edges --json part-*.csv.xz[/cyan]",
-        "With --json it prints the offsets that the query method `wait` needs to read these updates.",
+        "[cyan]graphtide produce --config graphtide.toml --kafka broker1:9092 --topic edges edges.csv[/cyan]  "
+        "check weights and ids as that daemon will, and log in to Kafka as it does",
+        "",
+        "[bold]Files[/bold], by name; .gz, .xz and .zst as well",
+        "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
+        "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
+        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",
+        "others  edge lists: src dst \\[weight \\[ts]], comments after # or %, MatrixMarket",
+        "",
+        "[bold]op[/bold] is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex. The "
+        "last two name their vertex in src and leave dst empty: delete_vertex,7,",
+        "",
+        "What the daemon would refuse is left out, counted by reason and shown with its first places; the exit "
+        "code is then 7. --json prints the offsets that the query method `wait` needs to read these updates.",
     )
 )
 def produce(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines; .gz, .xz, .zst as well."),
+        typer.Argument(metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, events: see below."),
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     kafka: Annotated[
         str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Send to these brokers (commas between).")
     ] = None,
     topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "-c",
+            envvar="GRAPHTIDE_CONFIG",
+            help="The daemon's TOML file: what \\[graph] takes, and \\[source.client] for Kafka.",
+        ),
+    ] = None,
+    client: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Set one of source.client: security_protocol, sasl_*, ssl_* ..."),
+    ] = None,
     vertex_ids: Annotated[
-        Literal["int", "string"], typer.Option(help="The kind of vertex ids, as in graph.vertex_ids.")
-    ] = "int",
+        Literal["int", "string"] | None,
+        typer.Option(
+            help="The kind of vertex ids. Default: as in graph.vertex_ids, else int.", show_default=False
+        ),
+    ] = None,
     undirected: Annotated[
         bool, typer.Option("--undirected", help="For an undirected graph: the smaller id first.")
     ] = False,
@@ -246,15 +303,25 @@ def produce(
         raise typer.BadParameter("give either --spool DIR or --kafka HOST:PORT")
     if (kafka is None) != (topic is None):
         raise typer.BadParameter("--kafka and --topic belong together")
+    from .tools.files import Accepts
     from .tools.produce import produce_files
 
+    accepts, options = Accepts(vertex_ids or "int"), dict[str, Any]()
+    if config is not None or client:
+        loaded = _load(config, _assignments("--client", client, "key=value", "source.client.")).config
+        options = loaded.source.client_options()
+        if config is not None:
+            graph = loaded.graph
+            accepts = Accepts(vertex_ids or graph.vertex_ids, graph.weights, graph.self_loops)
+            undirected = undirected or not graph.directed
     status = produce_files(
         files,
         spool=spool,
         kafka=kafka,
         topic=topic,
+        client=options,
         json=json,
-        vertex_ids=vertex_ids,
+        accepts=accepts,
         undirected=undirected,
         window_seconds=window,
     )
@@ -284,6 +351,16 @@ def query(
     tls_ca: Annotated[
         Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
+    ] = None,
 ) -> None:
     """Ask a running daemon."""
     import ssl
@@ -296,10 +373,14 @@ def query(
         token = read_secret("--token-file", token_file)
     try:
         parse_address(address)
-        parameters = parse_parameters(context.args)
+        parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca else None
+    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca or tls_cert else None
+    if tls_key is not None and tls_cert is None:
+        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+    if trust is not None and tls_cert is not None:
+        trust.load_cert_chain(tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
 
 

@@ -32,6 +32,10 @@ class SourceError(GraphtideError):
     code = "source"
 
 
+class SourceReplaced(SourceError):
+    """What the offsets belong to is gone, and another source has its name (a topic that was made anew)."""
+
+
 class SourceUnavailable(GraphtideError):
     """The source cannot be reached just now; it is tried again."""
 
@@ -43,6 +47,13 @@ class CheckpointError(GraphtideError):
     """No usable checkpoint, or one that belongs to another source or configuration."""
 
     code = "checkpoint"
+
+
+class NotWritten(GraphtideError):
+    """The disk does not take what must be kept: it is full, or fails."""
+
+    code = "not-written"
+    retriable = True
 
 
 class IdSpaceFull(GraphtideError):

@@ -17,6 +17,8 @@ POINTS = (
     "dead_letter.appended",
     "ingest.queued",
     "epoch.taken",
+    "order.written",
+    "order.synced",
     "epoch.applied",
     "epoch.computed",
     "epoch.published",

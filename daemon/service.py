@@ -6,11 +6,10 @@ import logging
 import os
 import queue
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -23,43 +22,51 @@ from ..compute.engine import Engine
 from ..compute.program import ExternalId, Program, ProgramError
 from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
-from ..gpma.host import array as pma
-from ..gpma.host import snapshot
-from ..gpma.index import vertex_index
 from ..gpma.index.ids import IdColumn, StringColumn
 from ..gpma.index.vertex_index import VertexIndex
 from ..ops.metrics import Metrics
-from ..partition import graph
 from ..partition.graph import Graph
-from . import terminal
+from . import kernels, systemd, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
-from .config.settings import Config
+from .config.settings import Config, TlsConfig
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
+from .engine.recording import Recording
 from .engine.standing import Standing
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
-from .errors import CheckpointError, ConfigError, GraphtideError, SourceUnavailable
-from .ingest import decode, reuse
+from .errors import (
+    CheckpointError,
+    ConfigError,
+    GraphtideError,
+    NotWritten,
+    SourceReplaced,
+    SourceUnavailable,
+)
+from .health import Health
+from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
-from .records import placement
+from .memory import MemoryGuard
 from .records.position import Position
-from .records.stream import Offsets, offsets_from_wire
+from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
 from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
-from .state.checkpointer import Checkpointer
+from .state.checkpointer import Checkpointer, Newest
+from .state.order_log import OrderLog
 
 log = logging.getLogger(__name__)
 
 LAG_INTERVAL_S = 1.0
+RETRY_S = 5.0
+"""Until what could not be written is tried again, where nothing goes on without it."""
 
 
 def serve(config: Config, *, progress: bool) -> int:
@@ -70,50 +77,54 @@ def serve(config: Config, *, progress: bool) -> int:
     """
     if config.device.enabled == "on":
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
-    with ExitStack() as stack:
+    with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack)
-        with _stop_on_signal(service.stop):
-            warm_up(config, progress=progress)
+        with _signals(service.stop, service.reload):
+            service.open_probes()
+            try:
+                warm_up(config, service.stopping, service.health.advance, progress=progress)
+            except kernels.Stopped:
+                log.info("stopped before the first epoch, while kernels were compiled")
+                return 0
             service.startup()
             service.run()
             service.shutdown()
     return 0
 
 
-def warm_up(config: Config, *, progress: bool) -> None:
-    """Compile every kernel that this configuration uses, or load it from the cache, before anybody waits."""
-    steps: list[tuple[str, Callable[[], None]]] = [
-        ("packed arrays", pma.warm_up),
-        ("copies of edges", snapshot.warm_up),
-        ("graph", graph.warm_up),
-        ("vertex index", lambda: vertex_index.warm_up(config.graph.vertex_ids)),
-        ("programs", lambda: _warm_up_programs(config)),
-        ("decoders", decode.warm_up),
-        ("placement", placement.warm_up),
-        ("reuse of ids", reuse.warm_up),
-    ]
-    started = time.perf_counter()
+class _Stopped(Exception):
+    """It was stopped before it had anything to shut down."""
+
+
+def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], None], *, progress: bool) -> None:
+    """Have every kernel that this configuration uses, from the cache or compiled, before anybody waits.
+
+    ``advance`` gets the share that is done.
+
+    Raises:
+        ConfigError: a program cannot be compiled.
+        kernels.Stopped: ``stop`` was set.
+    """
+    started = time.monotonic()
     with terminal.progress(shown=progress) as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=len(steps))
-        for name, step in steps:
-            bar.update(task, description=f"compiling kernels: {name}")
-            step()
-            bar.advance(task)
+        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
+        reported = started
+
+        def report(now: kernels.Progress) -> None:
+            nonlocal reported
+            advance(now.done / now.total if now.total else 0.0)
+            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
+            if not progress and time.monotonic() > reported + kernels.REPORT_SECONDS:
+                reported = time.monotonic()
+                log.info("compiling kernels: %s", now)
+
+        kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
         "kernels are ready after %.1f s (threading layer %s, cache %s)",
-        time.perf_counter() - started,
+        time.monotonic() - started,
         runtime.threading_layer(),
         runtime.cache_directory(),
     )
-
-
-def _warm_up_programs(config: Config) -> None:
-    programs = [(program.name, program.parameters) for program in config.program]
-    weighted = config.graph.weights != "unweighted"
-    try:
-        registry.warm_up(directed=config.graph.directed, weighted=weighted, programs=programs)
-    except ProgramError as error:
-        raise ConfigError(f"program {error}") from error
 
 
 class Service:
@@ -122,18 +133,54 @@ class Service:
     def __init__(self, config: Config, stack: ExitStack) -> None:
         self.config = config
         self._stack = stack
-        self._stop = threading.Event()
+        self.stopping = self._stop = threading.Event()
+        self._reload = threading.Event()
+        self._renewals: list[Callable[[], None]] = [
+            lambda: self.link.renew_access(self.config.server.read_tokens())
+        ]
         self._failure: BaseException | None = None
         self._engine_failed = False
         self._threads: list[threading.Thread] = []
+        self.metrics = Metrics(
+            version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
+        )
         self.weighted = config.graph.weights != "unweighted"
 
     # -- startup ------------------------------------------------------------------------------------------
 
+    def open_probes(self) -> None:
+        """Serve metrics and probes, which tell how the start goes on, and speak to systemd's watchdog.
+
+        Raises:
+            ConfigError: the address cannot be listened on.
+        """
+        health = self.health = Health(self.config.metrics.stuck_after)
+        self.metrics.watch_health(
+            ready=lambda: health.ready().good,
+            stage=lambda: health.stage,
+            progress=lambda: health.progress,
+            heartbeat_seconds=health.heartbeat_seconds,
+        )
+        self._stack.enter_context(systemd.watchdog(lambda: health.live().good))
+        address = self.config.metrics.address()
+        if address is None:
+            return
+        exposition = Exposition(
+            address,
+            self.metrics.registry,
+            live=health.live,
+            ready=health.ready,
+            tls=_tls_files(self.config.metrics.tls),
+        )
+        self._stack.callback(exposition.close)
+        self._renewals.append(exposition.renew_tls)
+        log.info("metrics at %s", exposition.url)
+
     def startup(self) -> None:
         """Take the checkpoint folder, restore, publish the first epoch, begin to answer, begin to read.
 
-        1. Lock the checkpoint folder and read the newest good checkpoint; refuse one of another graph.
+        1. Lock the checkpoint folder and read the newest good checkpoint; refuse one of another graph. Where one
+           of another source is to be discarded, the source must be reached first.
         2. Build graph, index and programs, from the checkpoint or empty.
         3. Start the query server, publish the first epoch: from here on queries are answered.
         4. Start to read the source (an outage there delays only fresh data).
@@ -141,27 +188,30 @@ class Service:
         config = self.config
         store = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
         self._stack.callback(store.close)
+        self.source = make_source(config)
+        self._stack.callback(self.source.close)
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self.health.enter("reading")
         checkpoint = self._restorable(store)
-        self._saved_source: dict[str, Any] | None = None if checkpoint is None else checkpoint.identity["source"]
+        self._source_state = b""
+        self.health.enter("loading")
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
-        self.metrics = Metrics(
-            version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
-        )
-        self._build_source()
+        self.health.enter("computing")
+        self.memory = MemoryGuard(config.memory.budget, self.metrics)
+        self._build_ingest()
         storage = Storage(self.graph, self.position)
-        self.link = self._make_link(EngineTopology(storage))
+        self.link = self._make_link(EngineTopology(storage, self.source))
         self.pipeline = self._make_pipeline(storage, store)
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
-        self._serve_metrics()
+        self._watch_server()
         self.link.wait_ready()
+        self.health.enter("running")
         self._start("ingest", self._read_source)
         self._start("engine", self.pipeline.run)
-        self.metrics.ready(True)
-        _notify_systemd("READY=1")
+        systemd.notify("READY=1")
         log.info(
             "epoch %s is published: %d vertices, %d edges; queries at %s",
             self.position.epoch,
@@ -171,17 +221,46 @@ class Service:
         )
 
     def _restorable(self, store: CheckpointStore) -> Checkpoint | None:
-        checkpoint = store.newest_good()
+        """The checkpoint to go on from. Unless one of another source is to be discarded, ``_open_source`` will see
+        whether it is of this one.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none may be used.
+            _Stopped: we were stopped while the source was away.
+        """
+        checkpoint = store.newest_good(self.health.advance)
         if checkpoint is None:
             return None
+        if checkpoint.is_empty:  # whatever was meant to come of it
+            return checkpoint if "source" in checkpoint.identity else None
+        discard = self.config.checkpoint.on_mismatch == "discard"
+        present = dict(self._identity)
+        if discard:
+            self.health.enter("waiting")
+            present["source"] = self._source_identity()
         try:
-            require_same({"graph": checkpoint.identity["graph"]}, self._identity, store.path)
-        except CheckpointError:
-            if self.config.checkpoint.on_mismatch != "discard":
+            _require_source(checkpoint, store)
+            require_same({part: checkpoint.identity[part] for part in present}, present, store.path)
+        except CheckpointError as error:
+            if not discard:
                 raise
-            log.warning("the checkpoint of epoch %s belongs to another graph and is not used", checkpoint.epoch)
+            log.warning("the checkpoint of epoch %s is not used: %s", checkpoint.epoch, error.message)
             return None
         return checkpoint
+
+    def _source_identity(self) -> dict[str, Any]:
+        """What the source says that it is, as soon as it can be reached.
+
+        Raises:
+            _Stopped: we were stopped before.
+        """
+        while not self._stop.is_set():
+            try:
+                return self.source.identity()
+            except SourceUnavailable as error:
+                log.warning("%s; trying again", error)
+                self._stop.wait(1.0)
+        raise _Stopped
 
     def _build(self, incarnation: int, checkpoint: Checkpoint | None) -> None:
         """Graph, index and programs, from the checkpoint where there is one."""
@@ -199,8 +278,17 @@ class Service:
         )
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()
+        self._newest: Newest | None = None
         if checkpoint is not None:
-            self._restore(checkpoint, programs)
+            self._identity["source"] = checkpoint.identity["source"]
+            self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            if "source/state" in checkpoint.arrays:
+                self._source_state = checkpoint.arrays["source/state"].tobytes()
+            if not checkpoint.is_empty:  # else answers are of no source yet
+                self._restored = self._load(checkpoint, programs)
+                self.position.number = checkpoint.epoch[1]
+                self.position.updates = checkpoint.facts["updates"]
+                self.position.offsets = dict(self._newest.offsets)
         self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
         self._stack.callback(self.engine.close)
 
@@ -210,7 +298,8 @@ class Service:
         except ProgramError as error:
             raise ConfigError(f"program {id!r}: {error}") from error
 
-    def _restore(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> None:
+    def _load(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> frozenset[str]:
+        """Take over graph, index and states; returns the programs whose states were of use."""
         started = time.perf_counter()
         edges = checkpoint.part("graph")
         self.index.restore(checkpoint.part("index"), edges.get("dead"))
@@ -218,7 +307,10 @@ class Service:
         self.graph.load(edge_list, checkpoint.facts["n_vertices"], edges.get("dead"))
         restored = set()
         for program in programs:
-            if checkpoint.programs.get(program.id) != self.specs[program.id]:
+            saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
+            if saved != present:
+                what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
+                log.info("program %s %s: it is computed from scratch", program.id, what)
                 continue
             try:
                 program.restore(checkpoint.state_of(program), self.graph)
@@ -226,16 +318,13 @@ class Service:
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:
                 restored.add(program.id)
-        self._restored = frozenset(restored)
-        self.position.number = checkpoint.epoch[1]
-        self.position.updates = checkpoint.facts["updates"]
-        self.position.offsets = offsets_from_wire(checkpoint.offsets)
         log.info(
             "restored epoch %s (%d edges) in %.1f s",
             checkpoint.epoch,
             self.graph.n_edges,
             time.perf_counter() - started,
         )
+        return frozenset(restored)
 
     def _resolve(self, sources: Sequence[ExternalId]) -> Vertices:
         return self.index.lookup(id_column(sources, self.config.graph.vertex_ids))
@@ -245,11 +334,9 @@ class Service:
         ids = self.index.external(known)
         return list(ids.to_list() if isinstance(ids, StringColumn) else ids.tolist())
 
-    def _build_source(self) -> None:
+    def _build_ingest(self) -> None:
         config = self.config
-        self.source = make_source(config)
-        self._stack.callback(self.source.close)
-        self.dead_letters = make_dead_letters(config, self._stop)
+        self.dead_letters = make_dead_letters(config)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
@@ -269,7 +356,12 @@ class Service:
             report=self._ingested,
             poll_bytes_max=config.source.fetch_bytes_max,
             directed=config.graph.directed,
+            barrier_timeout_s=config.source.barrier_timeout,
+            recovery=self.health.recovery,
+            has_memory=self.memory.has_room,
         )
+        self.order = OrderLog(config.checkpoint.path / "order")
+        self._stack.callback(self.order.close)
 
     def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
         config = self.config
@@ -285,7 +377,9 @@ class Service:
             store=store,
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
-            on_checkpoint=self.ingest.commit_soon,
+            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
+            source_state=self.source.state,
+            newest=self._newest,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -301,20 +395,27 @@ class Service:
             index=self.index,
             reuse=self.reuse,
             queue=self.queue,
-            source=self.source,
+            source=self.ingest,
+            recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
+            memory=self.memory,
             background_audit=background_audit,
+            health=self.health,
             epochs=config.epoch,
+            dead_letters=self.ingest.dead_letters_by_reason,
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _checkpointed(self, offsets: dict[Partition, int], store: CheckpointStore) -> None:
+        self.ingest.commit_soon(offsets)
+        oldest = store.oldest_offsets()
+        if oldest is not None:
+            self.order.cut(offsets_from_wire(oldest))
+
     def _make_link(self, topology: Topology) -> ServerLink:
         server = self.config.server
-        tls = None
-        if server.tls.certificate is not None and server.tls.key is not None:
-            tls = TlsFiles(str(server.tls.certificate), str(server.tls.key))
         return ServerLink(
             listen=server.listen,
             graph={
@@ -325,39 +426,60 @@ class Service:
             index=self.index,
             topology=topology,
             limits=server.limits,
-            token=server.read_token(),
-            tls=tls,
+            tokens=server.read_tokens(),
+            tls=_tls_files(server.tls),
             insecure=server.insecure,
+            socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
         )
 
-    def _serve_metrics(self) -> None:
+    def _watch_server(self) -> None:
+        self.health.is_answering = lambda: self.link.is_answering
         self.metrics.watch_queries(self.link.latency_snapshot, LATENCY_BUCKETS_SECONDS)
         self.metrics.watch_server_process(lambda: self.link.pid or 0)  # no process has the number 0
-        address = self.config.metrics.address()
-        if address is None:
-            return
-        exposition = Exposition(
-            address,
-            self.metrics.registry,
-            live=lambda: self._failure is None,
-            ready=lambda: not self._stop.is_set(),
-        )
-        self._stack.callback(exposition.close)
-        log.info("metrics at http://%s:%d/metrics", exposition.address.host, exposition.address.port)
 
     # -- main loop ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Wait until stopped or until a thread fails, keeping the lag's metrics fresh."""
+        """Wait until stopped or until a thread fails, keeping fresh the metrics that are asked for."""
         while not self._stop.wait(LAG_INTERVAL_S):
-            lag = self.source.lag()
+            if self._reload.is_set():
+                self._reload.clear()
+                self._renew_secrets()
+            self.metrics.connections_refused(self.link.refused())
+            lag = self.ingest.lag()
+            barriers = self.ingest.reader.barriers
+            self.metrics.barriers(barriers.outcomes, barriers.waiting_partitions)
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
+            self.metrics.ingest_waiting(self.ingest.waiting is not None)
+            link = self.link
+            self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
+            if (newest := self.pipeline.checkpoints.newest) is not None:
+                offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
+                self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))
 
     def stop(self) -> None:
         """Ask for the end; may be called from a signal handler."""
         self._stop.set()
+
+    def reload(self) -> None:
+        """Ask for tokens and certificates to be read again; may be called from any thread."""
+        self._reload.set()
+
+    def _renew_secrets(self) -> None:
+        """Read tokens and certificates again; what cannot be used leaves all as it was."""
+        systemd.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        done = 0
+        for renew in self._renewals:
+            try:
+                renew()
+                done += 1
+            except ConfigError as error:
+                log.error("not reloaded: %s", error)
+        if done == len(self._renewals):
+            log.info("tokens and certificates were read again")
+        systemd.notify("READY=1")
 
     def _start(self, name: str, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
@@ -369,7 +491,8 @@ class Service:
             work()
         except BaseException as error:
             self._failure = self._failure or error
-            if not isinstance(error, GraphtideError):
+            self.health.failed = True
+            if not isinstance(error, GraphtideError | MemoryError):
                 log.exception("the %s thread failed", name)
             if name == "engine":
                 self._engine_failed = True
@@ -377,27 +500,53 @@ class Service:
             self._stop.set()
 
     def _read_source(self) -> None:
-        """Reach the source, make sure it is the checkpoint's, and read it."""
-        if self._open_source():
-            self.ingest.run()
+        """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
+        try:
+            self._open_source(None if self._newest is None else self._newest.offsets)
+            self.ingest.reader.follow(self.order.open(self._identity))
+            self.ingest.run(self.position.offsets)
+        except _Stopped:
+            pass
+        except SourceReplaced as error:
+            if self.config.checkpoint.on_mismatch == "discard":
+                raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
+            advice = "To begin anew with it, start with checkpoint.on_mismatch = 'discard'"
+            raise SourceReplaced(f"{error.message}. {advice}", error.detail) from error
 
-    def _open_source(self) -> bool:
-        """True once the source is open; False when we were stopped before."""
-        saved = self._saved_source
-        offsets: Offsets | None = self.position.offsets if saved is not None else None
-        while not self._stop.is_set():
-            try:
-                self.source.open(offsets)
-                identity = self.source.identity()
-            except SourceUnavailable as error:
-                log.warning("%s; trying again", error)
-                self._stop.wait(1.0)
-                continue
-            if saved is not None:
+    def _open_source(self, offsets: Offsets | None) -> None:
+        """Begin at these offsets of a checkpoint, else where the settings say, and make that durable.
+
+        Raises:
+            CheckpointError: the checkpoint is of another source.
+            _Stopped: we were stopped before.
+        """
+        identity = self._source_identity()
+        if offsets is not None:
+            saved = self._identity["source"]
+            if self.position.updates:
                 require_same({"source": saved}, {"source": identity}, self.config.checkpoint.path)
-            self._identity["source"] = identity
-            return True
-        return False
+            elif saved != identity:  # of which nothing was taken
+                offsets = None
+        self._identity["source"] = identity
+        self.source.open(offsets, b"" if offsets is None else self._source_state)
+        while (backlog := self.source.backlog()) is None:
+            if self._stop.is_set():
+                raise _Stopped
+            self.source.poll(0, timeout_s=0.1)
+        self.health.recovery.read(backlog, item=0)
+        if offsets is None:
+            self._keep_beginning()
+
+    def _keep_beginning(self) -> None:
+        while True:
+            try:
+                self.pipeline.checkpoints.write_beginning(self.source.position())
+            except OSError as error:
+                log.error("nothing is read before the first checkpoint: %s; trying again", error)
+                if self._stop.wait(RETRY_S):
+                    raise _Stopped from None
+            else:
+                return
 
     def _ingested(self, report: IngestReport) -> None:
         self.metrics.ingested(
@@ -428,27 +577,53 @@ class Service:
         3. Close everything, in reverse order of opening (the caller's stack).
 
         Raises:
-            BaseException: what made a thread fail.
+            BaseException: what made a thread fail, or that the last checkpoint could not be written.
         """
-        _notify_systemd("STOPPING=1")
-        self.metrics.ready(False)
+        systemd.notify("STOPPING=1")
+        self.health.enter("stopping")
         ingest, engine = self._threads
         self.ingest.stop.set()
         ingest.join()
         self.queue.close()
         engine.join()
         # An engine that failed may have left an epoch half done: nothing of it may be kept.
-        if not self._engine_failed and "source" in self._identity:
-            self.pipeline.close()
-            self.ingest.commit_pending()
+        try:
+            if not self._engine_failed and "source" in self._identity:
+                self.pipeline.close()
+        except NotWritten as error:
+            self._failure = self._failure or error
+        self.ingest.commit_pending()
         if self._failure is not None:
             raise self._failure
         log.info("stopped after epoch %s", self.position.epoch)
 
 
+def _tls_files(tls: TlsConfig) -> TlsFiles | None:
+    if tls.certificate is None or tls.key is None:
+        return None
+    return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
+
+
 def id_column(ids: Sequence[ExternalId], kind: str) -> IdColumn:
     """External ids as the column that the vertex index takes."""
     return StringColumn.of(map(str, ids)) if kind == "string" else np.array(ids, np.int64)
+
+
+def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
+    """
+    Raises:
+        CheckpointError: it does not name the source that its offsets belong to.
+    """
+    if "source" not in checkpoint.identity:
+        incarnation, number = checkpoint.epoch
+        raise CheckpointError(
+            f"checkpoint-{incarnation}-{number} in {str(store.path)!r} does not say of which source its offsets "
+            f"are. Delete it to go on from the one before it, or start anew (checkpoint.on_mismatch = 'discard')"
+        )
+
+
+def _shown(spec: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in spec.items())
 
 
 def _graph_identity(config: Config) -> dict[str, Any]:
@@ -462,42 +637,44 @@ def _graph_identity(config: Config) -> dict[str, Any]:
 
 
 @contextmanager
-def _stop_on_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once."""
+def _signals(stop: Callable[[], None], reload: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT ask for a clean stop; a second one ends the process at once. SIGHUP asks to reload.
+
+    A SIGHUP because our terminal is gone asks for a stop.
+    """
     asked = False
-    # ``stop`` takes locks, which the thread that the signal interrupts may hold: it gets a thread of its own,
+    had_terminal = _has_terminal()
+    # These take locks, which the thread that the signal interrupts may hold: they get a thread of their own,
     # and the handler only what is safe in it (``SimpleQueue.put`` is reentrant).
-    wishes: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    wishes: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def handle(number: int, _frame: object) -> None:
         nonlocal asked
+        if number == signal.SIGHUP and _has_terminal() >= had_terminal:
+            wishes.put(reload)
+            return
         if asked:
             os._exit(128 + number)
         asked = True
-        wishes.put(True)
+        wishes.put(stop)
 
-    def stop_when_wished() -> None:
-        if wishes.get():
-            stop()
+    def grant() -> None:
+        while (wish := wishes.get()) is not None:
+            wish()
 
-    threading.Thread(target=stop_when_wished, name="signals", daemon=True).start()
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    threading.Thread(target=grant, name="signals", daemon=True).start()
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        wishes.put(False)
+        wishes.put(None)
 
 
-def _notify_systemd(state: str) -> None:
-    """Tell systemd, where it asked for it (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
+def _has_terminal() -> bool:
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
-            notify.connect("\0" + address[1:] if address.startswith("@") else address)
-            notify.sendall(state.encode())
-    except OSError as error:
-        log.warning("systemd cannot be told %s: %s", state, error)
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -7,4 +7,12 @@ three know nothing of each other; what they share lies here: batches and reports
 
 from . import runtime
 
+
+def _share_cache() -> None:
+    from . import kernel_cache
+
+    kernel_cache.install()
+
+
 runtime.configure()
+runtime.when_numba_is_loaded(_share_cache)  # not before: who runs no kernel need not wait half a second for it

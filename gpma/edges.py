@@ -26,6 +26,8 @@ Int = Any
 EMPTY_KEY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 NO_VERTEX = np.uint32(0xFFFF_FFFF)
 MAX_VERTICES = 2**32 - 2
+# Positions within a batch are words of 32 bits.
+MAX_UPDATES = 2**32 - 1
 
 # The halves of a key, or of any word made of two: ``word >> HALF``, ``word & LOW``, ``word & HIGH``.
 HALF = np.uint64(32)

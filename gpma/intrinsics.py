@@ -127,6 +127,18 @@ def _load_byte(typing_context: Any, address: Any) -> Any:
     return types.uint64(types.uint64), generate
 
 
+def _fold(typing_context: Any, left: Any, right: Any) -> Any:
+    """fold(left, right): the 128-bit product of two uint64, its halves xored together."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(*(builder.zext(argument, wide) for argument in arguments))
+        high = builder.trunc(builder.lshr(product, wide(64)), _INT64)
+        return builder.xor(builder.trunc(product, _INT64), high)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
 def _copy_bytes(typing_context: Any, to: Any, from_: Any, count: Any) -> Any:
     """copy_bytes(to, from_, count): so many bytes from one address to another; the two may overlap."""
 
@@ -198,6 +210,7 @@ store_release: Any = intrinsic(_store_release)
 address_of: Any = intrinsic(_address_of)
 load_word: Any = intrinsic(_load_word)
 load_byte: Any = intrinsic(_load_byte)
+fold: Any = intrinsic(_fold)
 copy_bytes: Any = intrinsic(_copy_bytes)
 ask_for_byte: Any = intrinsic(_ask_for_byte)
 copy: Any = intrinsic(_copy)

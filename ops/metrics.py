@@ -7,11 +7,13 @@ module it prints ``docs/metrics.md``.
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +48,15 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+BARRIER_OUTCOMES = ("complete", "expired", "crossed")
+REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
 PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
+STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
+"""Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
+the graph made of it; programs are computed; what lay in the log is replayed; all is well; the end."""
+
+PARTITIONS_SHOWN_MAX = 256
+"""A series each is a cost of whoever scrapes; a spool can have any number of files."""
 
 QueryCounts = tuple[Sequence[int], float, Mapping[str, int]]
 """Of one method: requests per latency bucket (not added up; the last is for what is above every bound), the sum
@@ -147,6 +157,10 @@ class Metrics:
         self.declared: list[Declared] = []
         self._lock = threading.Lock()
         self._outages_seen = 0
+        self._barriers_seen: dict[str, int] = {}
+        self._server_restarts_seen = 0
+        self._partitions_shown: set[str] = set()
+        self._refused_seen: dict[str, int] = {}
         self._structures: set[str] = set()
         self._states: dict[str, str] = {}
         self._source_metrics(tuple(bad_record_reasons))
@@ -177,7 +191,17 @@ class Metrics:
         self._lag_seconds = self._gauge(
             "source_lag_seconds", "Age of the newest record read while there is more to read; 0 at the end."
         )
+        self._waiting = self._gauge(
+            "ingest_waiting", "1 while nothing is read because bad records find no room; `stats` says more."
+        )
         self._outages = self._counter("source_outages", "Times that the source could not be reached.")
+        self._barriers = self._counter(
+            "barriers",
+            "Barriers that let go: complete, or given up because they expired or crossed another.",
+            "outcome",
+            BARRIER_OUTCOMES,
+        )
+        self._barrier_partitions = self._gauge("barrier_waiting_partitions", "Partitions that wait at a barrier.")
         self._source_time = self._gauge(
             "source_applied_up_to_timestamp_seconds", "Time of the newest record that the published epoch covers."
         )
@@ -192,6 +216,10 @@ class Metrics:
             STAGE_SECONDS_BUCKETS,
             "stage",
             STAGES,
+        )
+        self._order_log_seconds = self._counter(
+            "order_log_wait_seconds",
+            "Time that epochs, after they were applied, waited for the disk of the order log.",
         )
         self._epoch_updates = self._histogram("epoch_updates", "Updates of an epoch.", EPOCH_UPDATES_BUCKETS)
         self._queue = self._gauge("queue_updates", "Decoded updates that wait for the engine.")
@@ -226,6 +254,12 @@ class Metrics:
         self._density = self._gauge("density_ratio", "Share of the slots of the packed memory array that is used.")
         self._slots_moved = self._counter("rebalance_slots_moved", "Slots rewritten by merges and rebalancing.")
         self._memory = self._gauge("memory_bytes", "Memory by structure.", "structure")
+        self._memory_budget = self._gauge("memory_budget_bytes", "The setting memory.budget; 0: there is none.")
+        self._memory_used = self._gauge(
+            "memory_used_bytes",
+            "What counts against it: of a limited control group everything in it, else what is resident.",
+        )
+        self._memory_waits = self._gauge("waits_for_memory", "1 while updates wait until memory comes free.")
 
     def _program_metrics(self) -> None:
         self._runs = self._histogram(
@@ -287,6 +321,18 @@ class Metrics:
         )
         self._checkpoint_seconds = self._gauge("checkpoint_write_seconds", "Time that writing it took.")
         self._checkpoint_bytes = self._gauge("checkpoint_size_bytes", "Size of the newest checkpoint.")
+        self._checkpoint_offset = self._gauge(
+            "checkpoint_offset",
+            "Where a restart goes on: the next offset to read in the newest checkpoint, by topic/partition (a "
+            f"spool: by file), of {PARTITIONS_SHOWN_MAX} at most.",
+            "partition",
+        )
+        self._checkpoint_margin = self._gauge(
+            "checkpoint_log_margin_records",
+            "Records from the log's start to the newest checkpoint, in the partition that has fewest: what "
+            "retention may still remove before a restart cannot go on (NaN: not known; infinite for a spool).",
+        )
+        self._checkpoint_margin.set(math.nan)
 
     def _query_metrics(self) -> None:
         self._queries = QueryCollector()
@@ -295,12 +341,32 @@ class Metrics:
         self._declare(
             f"{self._queries.errors_name}_total", "counter", ("method", "code"), self._queries.errors_help
         )
+        help = "Times that the query server ended and was replaced."
+        self._server_restarts = self._counter("server_restarts", help)
+        self._server_connections = self._gauge("server_connections", "Open connections of clients.")
+        self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
+
+        self._refused = self._counter(
+            "connections_refused",
+            "Connections that the query server refused. token: a wrong one or none; tls: it failed; request: the "
+            "first one was none; silent: none came in time; crowded: it made room for others; full: "
+            "connections_max are in.",
+            "reason",
+            REFUSALS,
+        )
 
     def _process_metrics(self, version: str) -> None:
         ProcessCollector(registry=self.registry)
         self._started = self._gauge("start_timestamp_seconds", "When this process began.")
         self._started.set_to_current_time()
-        self._ready = self._gauge("ready", "1 once the first epoch is published, 0 before and while stopping.")
+        self._ready = self._gauge("ready", "1 when /ready says yes.")
+        self._stage = self._gauge("stage", "1 for the stage that the daemon is in.", "stage")
+        self._stage_progress = self._gauge(
+            "stage_progress_ratio", "How much of its stage is done, while it is starting (NaN: not known)."
+        )
+        self._heartbeat = self._gauge(
+            "engine_heartbeat_seconds", "Time since the engine's loop last went round (0: it does not run)."
+        )
         info = self._gauge("build_info", "1; the labels say what runs.", "version", "python")
         info.labels(version, platform.python_version()).set(1)
 
@@ -374,11 +440,23 @@ class Metrics:
         (self._lag_bytes if unit == "bytes" else self._lag_records).set(amount)
         self._lag_seconds.set(seconds)
 
+    def ingest_waiting(self, waiting: bool) -> None:
+        """Whether nothing is read for now, though there may be something."""
+        self._waiting.set(int(waiting))
+
     def source_outages(self, total: int) -> None:
         """How often the source could not be reached since the start, all in all."""
         with self._lock:
             self._outages.inc(max(total - self._outages_seen, 0))
             self._outages_seen = total
+
+    def barriers(self, totals: Mapping[str, int], waiting_partitions: int) -> None:
+        """How many barriers let go since the start, by outcome, and how many partitions wait at one now."""
+        with self._lock:
+            for outcome, total in totals.items():
+                self._barriers.labels(outcome).inc(max(total - self._barriers_seen.get(outcome, 0), 0))
+                self._barriers_seen[outcome] = total
+        self._barrier_partitions.set(waiting_partitions)
 
     def applied_up_to(self, timestamp_seconds: float) -> None:
         """The newest record time that the published epoch covers, in seconds since 1970."""
@@ -386,11 +464,20 @@ class Metrics:
 
     # -- epochs -----------------------------------------------------------------------------------------
 
-    def epoch(self, *, updates: int, apply_seconds: float, compute_seconds: float, publish_seconds: float) -> None:
-        """One epoch of so many updates, and the time of its stages."""
+    def epoch(
+        self,
+        *,
+        updates: int,
+        apply_seconds: float,
+        compute_seconds: float,
+        publish_seconds: float,
+        order_log_seconds: float = 0.0,
+    ) -> None:
+        """One epoch of so many updates, and the time of its stages; ``order_log_seconds``: see the metric."""
         self._epochs.inc()
         self._epoch_updates.observe(updates)
         self.stage("apply", apply_seconds)
+        self._order_log_seconds.inc(order_log_seconds)
         self.stage("compute", compute_seconds)
         self.stage("publish", publish_seconds)
 
@@ -406,6 +493,15 @@ class Metrics:
     def queue_depth(self, updates: int) -> None:
         """Decoded updates that wait."""
         self._queue.set(updates)
+
+    def memory_budget(self, *, budget: int, used: int) -> None:
+        """The budget of memory (0: none) and what counts against it, in bytes."""
+        self._memory_budget.set(budget)
+        self._memory_used.set(used)
+
+    def waits_for_memory(self, waits: bool) -> None:
+        """Whether updates wait until memory comes free."""
+        self._memory_waits.set(int(waits))
 
     def observe_freshness(self, seconds: npt.NDArray[np.float64], updates: npt.NDArray[np.int64]) -> None:
         """Records of these ages (float64[n], seconds) became visible, each with so many updates (int64[n])."""
@@ -511,6 +607,17 @@ class Metrics:
         self._checkpoint_seconds.set(seconds)
         self._checkpoint_bytes.set(size_bytes)
 
+    def checkpoint_covers(self, offsets: Mapping[str, int], margin_records: float) -> None:
+        """The newest checkpoint's offsets by topic/partition, and how far they are from the log's start at least
+        (NaN: not known)."""
+        shown = {name: offsets[name] for name in sorted(offsets)[:PARTITIONS_SHOWN_MAX]}
+        for gone in self._partitions_shown - shown.keys():
+            _forget(self._checkpoint_offset, gone)
+        self._partitions_shown = set(shown)
+        for partition, offset in shown.items():
+            self._checkpoint_offset.labels(partition).set(offset)
+        self._checkpoint_margin.set(margin_records)
+
     def checkpoint_failed(self, reason: str) -> None:
         """A checkpoint could not be written: the name of the error's class (the log says more)."""
         self._checkpoint_failures.labels(reason).inc()
@@ -522,13 +629,48 @@ class Metrics:
         """
         self._queries.read, self._queries.bounds = read, bounds
 
+    def server(self, *, restarts: int, connections: int, waiting: int) -> None:
+        """The query server: how often it was replaced since the start, and how many clients and waiters it has."""
+        with self._lock:
+            self._server_restarts.inc(max(restarts - self._server_restarts_seen, 0))
+            self._server_restarts_seen = restarts
+        self._server_connections.set(connections)
+        self._server_waiting.set(waiting)
+
+    def connections_refused(self, totals: Mapping[str, int]) -> None:
+        """How many connections were refused since the start, all in all, by reason."""
+        with self._lock:
+            for reason, total in totals.items():
+                self._refused.labels(reason).inc(max(total - self._refused_seen.get(reason, 0), 0))
+            self._refused_seen = dict(totals)
+
     def watch_server_process(self, pid: Callable[[], int]) -> None:
         """Also show memory, processor time and descriptors of the query server's process."""
         ProcessCollector(namespace="graphtide_server", pid=pid, registry=self.registry)
 
-    def ready(self, ready: bool) -> None:
-        """Whether answers are given."""
-        self._ready.set(int(ready))
+    def watch_health(
+        self,
+        *,
+        ready: Callable[[], bool],
+        stage: Callable[[], str],
+        progress: Callable[[], float | None],
+        heartbeat_seconds: Callable[[], float],
+    ) -> None:
+        """Ask these whenever metrics are read. ``stage`` gives one of ``STAGES_OF_LIFE``."""
+
+        def share() -> float:
+            known = progress()
+            return math.nan if known is None else known
+
+        self._ready.set_function(ready)
+        for name in STAGES_OF_LIFE:
+            self._stage.labels(name).set_function(partial(_is, stage, name))
+        self._stage_progress.set_function(share)
+        self._heartbeat.set_function(heartbeat_seconds)
+
+
+def _is(stage: Callable[[], str], name: str) -> bool:
+    return stage() == name
 
 
 def _forget(metric: Counter | Gauge | Histogram, *labels: str) -> None:
@@ -555,6 +697,7 @@ def catalogue_markdown() -> str:
         lines.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
     values = {"op": OPS, "kind": CHANGES, "stage": STAGES, "state": PROGRAM_STATES}
     lines += ["", "Values of labels: " + "; ".join(f"`{k}`: {', '.join(v)}" for k, v in values.items()) + "."]
+    lines += [f"`stage` of `graphtide_stage`: {', '.join(STAGES_OF_LIFE)}."]
     lines += [
         "`reason`: the error codes of dead letters; `program`: the ids of programs; `rule`: those of the audit;"
     ]

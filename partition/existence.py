@@ -17,13 +17,12 @@ import numpy.typing as npt
 from ..gpma.edges import HALF, LOW, EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
 from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
+from ..gpma.vertex_columns import grown
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _INSERT = np.uint8(Op.INSERT)
-# Flags grow by this factor, so that a new vertex costs constant time.
-_ROOM = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +73,8 @@ class Existence:
 
     def ensure_vertices(self, n_vertices: int) -> None:
         """Take memory for vertices 0 .. n_vertices - 1."""
-        known = self._alive.size
-        if n_vertices > known:
-            room = max(n_vertices, int(known * _ROOM))
-            alive = np.ones(room, bool)
-            alive[:known] = self._alive
-            self._marked = np.zeros(room, bool)
-            self._alive = alive
+        self._marked = grown(self._marked, n_vertices, False)
+        self._alive = grown(self._alive, n_vertices, True)
 
     def alive(self, n_vertices: int) -> Flags:
         """bool[n_vertices], in place."""

@@ -7,6 +7,8 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import (
+    LOW,
+    MAX_UPDATES,
     ChangeReport,
     EdgeBatch,
     EdgeList,
@@ -28,7 +32,9 @@ from ..gpma.edges import (
 )
 from ..gpma.host import PackedMemoryArray
 from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
+from ..gpma.host.transposing import transposed
 from ..gpma.host.work import Plan
+from ..gpma.memory import Memory
 from ..gpma.rows import RowView, copy_row
 from ..gpma.threads import Pair, in_turn
 from .existence import Existence, Flags, VertexChange, VertexOps
@@ -44,6 +50,10 @@ _PIECE = 1 << 16
 
 def _none() -> Vertices:
     return np.empty(0, np.uint32)
+
+
+class NoMemory(MemoryError):
+    """A change found no memory, and the graph is as before: it may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,7 @@ class Graph:
         self._pair = Pair(len(self.host.arrays), "in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
+        self._memory = Memory()
         self._process = os.getpid()
 
     @property
@@ -215,24 +226,30 @@ class Graph:
         in-rows, their in-edges are found by one pass over all edges.
 
         Raises:
-            MemoryError: the graph is as before.
-            ValueError: there are fewer vertices than before, or a weight lies outside ``weight_domain``; the
-                graph is as before.
+            NoMemory: the graph is as before.
+            ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
+                outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
+                graph counted twice; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        n_updates = len(batch) if self.directed else 2 * len(batch)
+        if n_updates > MAX_UPDATES:
+            raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
         batch = replace(batch, weights=self._kept_weights(batch.weights))
         before = self.n_vertices
-        self._make_room(n_vertices)
-        lives = self.existence.plan(batch, vertex_ops, before)
-        if lives is not None:
-            batch = self._without(lives, batch)
-        if not self.directed:
-            batch = _both_directions(batch)
-        reports = [
-            self._apply_on_host(part.out, part.in_)
-            for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
-        ]
+        with self._room_for(n_vertices):
+            if self.directed and self.host.in_ is None:
+                _require_heads(batch.keys, n_vertices)
+            lives = self.existence.plan(batch, vertex_ops, before)
+            if lives is not None:
+                batch = self._without(lives, batch)
+            if not self.directed:
+                batch = _both_directions(batch)
+            reports = [
+                self._apply_on_host(part.out, part.in_)
+                for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
+            ]
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
@@ -290,21 +307,31 @@ class Graph:
         ``dead``: the dense ids, each once, that no longer are vertices; they have no edges.
 
         Raises:
-            ValueError: a weight lies outside ``weight_domain``; the graph is as before.
+            NoMemory: the graph is as before.
+            ValueError: there are fewer vertices than before, an arc or ``dead`` names one that is not there, arcs
+                are out of order, or a weight is missing or lies outside ``weight_domain``; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        dead = _none() if dead is None else dead
+        if dead.size and int(dead.max()) >= n_vertices:
+            raise ValueError(f"dead vertex {int(dead.max())} of {n_vertices}")
         edges = replace(edges, weights=self._kept_weights(edges.weights))
-        self._make_room(n_vertices)
-        self.existence.load(_none() if dead is None else dead)
+        out, in_ = self.host.out, self.host.in_
+        with self._room_for(n_vertices):
+            out_plan = out.prepare_load(edges)
+            if in_ is None:
+                _require_heads(edges.keys, n_vertices)
+            # In-rows take as much as out-rows at most, and so does putting them in order.
+            self._memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
+            in_plan = None if in_ is None else in_.prepare_load(self._in_arcs(edges))
+        self.existence.load(dead)
         self.n_vertices = n_vertices
-        self.host.out.load(edges)
         self.self_loops = 0 if self.directed else _loops(edges.keys)
-        if self.host.in_ is not None:
-            keys = transpose(edges.keys)
-            order = np.argsort(keys, kind="stable")
-            weights = edges.weights[order] if edges.weights is not None and self.in_weighted else None
-            self.host.in_.load(EdgeList(keys[order], weights))
+        if in_ is None or in_plan is None:
+            out.commit_load(out_plan)
+        else:
+            self._pair.run(lambda: out.commit_load(out_plan), lambda: in_.commit_load(in_plan))
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
@@ -340,14 +367,13 @@ class Graph:
             problems.append("a deleted vertex has edges")
         mirror = out if not self.directed else self.host.in_.export() if self.host.in_ is not None else None
         if mirror is not None:
-            keys = transpose(mirror.keys)
-            order = np.argsort(keys)
-            if not np.array_equal(keys[order], out.keys):
+            seen = self._in_arcs(out)
+            if not np.array_equal(seen.keys, mirror.keys):
                 problems.append("out-rows and in-rows hold different edges")
             elif (
-                out.weights is not None
+                seen.weights is not None
                 and mirror.weights is not None
-                and not np.array_equal(mirror.weights[order], out.weights)
+                and not np.array_equal(seen.weights, mirror.weights)
             ):
                 problems.append("out-rows and in-rows disagree about weights")
         return problems
@@ -380,21 +406,38 @@ class Graph:
         """Weights as this graph keeps them. Whoever decoded them has checked them; it costs a pass in cache."""
         return None if weights is None or not self.weighted else in_domain(weights, self.weight_domain)
 
-    def _make_room(self, n_vertices: int) -> None:
+    def _in_arcs(self, out: EdgeList) -> EdgeList:
+        """These out-arcs as the in-rows have them."""
+        return transposed(out, weighted=self.in_weighted, pair=self._pair)
+
+    @contextmanager
+    def _room_for(self, n_vertices: int) -> Iterator[None]:
+        """Room in every array for so many vertices; none of the new ones are there if the block fails."""
         if n_vertices < self.n_vertices:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
-        self.placement.ensure_vertices(n_vertices)
-        self.existence.ensure_vertices(n_vertices)
-        for array in self.host.arrays:
-            array.ensure_vertices(n_vertices)
+        try:
+            self.placement.ensure_vertices(n_vertices)
+            self.existence.ensure_vertices(n_vertices)
+            for array in self.host.arrays:
+                array.ensure_vertices(n_vertices)
+            yield
+        except BaseException as error:
+            for array in self.host.arrays:
+                array.withdraw_vertices(self.n_vertices)
+            if isinstance(error, MemoryError):
+                raise NoMemory(str(error) or "there is not enough memory") from error
+            raise
 
     def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
         """Both orientations or neither: all that can fail is behind both before either is written."""
         out_rows, in_rows = self.host.out, self.host.in_
         if in_ is None or in_rows is None:
-            return self._commit_out(out_rows.prepare(out))
+            plan = out_rows.prepare(out)
+            self._memory.require(out_rows.more_bytes(plan))
+            return self._commit_out(plan)
         run = in_turn if len(out) <= ALONE_UPDATES_MAX else self._pair.run
         out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
+        self._memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         report, _ = run(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
         return report
 
@@ -406,6 +449,13 @@ class Graph:
         with self._turnstile.reading():
             copied: int = export_from(self.out_rows(), np.uint64(first_key), keys, weights)
         return copied
+
+
+def _require_heads(keys: Keys, n_vertices: int) -> None:
+    """Check the heads of arcs; where they have rows, the array of these does."""
+    largest = int((keys & LOW).max(initial=0))
+    if keys.size and largest >= n_vertices:
+        raise ValueError(f"an edge leads to vertex {largest} of {n_vertices}")
 
 
 def _row_keys(array: PackedMemoryArray, vertices: Vertices) -> Keys:
@@ -453,5 +503,7 @@ def warm_up() -> None:
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
         graph.apply(EdgeBatch.of([], []), 2, ops)
         graph.apply(EdgeBatch.of([0], [1]), 2)
+        for weights in (True, False):
+            transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, pair=graph._pair)
     finally:
         graph.close()

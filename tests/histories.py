@@ -162,6 +162,30 @@ def deletes(pairs: Sequence[tuple[int, int]], n_vertices: int) -> Epoch:
     return epoch_of([(Op.DELETE, u, v, 1.0) for u, v in pairs], n_vertices)
 
 
+def road_batches(side: int, share: float, batches: int, seed: int) -> Iterator[tuple[Epoch, Epoch]]:
+    """A grid that lost half of its links, like roads of large diameter: a graph, and then (change, undone) epochs.
+
+    The first pair is the graph and nothing. A change inserts ``share`` of all links and deletes a quarter as many;
+    what undoes it gives the graph back.
+    """
+    rng = np.random.default_rng(seed)
+    n = side * side
+    ids = np.arange(n).reshape(side, side)
+    pairs = np.concatenate(
+        [np.stack([ids[:, :-1].ravel(), ids[:, 1:].ravel()], 1), np.stack([ids[:-1].ravel(), ids[1:].ravel()], 1)]
+    )
+    pairs = rng.permutation(pairs)[: round(0.52 * len(pairs))]
+    n_new = round(share * len(pairs))
+    kept, new = pairs[n_new:], pairs[:n_new]
+    yield inserts(kept.tolist(), n), inserts([], n)
+    for _ in range(batches):
+        gone = rng.permutation(kept)[: n_new // 4]
+        yield (
+            epoch_of([(op, u, v, 1.0) for op, part in ((1, new), (0, gone)) for u, v in part.tolist()], n),
+            epoch_of([(op, u, v, 1.0) for op, part in ((0, new), (1, gone)) for u, v in part.tolist()], n),
+        )
+
+
 # -- Hypothesis ----------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
+from waiting import until
 
 from graphtide import Client
 from graphtide.daemon.errors import Unavailable
@@ -66,6 +70,7 @@ class Daemon:
         }
         for section, table in (settings or {}).items():
             defaults[section] = {**defaults.get(section, {}), **table} if isinstance(table, Mapping) else table
+        self.settings = defaults
         self.config = folder / "graphtide.toml"
         self.config.write_text(toml(defaults))
         self.log = folder / "log"
@@ -104,9 +109,28 @@ class Daemon:
                     raise AssertionError(f"the daemon was not ready in time:\n{self.log_tail()}") from None
                 time.sleep(0.05)
 
+    def listen(self, address: str, *, token: str) -> None:
+        """Listen at this address, too, from the next start on, and ask for a token."""
+        self.settings["server"] = {**self.settings["server"], "listen": [self.address, address], "token": token}
+        self.config.write_text(toml(self.settings))
+
     def client(self) -> Client:
         """A client of this daemon."""
-        return Client(self.address, timeout=60)
+        return Client(self.address, timeout=360)
+
+    def query_server(self) -> psutil.Process:
+        """The process that answers queries; the engine's child, the template, has forked it."""
+        assert self.process is not None
+        engine = psutil.Process(self.process.pid)
+
+        def forked() -> psutil.Process | None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for template in engine.children():
+                    for server in template.children():
+                        return server
+            return None
+
+        return until(forked)
 
     def stop(self, *, timeout_s: float = 60) -> int:
         """SIGTERM, and the exit status."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from graphtide.compute import registry
-from graphtide.daemon.errors import CheckpointError
+from graphtide.daemon.errors import CheckpointError, NotWritten
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, require_same
 
 
@@ -54,7 +56,7 @@ def test_a_snapshot_comes_back_as_it_was(store: CheckpointStore) -> None:
     assert set(read.part("program/pagerank")) == {"estimate", "empty"}
 
 
-@pytest.mark.parametrize("format", [1, 2, 3, 4])
+@pytest.mark.parametrize("format", [1, 2, 3, 4, 5])
 def test_an_array_of_a_users_program_may_be_called_scalars(format: int) -> None:
     program = registry.make_program("bfs", "own", {"source": 0})
     for scalars in (np.arange(3), np.zeros((2, 2)), np.array([0.5])):
@@ -62,19 +64,25 @@ def test_an_array_of_a_users_program_may_be_called_scalars(format: int) -> None:
         assert read.state_of(program)["scalars"] is scalars
 
 
-@pytest.mark.parametrize("written", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("written", [1, 2, 3, 4, 5, 6])
 def test_checkpoints_of_older_formats_are_read(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     monkeypatch.setattr("graphtide.daemon.state.checkpoint.FORMAT", written)
     store.write(snapshot(7))
-    if written <= 4:
+    if written <= 5:
         read = store.newest_good()
         assert read is not None
         assert (read.epoch, read.format) == ((1, 7), written)
     else:
-        with pytest.raises(CheckpointError, match="format 5 is not one that this version reads"):
+        with pytest.raises(CheckpointError, match=r"by a newer version .*format 6; .* reads 1 to 5") as caught:
             store.newest_good()
+        assert "damaged" not in caught.value.message and "Start that version again" in caught.value.message
+        with monkeypatch.context() as patch:
+            patch.setattr("graphtide.daemon.state.checkpoint.FORMAT", 4)
+            store.write(snapshot(6))
+        older = store.newest_good()
+        assert older is not None and older.epoch == (1, 6), "one that this version reads is gone on from"
 
 
 def test_arrays_in_pieces_come_back_as_one(store: CheckpointStore) -> None:
@@ -144,6 +152,27 @@ def test_a_write_that_did_not_finish_is_ignored_and_cleared(store: CheckpointSto
 def test_one_process_at_a_time(store: CheckpointStore) -> None:
     with pytest.raises(CheckpointError, match="in use by another graphtide process"):
         CheckpointStore(store.path)
+
+
+def test_reading_says_how_far_it_is(store: CheckpointStore) -> None:
+    store.write(snapshot(7))
+    shares: list[float] = []
+    store.newest_good(shares.append)
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] == 1
+
+
+def test_a_start_that_cannot_be_counted_names_the_key_and_the_reason(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert store.next_incarnation() == 1
+    with monkeypatch.context() as patch:
+        patch.setattr("graphtide.daemon.state.checkpoint.os.fsync", full)
+        with pytest.raises(NotWritten, match=r"checkpoint\.path = '.*checkpoints'.*No space left on device"):
+            store.next_incarnation()
+    assert store.next_incarnation() == 2
 
 
 def test_incarnations_rise_even_without_a_checkpoint(store: CheckpointStore) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +17,7 @@ import pytest
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
+from graphtide.daemon.errors import NotWritten
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state import checkpoint
@@ -292,7 +295,8 @@ def test_without_memory_the_stream_goes_on_and_the_next_one_is_whole(
         for _ in range(20):
             stream.epoch()
             stream.checkpoints.step()
-        stream.checkpoints.close()
+        with pytest.raises(NotWritten, match="out of memory"):
+            stream.checkpoints.close()
     assert stream.store.newest_good() is None
     assert stream.safe == []
     assert stream.graph._copy is None  # no changes are kept for a copy that is given up
@@ -313,7 +317,8 @@ def test_without_a_thread_the_stream_goes_on(stream: Stream, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         stream.checkpoints.step()
-        stream.checkpoints.close()
+        with pytest.raises(NotWritten, match="can't start new thread"):
+            stream.checkpoints.close()
         assert stream.graph._copy is None
     assert stream.safe == []
     stream.epoch()
@@ -329,8 +334,42 @@ def test_a_copy_that_lost_an_edge_is_never_written(stream: Stream, monkeypatch: 
         patch.setattr(
             EdgeCopy, "edges", lambda self: [EdgeList(edge.keys[1:], edge.weights) for edge in edges(self)]
         )
-        stream.checkpoints.close()
+        with pytest.raises(NotWritten, match="this must never happen"):
+            stream.checkpoints.close()
     assert stream.store.newest_good() is None
+
+
+def test_a_checkpoint_that_finds_no_room_is_one_line_with_the_path_and_the_key(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    stream.epoch()
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.os, "fsync", full)
+        with pytest.raises(NotWritten, match="replays what came after epoch") as caught:
+            stream.checkpoints.close()
+    (record,) = caplog.records
+    assert record.exc_info is None and "\n" not in record.getMessage()
+    for message in (record.getMessage(), caught.value.message):
+        assert f"checkpoint.path = '{stream.store.path}': No space left on device" in message
+
+
+def test_where_reading_begins_is_a_checkpoint_of_the_empty_graph(stream: Stream) -> None:
+    stream.checkpoints.write_beginning({P: 70})
+    found = stream.store.newest_good()
+    assert found is not None and found.is_empty
+    assert (found.epoch, found.offsets, found.programs) == ((1, 0), {"t": {"0": 70}}, {})
+    assert found.part("graph")["keys"].size == 0 and ("weights" in found.part("graph")) == stream.weighted
+    assert stream.safe == [{P: 70}] and stream.checkpoints.newest.offsets == {P: 70}
+    stream.checkpoints.close()
+    assert len(stream.safe) == 1, "nothing was applied since"
+    stream.epoch()
+    stream.checkpoints.close()
+    later = stream.store.newest_good()
+    assert later is not None and not later.is_empty
+    stream.check(later)
 
 
 def test_buffers_are_used_again() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
+import socket
 import subprocess
 import sys
 import tomllib
@@ -12,17 +14,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import brokers
+import msgpack
 import numpy as np
 import pytest
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from typer.testing import CliRunner
 
 from graphtide.daemon import cli, logs, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
-from graphtide.daemon.errors import ConfigError, NotSupported, SourceError, SourceUnavailable
+from graphtide.daemon.errors import (
+    CheckpointError,
+    ConfigError,
+    IdSpaceFull,
+    NotSupported,
+    NotWritten,
+    RequestError,
+    SourceError,
+    SourceReplaced,
+    SourceUnavailable,
+    UnknownProgram,
+)
+from graphtide.daemon.records.spool_format import read_frames
 from graphtide.daemon.tools import doctor, query
 from graphtide.ops.kafka import DevKafka
+
+ROOT = Path(__file__).parent.parent
 
 COMMANDS = ("run", "demo", "produce", "query", "doctor", "config", "version")
 
@@ -139,7 +158,33 @@ def test_flags_become_settings_and_set_wins() -> None:
 def test_exit_codes_say_whether_trying_again_can_help() -> None:
     assert cli.exit_code(ConfigError("x")) == 2
     assert cli.exit_code(SourceUnavailable("x")) == 3
-    assert cli.exit_code(SourceError("x")) == 1
+    assert cli.exit_code(SourceError("x")) == cli.exit_code(SourceReplaced("x")) == 4
+    assert cli.exit_code(CheckpointError("x")) == 5
+    assert cli.exit_code(NotWritten("x")) == 6
+    assert cli.exit_code(IdSpaceFull("x")) == 1
+
+
+def test_after_what_a_restart_does_not_help_the_unit_does_not_restart() -> None:
+    unit = (ROOT / "ops" / "systemd" / "graphtide.service").read_text("utf-8")
+    (codes,) = re.findall(r"^RestartPreventExitStatus=(.*)$", unit, re.MULTILINE)
+    lasting = (ConfigError("x"), SourceError("x"), CheckpointError("x"))
+    assert {int(code) for code in codes.split()} == {cli.exit_code(error) for error in lasting}
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (MemoryError("Unable to allocate 3 GiB"), "graphtide: out of memory: Unable to allocate 3 GiB\n", 6),
+        (MemoryError(), "graphtide: out of memory\n", 6),
+        (OSError(28, "No space left on device", "/x/y"), "graphtide: /x/y: No space left on device\n", 6),
+        (NotWritten("the last checkpoint is missing"), "graphtide: the last checkpoint is missing\n", 6),
+    ],
+)
+def test_no_room_is_one_sentence_and_a_code_of_its_own(
+    error: BaseException, message: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli._explain(error) == code
+    assert capsys.readouterr().err == message
 
 
 def test_produce_needs_one_destination(runner: CliRunner) -> None:
@@ -154,11 +199,78 @@ def test_produce_writes_a_spool_and_prints_what_a_wait_needs(runner: CliRunner, 
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     (name,) = [path.name for path in (tmp_path / "spool").iterdir()]
-    assert printed == {"updates": 3, "offsets": {name: (tmp_path / "spool" / name).stat().st_size}}
+    offsets = {name: (tmp_path / "spool" / name).stat().st_size}
+    assert printed == {"updates": 3, "offsets": offsets, "refused": {}, "self_loops_dropped": 0}
     (tmp_path / "bad.csv").write_text("src,dst\n1,x\n")
     done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
+    assert done.exit_code == 7
+    assert "0 updates written" in done.stdout and "bad.csv:2: dst holds 'x'" in done.stdout
+    (tmp_path / "bad.csv").write_text("from,to\n1,2\n")
+    done = runner.invoke(cli.app, ["produce", "--spool", "spool", "bad.csv"])
     assert done.exit_code == 1
-    assert done.stderr.startswith("graphtide: bad.csv") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("graphtide: bad.csv:1: the header") and done.stderr.count("\n") == 1
+
+
+def test_the_help_of_produce_names_what_files_may_hold(runner: CliRunner) -> None:
+    shown = " ".join(runner.invoke(cli.app, ["produce", "--help"], terminal_width=200).stdout.split())
+    for words in (
+        "a header line names the columns: src,dst and any of op,weight,ts",
+        "events: op src dst weight ts (seconds), with - for no weight or ts",
+        "edge lists: src dst [weight [ts]]",
+        "op is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex",
+        "leave dst empty: delete_vertex,7,",
+        "exit code is then 7",
+    ):
+        assert words in shown, words
+
+
+def test_produce_knows_what_the_graph_takes(runner: CliRunner, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("src,dst,weight\n7,2,1\n2,3,0.5\nx,5,1\n4,4,1\n")
+    (tmp_path / "g.toml").write_text(
+        '[graph]\nweights = "unweighted"\nself_loops = "drop"\nvertex_ids = "string"\ndirected = false\n'
+    )
+    done = runner.invoke(cli.app, ["produce", "--config", "g.toml", "--spool", "spool", "--json", "a.csv"])
+    assert done.exit_code == 7, done.output
+    printed = json.loads(done.stdout)
+    assert (printed["updates"], printed["self_loops_dropped"]) == (2, 1)
+    assert printed["refused"] == {
+        "bad-weight": {
+            "updates": 1,
+            "first": ["a.csv:3: weight is 0.5; the graph is unweighted, only 1 is allowed"],
+        }
+    }
+    (frame,) = [item.payload for path in (tmp_path / "spool").iterdir() for item in read_frames(path)]
+    assert msgpack.unpackb(frame) == {"v": 1, "src": ["2", "5"], "dst": ["7", "x"]}
+
+
+def test_produce_talks_to_kafka_as_its_settings_say(runner: CliRunner, tmp_path: Path) -> None:
+    """A listener sees a TLS handshake begin, or a plain request, whose first byte is that of its length."""
+    (tmp_path / "a.el").write_text("1 2\n")
+    (tmp_path / "g.toml").write_text('[source.client]\nsecurity_protocol = "SSL"\n')
+    for options, first in (
+        ([], b"\0"),
+        (["--config", "g.toml"], b"\x16"),
+        (["--client", "security_protocol=SSL", "--client", "ssl_check_hostname=false"], b"\x16"),
+    ):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(60)
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            command = ["produce", "--kafka", address, "--topic", "t", *options, "a.el"]
+            with subprocess.Popen([sys.executable, "-m", "graphtide", *command], cwd=tmp_path) as process:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(60)
+                    assert connection.recv(1) == first
+                process.kill()
+    command = ["produce", "--kafka", "h:1", "--topic", "t", "--client", "securityprotocol=SSL", "a.el"]
+    done = runner.invoke(cli.app, command)
+    assert done.exit_code == 2 and "did you mean security_protocol?" in done.output
+
+
+def test_settings_of_the_client_keep_their_types_from_flags() -> None:
+    client = {"ssl_check_hostname": "false", "request_timeout_ms": "500", "sasl_plain_password": "123"}
+    options = from_tables({"source": {"client": client}}).source.client_options()
+    assert options == {"ssl_check_hostname": False, "request_timeout_ms": 500, "sasl_plain_password": "123"}
 
 
 # -- the doctor ---------------------------------------------------------------------------------------------
@@ -238,6 +350,28 @@ def test_the_doctor_looks_for_the_topics(kafka: DevKafka) -> None:
     found = {finding.check: finding for finding in doctor._kafka(from_tables({"source": source}))}
     assert [found[name].status for name in ("kafka", "topic doctored", "topic missing")] == ["ok", "ok", "fail"]
     assert found["topic doctored"].found == "3 partitions"
+
+
+@pytest.mark.kafka
+def test_the_doctor_knows_what_a_topics_settings_mean(kafka: DevKafka) -> None:
+    kafka.create_topic("forgetful", 1, {"cleanup.policy": "compact,delete", "retention.ms": "60000"})
+    with brokers.client(KafkaProducer, kafka.bootstrap) as producer:
+        producer.send("forgetful", b"1", key=b"k").get(timeout=30)
+    with brokers.client(KafkaAdminClient, kafka.bootstrap) as admin:
+        admin.delete_records({TopicPartition("forgetful", 0): 1})
+    for compacted, status in (("refuse", "fail"), ("accept", "warn")):
+        source = {
+            "kind": "kafka",
+            "bootstrap_servers": [kafka.bootstrap],
+            "topics": ["forgetful"],
+            "compacted": compacted,
+        }
+        found = [item for item in doctor._kafka(from_tables({"source": source})) if item.status != "ok"]
+        assert [item.status for item in found] == [status, "warn", "warn"]
+        for item, words in zip(
+            found, ("is compacted", "keeps records for 60 s", "begins at offset 1"), strict=True
+        ):
+            assert words in item.found
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +481,67 @@ def test_query_parameters_are_json_where_they_can_be(arguments: list[str], param
 def test_a_stray_argument_of_a_query_is_refused() -> None:
     with pytest.raises(ValueError, match="'x' stands alone"):
         query.parse_parameters(["--program", "hops", "x"])
+    for bare in (["--vertices"], ["--vertices", "--program", "a"]):
+        with pytest.raises(ValueError, match="--vertices needs a value"):
+            query.parse_parameters(bare)
+
+
+@pytest.mark.parametrize(
+    ("text", "programs"),
+    [
+        ("hops", "hops"),
+        ("a,b", ["a", "b"]),
+        ("bfs(1,2)", "bfs(1,2)"),
+        ("bfs(1,2),c,ppr(1+2,0.5)", ["bfs(1,2)", "c", "ppr(1+2,0.5)"]),
+    ],
+)
+def test_commas_list_programs_where_get_takes_several(text: str, programs: str | list[str]) -> None:
+    assert query.parse_parameters(["--program", text], "get") == {"program": programs}
+    assert query.parse_parameters(["--program", "x", "--program", text], "get")["program"][1:] == (
+        [programs] if isinstance(programs, str) else programs
+    )
+    assert query.parse_parameters(["--program", text], "top") == {"program": text}
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [
+        (RequestError("vertices must be given: ids", {"parameter": "vertices"}), "--vertices must be given: ids"),
+        (
+            RequestError("unknown parameters: a_b; ...", {"unknown": ["a_b"], "known": ["k", "timeout_ms"]}),
+            "unknown: --a-b; top takes --k, --timeout-ms",
+        ),
+        (
+            RequestError("unknown parameters: a; ...", {"unknown": ["a"], "known": []}),
+            "unknown: --a; top takes no parameters",
+        ),
+        (
+            UnknownProgram("there is no program 'x'", {"parameter": "program"}),
+            "--program: there is no program 'x'",
+        ),
+        (RequestError("something else"), "something else"),
+    ],
+)
+def test_errors_name_flags(
+    error: RequestError, shown: str, monkeypatch: pytest.MonkeyPatch, asked: list[Any]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(query.Client, "call", refuse)
+    with pytest.raises(type(error)) as caught:
+        query.run_query("unix:/x", "top", {})
+    assert caught.value.message == shown and caught.value.detail == error.detail
+
+
+def test_a_path_that_is_none_is_said_to_be_none(
+    monkeypatch: pytest.MonkeyPatch, asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    params, answer, _ = ANSWERS["path"]
+    none = {**answer, "vertices": column([], "<i8"), "value": None, "weights": column([], "<f4")}
+    monkeypatch.setitem(ANSWERS, "path", (params, none, []))
+    query.run_query("unix:/x", "path", params)
+    assert capsys.readouterr().out.splitlines()[0] == "there is no path to 3"
 
 
 STAMP: dict[str, Any] = {"epoch": [2, 17], "offsets": {"edges": {0: 5}}}
@@ -377,12 +572,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "top": (
         {"program": "pagerank", "k": 2},
         {"ids": ["b", "a"], "values": column([0.5, 0.25], "<f8")},
-        [["ids", "values"], ["b", "0.5"], ["a", "0.25"]],
+        [["vertex", "values"], ["b", "0.5"], ["a", "0.25"]],
     ),
     "path": (
         {"program": "hops", "target": 3},
         {"vertices": column([1, 2, 3], "<i8"), "value": 2, "weights": column([0.5, 4.0], "<f4")},
-        [["vertices", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
+        [["vertex", "weights"], ["1", "-"], ["2", "0.5"], ["3", "4"], ["value", "2"]],
     ),
     "degree": (
         {"vertices": [1, 9]},
@@ -392,7 +587,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             "null": pack_bitmap(np.array([False, True])),
             "unknown": column([9], "<i8"),
         },
-        [["vertices", "out", "in"], ["1", "3", "1"], ["9", "-", "-"], ["unknown:", "9"]],
+        [["vertex", "out", "in"], ["1", "3", "1"], ["9", "-", "-"], ["unknown:", "9"]],
     ),
     "has_edge": (
         {"src": [1], "dst": [2]},
@@ -402,12 +597,12 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     "component": (
         {"vertex": 1},
         {"label": 1, "size": 5, "members": column([1, 2], "<i8")},
-        [["members"], ["1"], ["2"], ["label", "1"], ["size", "5"]],
+        [["vertex"], ["1"], ["2"], ["label", "1"], ["size", "5"]],
     ),
     "neighbors": (
         {"vertex": 1},
         {"ids": column([], "<i8"), "cursor": None, "weights": column([], "<f4")},
-        [["ids", "weights"], ["cursor", "-"]],
+        [["vertex", "weights"], ["cursor", "-"]],
     ),
     "programs": (
         {},
@@ -416,8 +611,17 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
     ),
     "stats": (
         {},
-        {"vertices": 3, "lag": {"unit": "bytes"}},
-        [["vertices", "3"], ["lag.unit", "bytes"]],
+        {
+            "vertices": 3,
+            "lag": {"unit": "bytes"},
+            "audit": {"last_pass": {"ended": 1_700_000_000.5, "seconds": 2}},
+        },
+        [
+            ["vertices", "3"],
+            ["lag.unit", "bytes"],
+            ["audit.last_pass.ended", "2023-11-14", "22:13:20+00:00"],
+            ["audit.last_pass.seconds", "2"],
+        ],
     ),
     "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),
 }

@@ -15,6 +15,7 @@ from histories import (
     random_history,
     real_history,
     rmat_history,
+    road_batches,
     small_histories,
 )
 from hypothesis import given, settings
@@ -179,9 +180,10 @@ def test_many_cuts_at_once(directed: bool) -> None:
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_cuts_below_each_other(directed: bool) -> None:
+def test_cuts_below_each_other(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two long rails with a rung now and then lose links all along: most pieces are large, below another, and find
     what replaces their link only far away, or not at all."""
+    monkeypatch.setattr(module, "_WORK_FLOOR", 1 << 14)  # or some would start over
     half = 1_000
     n = 2 * half
     name = np.random.default_rng(4).permutation(n)
@@ -200,6 +202,24 @@ def test_cuts_below_each_other(directed: bool) -> None:
             run.step(inserts(gone, n))
             run.check()
     assert run.sizes() == [n]
+
+
+def test_a_large_change_of_a_road_network_starts_over() -> None:
+    """First after a share of what a fresh start costs, then at once; and small changes never do."""
+    run = Run(directed=False)
+    active = []
+    for change, undone in road_batches(120, 1 / 7, 3, seed=5):
+        refresh = run.step(change)
+        run.check_against_oracle()
+        assert refresh.started_over
+        active.append(refresh.active)
+        run.step(undone)
+        u, v = int(change.src[0]), int(change.dst[0])
+        assert not run.step(deletes([(u, v)], run.graph.n_vertices)).started_over
+        run.step(inserts([(u, v)], run.graph.n_vertices))
+    n = run.graph.n_vertices
+    assert n < active[1] < 2 * n
+    assert active[3] == n
 
 
 def test_starting_over_when_the_search_costs_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

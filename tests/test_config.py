@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -155,7 +156,12 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"token": "12345678", "token_file": "x"}}, "server.token_file", "together with server.token"),
         ({"server": {"tls": {"certificate": "c.pem"}}}, "server.tls.key", "belong together"),
         ({"metrics": {"listen": "9420"}}, "metrics.listen", "HOST:PORT"),
+        ({"metrics": {"listen": ""}}, "metrics.listen", "`off`"),
         ({"metrics": {"listen": "h:70000"}}, "metrics.listen", "HOST:PORT"),
+        ({"metrics": {"listen": "0.0.0.0:9420"}}, "metrics.listen", "metrics.insecure = true"),
+        ({"metrics": {"tls": {"key": "k"}}}, "metrics.tls.certificate", "must be given too"),
+        ({"server": {"tls": {"client_ca": "c"}}}, "server.tls.client_ca", "without certificate and key"),
+        ({"server": {"socket_group": ""}}, "server.socket_group", "at least 1"),
         ({"dead_letters": {"topic": "bad"}}, "dead_letters.topic", "source.kind"),
         ({"graph": "directed"}, "graph", "must be a table"),
         ({"program": {"name": "bfs"}}, "program", "must be a list"),
@@ -185,6 +191,9 @@ def test_addresses_beyond_loopback_need_tls_or_consent() -> None:
     assert from_tables({"server": {"listen": listen, "insecure": True}}).server.listen == tuple(listen)
     tls = {"certificate": "c.pem", "key": "k.pem"}
     assert from_tables({"server": {"listen": listen, "tls": tls}}).server.tls.key == Path("k.pem")
+    everywhere = "0.0.0.0:9420"
+    for word in ({"insecure": True}, {"tls": tls}):
+        assert from_tables({"metrics": {"listen": everywhere, **word}}).metrics.listen == everywhere
     for loopback in ("tcp://127.0.0.1:0", "tcp://[::1]:7420", "tcp://localhost:7420", "unix:/tmp/x"):
         assert from_tables({"server": {"listen": [loopback]}}).server.listen == (loopback,)
 
@@ -256,7 +265,15 @@ def test_addresses() -> None:
 def test_the_socket_lies_where_the_system_says() -> None:
     assert default_socket_path({"RUNTIME_DIRECTORY": "/run/graphtide"}) == "/run/graphtide/graphtide.sock"
     assert default_socket_path({"XDG_RUNTIME_DIR": "/run/user/7"}) == "/run/user/7/graphtide.sock"
-    assert default_socket_path({}).endswith(".sock")
+    alone = default_socket_path({})
+    assert alone == ("/run/graphtide.sock" if os.geteuid() == 0 else "./graphtide.sock")
+
+
+def test_the_socket_has_no_name_that_others_could_take_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    for user in (0, 1000):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        folder = Path(default_socket_path({})).parent
+        assert folder == (Path("/run") if user == 0 else Path()), "a folder that all may write is no place for it"
 
 
 @settings(deadline=None, max_examples=50)
@@ -283,7 +300,7 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     shown = config_show.effective_toml(loaded)
     assert SECRET not in shown and MASK in shown
     assert SECRET not in repr(loaded.config.server)
-    assert loaded.config.server.read_token() == SECRET
+    assert loaded.config.server.read_tokens() == (SECRET,)
     assert loaded.config.source.client_options() == {"sasl_plain_password": SECRET}
 
 
@@ -309,14 +326,30 @@ def test_secrets_from_files(tmp_path: Path) -> None:
     config = from_tables(
         {"server": {"token_file": str(file)}, "source": {"client": {"sasl_plain_password_file": str(file)}}}
     )
-    assert config.server.read_token() == SECRET
+    assert config.server.read_tokens() == (SECRET,)
     assert config.source.client_options() == {"sasl_plain_password": SECRET}
     file.write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
-        config.server.read_token()
+        config.server.read_tokens()
     file.unlink()
     with pytest.raises(ConfigError, match="cannot be read"):
         config.source.client_options()
+
+
+def test_a_file_may_hold_several_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    server = from_tables({"server": {"token_file": str(file)}}).server
+    file.write_text(f"\n {SECRET} \r\nanother-one\n\n")
+    assert server.read_tokens() == (SECRET, "another-one")
+    assert from_tables({}).server.read_tokens() == ()
+    for wrong, where in ((f"{SECRET}\nshort\n", "line 2"), ("x" * 513, "line 1"), ("  \n", "has 0 lines")):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match=where) as caught:
+            server.read_tokens()
+        assert "server.token_file" in caught.value.message and "short" not in caught.value.message
+    file.write_text("one-token\n" * 17)
+    with pytest.raises(ConfigError, match="1 to 16 tokens"):
+        server.read_tokens()
 
 
 def test_what_counts_as_a_secret() -> None:

@@ -20,13 +20,16 @@ from running import Daemon
 from waiting import until
 
 from graphtide import Client
+from graphtide.daemon import cli
 from graphtide.daemon.errors import NotSupported, RequestError, Unavailable, UnknownVertex
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import offsets_to_wire
+from graphtide.daemon.tools.destinations import SpoolDestination
+from graphtide.daemon.tools.files import read_updates
 from graphtide.daemon.tools.generate import Churn, Updates
-from graphtide.daemon.tools.produce import SpoolDestination, produce, read_files
+from graphtide.daemon.tools.produce import produce
 from graphtide.daemon.tools.verify import FinalGraph
 from graphtide.gpma.edges import Op
 
@@ -215,7 +218,7 @@ def test_a_checkpoint_of_before_vertices_could_be_deleted_is_read(daemon: Daemon
         client.wait(write(daemon, "a", encode_msgpack([1, 2], [2, 3])), timeout_ms=30_000)
     assert daemon.stop() == 0
     with newest_manifest(daemon) as manifest:
-        assert manifest["format"] == 4
+        assert manifest["format"] == 5
         manifest["format"] = 1
         del manifest["files"]["graph/dead"]
     daemon.start()
@@ -253,8 +256,8 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
         lines.append(f"{Op(op).name.lower()},{src},{'' if op > 1 else dst}")
     file = tmp_path / "stream.csv"
     file.write_text("\n".join(lines) + "\n")
-    (updates,) = read_files([file])
-    daemon.start(kill_at="epoch.computed:9")
+    updates = read_updates(file)
+    daemon.start(kill_at="epoch.computed:20")  # late enough for a checkpoint
     with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
         for piece in np.array_split(np.arange(len(updates)), 30):
             produced = produce([updates.take(piece)], spool, undirected=not directed, edges_per_record=70)
@@ -291,18 +294,23 @@ def test_bad_records_cost_nothing_but_a_clear_message(daemon: Daemon) -> None:
         good,
         encode_msgpack(np.array([7]), np.array([8]), weights=np.array([-1], np.float32)),
         encode_msgpack([8], [7], 3),
+        encode_msgpack([1, 2, 3], [4, 5, 4], weights=[1, -1, 1]),
     )
     (daemon.spool / "lines.csv").write_text("src,dst,weight\n4,5,1\nx,5,1\n5,6,inf\n6,7,2\n")
     daemon.start()
     with daemon.client() as client:
         client.wait(offsets | {"lines.csv": (daemon.spool / "lines.csv").stat().st_size}, timeout_ms=30_000)
-        assert client.stats()["edges"] == 4
+        stats = client.stats()
+        assert stats["edges"] == 6, "the rows beside a bad one count"
+        assert stats["dead_letters"] == {"malformed": 1, "bad-weight": 3, "bad-id": 1, "bad-vertex-op": 1}
         assert client.get("hops", [7, 8]).unknown.tolist() == [8], "a bad record makes no vertex"
     assert daemon.stop() == 0, daemon.log_tail()
     letters = list(read_dead_letters(daemon.folder / "dead-letters"))
     assert {letter.reason for letter in letters} == {"malformed", "bad-weight", "bad-id", "bad-vertex-op"}
-    assert len(letters) == 5
+    assert len(letters) == 6
     assert all(letter.detail for letter in letters)
+    (row,) = [letter for letter in letters if ("graphtide-row", b"1") in letter.headers]
+    assert row.value == encode_msgpack([2], [5], weights=[-1])
 
 
 def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> None:
@@ -314,7 +322,7 @@ def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> Non
     daemon.config.write_text("[graph]\ndirected = false\n" + daemon.config.read_text())
     daemon.start(ready_s=None)
     assert daemon.process is not None
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(60) == cli.CHECKPOINT
     assert "graph.directed was True and is now False" in daemon.log_tail()
     assert "Traceback" not in daemon.log_tail()
 
@@ -360,7 +368,7 @@ def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
         client.wait(offsets, timeout_ms=30_000)
     (daemon.spool / "a.msgpack").write_bytes(b"")
     assert daemon.process is not None
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(60) == cli.SOURCE
     assert "a.msgpack" in daemon.log_tail()
 
 

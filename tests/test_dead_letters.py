@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import errno
+import io
+import os
 import uuid
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import crc32c
 import pytest
 from brokers import client
 from hypothesis import given
@@ -13,9 +18,10 @@ from hypothesis import strategies as st
 from kafka import KafkaConsumer, TopicPartition
 from waiting import until
 
+from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import (
-    DeadLettersFull,
+    DeadLettersError,
     FileDeadLetters,
     KafkaDeadLetters,
     pack_letter,
@@ -23,7 +29,9 @@ from graphtide.daemon.ingest.dead_letters import (
     source_of,
     unpack_letter,
 )
-from graphtide.daemon.records.stream import BadRecord, Partition
+from graphtide.daemon.records import spool_format
+from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX
+from graphtide.daemon.records.stream import BadRecord, DeadLettersFull, Partition, Whole
 from graphtide.ops.kafka import DevKafka
 
 FAST = {"reconnect_backoff_max_ms": 500}
@@ -72,35 +80,102 @@ def test_files_keep_letters_over_restarts(tmp_path: Path) -> None:
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(29))
 
 
-def test_full_files_stop_the_stream_and_lose_nothing(tmp_path: Path) -> None:
+def test_files_that_are_full_say_how_many_letters_they_took(tmp_path: Path) -> None:
     with FileDeadLetters(tmp_path, bytes_max=1000) as letters:
-        with pytest.raises(DeadLettersFull, match=r"may hold 1000"):
+        with pytest.raises(DeadLettersFull, match=r"may hold 1000") as full:
             letters.write([letter(i) for i in range(100)])
         kept = [bad.offset for bad in read_dead_letters(tmp_path)]
-        assert kept == list(range(len(kept))) and 3 < len(kept) < 100
-
-
-def test_a_full_writer_waits_for_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with FileDeadLetters(tmp_path, bytes_max=400, stop=threading.Event()) as letters:
-        letters.write([letter(0, b"x" * 200)])
-        thread = threading.Thread(target=letters.write, args=([letter(1, b"y" * 200)],))
-        thread.start()
-        until(lambda: "the stream waits" in caplog.text)
-        assert thread.is_alive()
-        taken = [bad.offset for bad in read_dead_letters(tmp_path)]
+        assert kept == list(range(full.value.taken)) and 3 < len(kept) < 100
+        with pytest.raises(DeadLettersFull):
+            letters.write([letter(100)])
         for file in tmp_path.iterdir():
             file.unlink()
-        thread.join(30)
-        assert taken == [0] and [bad.offset for bad in read_dead_letters(tmp_path)] == [1]
+        letters.write([letter(i) for i in range(full.value.taken, full.value.taken + 3)])
+        rest = [bad.offset for bad in read_dead_letters(tmp_path)]
+        assert rest == [kept[-1] + 1, kept[-1] + 2, kept[-1] + 3]
 
 
-def test_a_full_writer_that_is_stopped_says_so(tmp_path: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    with FileDeadLetters(tmp_path, bytes_max=100, stop=stop) as letters:
+class Disk:
+    """Files that share so much room; what does not fit is written in part, as a real disk does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+        self.room = room
+        disk = self
+
+        class File(io.FileIO):
+            def write(self, data: Any) -> int:
+                taken = min(len(data), disk.room)
+                if taken == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                disk.room -= taken
+                return super().write(bytes(data[:taken]))
+
+        def opened(path: Path, mode: str) -> Any:
+            return io.BufferedWriter(File(path, "a"), buffer_size=64) if mode == "ab" else open(path, mode)
+
+        monkeypatch.setattr(spool_format, "open", opened, raising=False)
+
+
+@pytest.mark.parametrize("room", [0, 10, 130, 500, 1000])
+def test_a_full_disk_loses_no_letter_and_leaves_no_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    letters = FileDeadLetters(tmp_path, segment_bytes=400)
+    letters.write([letter(0)])
+    with monkeypatch.context() as patch:
+        disk = Disk(patch, room)
+        rest = [letter(i, b"x" * 50) for i in range(1, 10)]
+        with pytest.raises(DeadLettersFull, match=r"dead_letters.path = .*No space left") as full:
+            letters.write(rest)
+        assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(full.value.taken + 1))
+        assert not any(file.stat().st_size == 0 for file in tmp_path.iterdir())
+        disk.room = 1 << 20
+        letters.write(rest[full.value.taken :])
+        letters.close()
+    assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(10))
+
+
+def test_files_that_cannot_be_written_are_named_by_path_and_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(
+        ConfigError, match=r"dead_letters\.path = '.*file/letters' cannot be used: Not a directory"
+    ):
+        FileDeadLetters(tmp_path / "file" / "letters")
+    letters = FileDeadLetters(tmp_path / "letters")
+    (tmp_path / "letters").rmdir()
+    (tmp_path / "letters").write_bytes(b"")
+    with pytest.raises(DeadLettersError, match=r"dead_letters\.path = '.*letters' cannot be written to"):
         letters.write([letter(0)])
-        with pytest.raises(DeadLettersFull):
-            letters.write([letter(1)])
+
+
+# -- too large for a frame ----------------------------------------------------------------------------------
+
+
+def test_what_no_frame_can_hold_is_cut_and_can_be_told_by_length_and_checksum(tmp_path: Path) -> None:
+    value = bytes(RECORD_BYTES_MAX - 20)
+    large = [
+        replace(letter(1), value=value),
+        replace(letter(2), key=bytes(RECORD_BYTES_MAX)),
+        replace(letter(3), headers=(("a", b"1"), ("b", bytes(RECORD_BYTES_MAX)), ("c", b"2"))),
+        replace(letter(4), headers=(("", b""),) * (RECORD_BYTES_MAX // 4)),
+    ]
+    with FileDeadLetters(tmp_path) as letters:
+        letters.write([letter(0), *large, letter(5)])
+    found = list(read_dead_letters(tmp_path))
+    assert [bad.offset for bad in found] == [0, 1, 2, 3, 4, 5]
+    assert found[0] == letter(0) and found[5] == letter(5)
+    assert len(found[4].headers) < CUT_BYTES
+    assert found[1].whole == Whole(len(value), crc32c.crc32c(value))
+    assert found[1].value == value[:CUT_BYTES] and found[1].key == b"k"
+    assert found[2].value == letter(2).value and found[2].whole == Whole(5, crc32c.crc32c(letter(2).value))
+    assert f"its key has {RECORD_BYTES_MAX} bytes" in found[2].detail
+    assert found[3].headers == (("a", b"1"),) and "2 of its headers are left out" in found[3].detail
+
+
+def test_what_just_fits_is_kept_whole() -> None:
+    large = replace(letter(1), value=bytes(RECORD_BYTES_MAX - (1 << 17)))
+    payload = pack_letter(large, 1)
+    assert len(payload) <= RECORD_BYTES_MAX and unpack_letter(payload) == large
 
 
 # -- a topic ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 
-from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
-from graphtide.gpma.host.array import warm_up
+from graphtide.gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, destinations, pack, sources
+from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import RowView
+from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
 from graphtide.partition.placement import HOST, Placement, route
 
@@ -249,3 +251,73 @@ def columns(batch: EdgeBatch, weighted: bool) -> list[tuple[int, ...]]:
     if batch.weights is not None:
         parts.append(batch.weights.tolist())
     return list(zip(*parts, strict=True))
+
+
+def test_more_updates_than_positions_are_refused_and_change_nothing() -> None:
+    keys = np.broadcast_to(np.uint64(1), MAX_UPDATES + 1)
+    batch = EdgeBatch(keys, np.broadcast_to(np.uint8(1), keys.size))
+    half = EdgeBatch(keys[: keys.size // 2], batch.ops[: keys.size // 2])
+    with opened() as graph, pytest.raises(ValueError, match=f"at most {MAX_UPDATES} updates"):
+        graph.apply(batch, 2)
+    with opened(directed=False) as graph, pytest.raises(ValueError, match=f"at most {MAX_UPDATES} updates"):
+        graph.apply(half, 2)
+    assert (graph.n_vertices, graph.n_edges) == (0, 0)
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(2)
+    with pytest.raises(ValueError, match=f"at most {MAX_UPDATES} updates"):
+        array.prepare(batch)
+
+
+@pytest.mark.parametrize("op", [0, 1])
+@pytest.mark.parametrize("in_edges", [True, False])
+def test_edges_to_vertices_that_are_not_there_are_refused_with_and_without_in_rows(
+    in_edges: bool, op: int
+) -> None:
+    with opened(in_edges=in_edges) as graph:
+        graph.apply(EdgeBatch.of([0, 1], [1, 2]), 3)
+        before = arcs_of(graph.export())
+        with pytest.raises(ValueError, match="3 of 3"):
+            graph.apply(EdgeBatch.of([0, 2], [2, 3], [1, op]), 3)
+        with pytest.raises(ValueError, match=r"of 3|does not exist"):
+            graph.load(EdgeList(pack([0, 2], [2, 3]), np.ones(2, np.float32)), 3)
+        assert arcs_of(graph.export()) == before
+        assert graph.check() == []
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_a_refused_batch_leaves_no_vertices_behind(directed: bool) -> None:
+    """Rows that it made room for are none of the graph's, and no later batch may write into them."""
+    with opened(directed=directed) as graph:
+        graph.apply(EdgeBatch.of([0], [1]), 2)
+        with pytest.raises(ValueError, match="5 of 5"):
+            graph.apply(EdgeBatch.of([0], [5]), 5)
+        with pytest.raises(ValueError, match="4 of 2"):
+            graph.apply(EdgeBatch.of([4], [0]), 2)
+        assert (graph.n_vertices, graph.n_edges) == (2, 1)
+        assert graph.check() == []
+
+
+@pytest.mark.parametrize("failing", ["in-rows", "memory", "dead", "order"])
+def test_a_load_that_fails_leaves_the_graph_as_it_was(failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened() as graph:
+        graph.apply(EdgeBatch.of([0, 1, 2], [1, 2, 0], weights=[1, 2, 3]), 3)
+        graph.apply(
+            EdgeBatch.of([], []), 3, VertexOps(np.ones(1, np.uint32), np.full(1, 3, np.uint8), np.zeros(1, int))
+        )
+        before, alive = arcs_of(graph.export()), graph.alive.tolist()
+        edges = EdgeList(pack([0, 1, 3], [3, 0, 2]), np.ones(3, np.float32))
+        dead = None
+        if failing == "in-rows":
+            edges = EdgeList(pack([0, 1, 3], [3, 0, 9]), np.ones(3, np.float32))
+        elif failing == "order":
+            edges = EdgeList(pack([1, 0, 3], [3, 0, 2]), np.ones(3, np.float32))
+        elif failing == "dead":
+            dead = np.array([4], np.uint32)
+        elif failing == "memory":
+            monkeypatch.setattr(graph.host.in_, "_other_memory", mock.Mock(side_effect=MemoryError))
+        with pytest.raises((ValueError, MemoryError)):
+            graph.load(edges, 4, dead)
+        monkeypatch.undo()
+        assert arcs_of(graph.export()) == before
+        assert (graph.n_vertices, graph.alive.tolist()) == (3, alive)
+        assert graph.check() == []

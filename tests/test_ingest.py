@@ -228,6 +228,9 @@ class Script:
     def position(self) -> dict[Partition, int]:
         return {PARTITION: self.offset}
 
+    def backlog(self) -> int | None:
+        return None
+
     def partition_count(self, name: str) -> int:
         return 1
 

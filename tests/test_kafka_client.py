@@ -20,7 +20,7 @@ from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, read_dead_let
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.kafka_client import KafkaLink, connect, disconnect
 from graphtide.daemon.records.stream import BadRecord, Partition
-from graphtide.daemon.tools.produce import KafkaDestination, ProduceFailed
+from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, free_port
 
 KINDS = pytest.mark.parametrize("kind", [KafkaAdminClient, KafkaConsumer, KafkaProducer])

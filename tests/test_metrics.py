@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -21,9 +22,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from graphtide.daemon.client.addresses import TcpAddress
 from graphtide.daemon.client.wire import LATENCY_BUCKETS_SECONDS
 from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.health import Verdict
 from graphtide.daemon.serve.endpoint import CONNECTIONS_MAX, Exposition
-from graphtide.ops.metrics import FRESHNESS_SECONDS_BUCKETS, BatchHistogram, Metrics, catalogue_markdown
+from graphtide.ops.metrics import (
+    FRESHNESS_SECONDS_BUCKETS,
+    PARTITIONS_SHOWN_MAX,
+    BatchHistogram,
+    Metrics,
+    catalogue_markdown,
+)
 
+YES = Verdict(True, {})
 ROOT = Path(__file__).parent.parent
 
 
@@ -223,7 +232,9 @@ def test_checkpoints_and_readiness() -> None:
     metrics.checkpoint_copied(0.5)
     metrics.checkpoint(seconds=2.0, size_bytes=1000)
     metrics.checkpoint_failed("OSError")
-    metrics.ready(True)
+    metrics.watch_health(
+        ready=lambda: True, stage=lambda: "reading", progress=lambda: 0.25, heartbeat_seconds=lambda: 0.5
+    )
     metrics.queue_depth(12)
     metrics.applied_up_to(123.5)
     seen = samples(metrics)
@@ -232,8 +243,34 @@ def test_checkpoints_and_readiness() -> None:
     assert seen["graphtide_checkpoint_size_bytes", ()] == 1000
     assert seen["graphtide_checkpoint_failures_total", ("OSError",)] == 1
     assert seen["graphtide_ready", ()] == 1
+    assert seen["graphtide_stage", ("reading",)] == 1 and seen["graphtide_stage", ("running",)] == 0
+    assert (seen["graphtide_stage_progress_ratio", ()], seen["graphtide_engine_heartbeat_seconds", ()]) == (
+        0.25,
+        0.5,
+    )
     assert seen["graphtide_queue_updates", ()] == 12
     assert seen["graphtide_source_applied_up_to_timestamp_seconds", ()] == 123.5
+
+
+def test_where_a_restart_goes_on_is_shown_of_so_many_partitions_at_most() -> None:
+    metrics = Metrics()
+    assert np.isnan(samples(metrics)["graphtide_checkpoint_log_margin_records", ()])
+    metrics.checkpoint_covers({"edges/0": 7, "edges/1": 9}, 3)
+    seen = samples(metrics)
+    assert seen["graphtide_checkpoint_offset", ("edges/1",)] == 9
+    assert seen["graphtide_checkpoint_log_margin_records", ()] == 3
+    metrics.checkpoint_covers({f"{file:04}.el": file for file in range(1000)}, np.inf)
+    shown = [labels for name, labels in samples(metrics) if name == "graphtide_checkpoint_offset"]
+    assert len(shown) == PARTITIONS_SHOWN_MAX and ("edges/1",) not in shown
+
+
+def test_what_the_query_server_reports_is_shown_and_its_restarts_add_up() -> None:
+    metrics = Metrics()
+    for restarts in (0, 1, 1, 2):
+        metrics.server(restarts=restarts, connections=4, waiting=3)
+    seen = samples(metrics)
+    assert seen["graphtide_server_restarts_total", ()] == 2
+    assert (seen["graphtide_server_connections", ()], seen["graphtide_server_waiting_requests", ()]) == (4, 3)
 
 
 def test_the_server_process_is_shown_beside_our_own() -> None:
@@ -276,14 +313,15 @@ def fetch(address: TcpAddress, path: str) -> tuple[int, str]:
 
 
 def test_metrics_live_and_ready_are_served() -> None:
-    state = {"live": True, "ready": False}
+    state = {"live": YES, "ready": Verdict(False, {"ready": False, "stage": "reading", "progress": 0.5})}
     with Exposition(
         TcpAddress("127.0.0.1", 0), Metrics().registry, live=lambda: state["live"], ready=lambda: state["ready"]
     ) as served:
         assert served.address.port > 0
-        assert fetch(served.address, "/live") == (200, "yes\n")
-        assert fetch(served.address, "/ready") == (503, "no\n")
-        state |= {"live": False, "ready": True}
+        assert fetch(served.address, "/live") == (200, "{}\n")
+        status, text = fetch(served.address, "/ready")
+        assert (status, json.loads(text)) == (503, {"ready": False, "stage": "reading", "progress": 0.5})
+        state |= {"live": Verdict(False, {}), "ready": YES}
         assert fetch(served.address, "/live")[0] == 503
         assert fetch(served.address, "/ready")[0] == 200
         status, text = fetch(served.address, "/metrics")
@@ -293,18 +331,14 @@ def test_metrics_live_and_ready_are_served() -> None:
 
 def test_an_address_in_use_is_a_message() -> None:
     with (
-        Exposition(
-            TcpAddress("127.0.0.1", 0), Metrics().registry, live=lambda: True, ready=lambda: True
-        ) as served,
+        Exposition(TcpAddress("127.0.0.1", 0), Metrics().registry, live=lambda: YES, ready=lambda: YES) as served,
         pytest.raises(ConfigError, match=r"metrics\.listen = 127\.0\.0\.1:\d+: .*in use"),
     ):
-        Exposition(served.address, Metrics().registry, live=lambda: True, ready=lambda: True)
+        Exposition(served.address, Metrics().registry, live=lambda: YES, ready=lambda: YES)
 
 
 def test_silent_clients_do_not_grow_the_process_past_the_bound() -> None:
-    with Exposition(
-        TcpAddress("127.0.0.1", 0), Metrics().registry, live=lambda: True, ready=lambda: True
-    ) as served:
+    with Exposition(TcpAddress("127.0.0.1", 0), Metrics().registry, live=lambda: YES, ready=lambda: YES) as served:
         silent = [socket.create_connection(served.address, timeout=10) for _ in range(CONNECTIONS_MAX)]
         try:
             # Answered or refused, this connection is accepted after the silent ones: all of them count by then.

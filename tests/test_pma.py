@@ -23,6 +23,7 @@ from numba.core.dispatcher import Dispatcher
 from packed_array_machine import VERTICES, ArrayMachine, Leaves
 from packed_array_machine import as_dict as columns_as_dict
 
+from graphtide.gpma import address_space
 from graphtide.gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
 from graphtide.gpma.host import array as module
 from graphtide.gpma.host import (
@@ -67,7 +68,7 @@ def thresholds(
         patch.setattr(migration, "STRETCH_LEAVES_MIN", max(2, crowded // 32))
         patch.setattr(hot_spot, "NEAR_LEAVES", max(1, crowded // 128))
         if not reserved:
-            patch.setattr(slot_memory, "_reserve", lambda n_bytes: None)
+            patch.setattr(slot_memory, "reserve", lambda n_bytes: None)
         yield
 
 
@@ -673,7 +674,7 @@ def test_address_space_is_not_reserved_where_it_is_limited_or_counts_as_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     accounting = tmp_path / "overcommit_memory"
-    monkeypatch.setattr(slot_memory, "_OVERCOMMIT", accounting)
+    monkeypatch.setattr(address_space, "_OVERCOMMIT", accounting)
     for limit, mode, reserves in [(-1, "1", True), (-1, "0", True), (-1, "2", False), (1 << 50, "0", False)]:
         accounting.write_text(f"{mode}\n")
         monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, -1))
@@ -803,7 +804,7 @@ def test_out_of_memory_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, weighted: bool, op: int, reserved: bool
 ) -> None:
     if not reserved:
-        monkeypatch.setattr(slot_memory, "_reserve", lambda n_bytes: None)
+        monkeypatch.setattr(slot_memory, "reserve", lambda n_bytes: None)
     rng = np.random.default_rng(6)
     keys = np.unique(pack(rng.integers(0, 50, 900), rng.integers(0, 1000, 900)))
     weights = rng.random(keys.size).astype(np.float32)
@@ -842,7 +843,7 @@ def test_out_of_memory_changes_nothing(
 @pytest.mark.parametrize("reserved", [True, False])
 def test_out_of_memory_while_loading_changes_nothing(monkeypatch: pytest.MonkeyPatch, reserved: bool) -> None:
     if not reserved:
-        monkeypatch.setattr(slot_memory, "_reserve", lambda n_bytes: None)
+        monkeypatch.setattr(slot_memory, "reserve", lambda n_bytes: None)
     array = loaded(900, 50, seed=26)
     before = array.export().keys
     more = loaded(1500, 50, seed=27).export()

@@ -26,8 +26,8 @@ from walks import (
 
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks import ppr
-from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.compute.walks.ppr_pushes import PUSH_EDGES
+from graphtide.compute.walks.ppr import DRIFT, PersonalisedPageRank
+from graphtide.compute.walks.ppr_pushes import NORM, PUSH_EDGES, SIZE
 from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
 
@@ -268,6 +268,21 @@ def test_the_audit_finds_a_broken_entry(column: str, factor: float, graphs: list
     for found in (program.audit(graph), by_slices):
         assert found
         assert any(victim in violation.vertices for violation in found)
+
+
+@pytest.mark.parametrize("share", [1.5, 0.99, 0.5, 0.0])
+def test_a_state_that_passes_the_audit_keeps_to_its_bound(share: float, graphs: list[Graph]) -> None:
+    """Residuals are kept too small, and their sum again, by that share of what each may be off."""
+    program, graph = started(graphs)
+    may = share * DRIFT * program._size_max()
+    kept, sums = program.state()["residual"], program._walks.sums
+    true = float(np.abs(kept).sum())
+    assert true > 2 * may
+    kept *= (true - may) / true
+    sums[SIZE] = true - 2 * may
+    error_max = 2 * true / ((1 - program.damping) * sums[NORM])
+    assert program.audit(graph) or error_max <= program.error_bound
+    assert bool(program.audit(graph)) == (share > 1)
 
 
 def test_slices_read_the_in_edges_of_their_vertices(graphs: list[Graph]) -> None:

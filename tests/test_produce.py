@@ -6,6 +6,8 @@ import contextlib
 import gzip
 import json
 import lzma
+import subprocess
+import sys
 import uuid
 from collections import deque
 from pathlib import Path
@@ -18,31 +20,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
+from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.spool import SpoolSource
-from graphtide.daemon.records.columns import UpdateColumns
-from graphtide.daemon.records.placement import canonical, partition_of
-from graphtide.daemon.records.stream import Partition, Source
-from graphtide.daemon.tools import produce as module
-from graphtide.daemon.tools.produce import (
-    BadInput,
-    KafkaDestination,
-    Produced,
-    ProduceFailed,
-    SpoolDestination,
-    produce,
-    produce_files,
-    read_columns,
-    read_files,
-    read_updates,
-    window_events,
-)
+from graphtide.daemon.records.columns import UpdateColumns, canonical
+from graphtide.daemon.records.placement import partition_of
+from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
+from graphtide.daemon.tools import destinations
+from graphtide.daemon.tools import files as module
+from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
+from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, read_columns, read_updates
+from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_files, read_files
+from graphtide.daemon.tools.windows import window_events
 from graphtide.gpma.edges import Op
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.ops.kafka import DevKafka
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+ANYTHING = Accepts()
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -61,8 +57,11 @@ def rows(columns: UpdateColumns) -> list[tuple[object, ...]]:
     return list(zip(columns.ops.tolist(), src, dst, weights, times, strict=True))
 
 
-def file_rows(path: Path, **options: str) -> list[tuple[object, ...]]:
-    return [row for columns in read_columns(path, **options) for row in rows(columns)]  # type: ignore[arg-type]
+def file_rows(path: Path, accepts: Accepts = ANYTHING) -> list[tuple[object, ...]]:
+    left_out = LeftOut()
+    found = [row for columns in read_columns(path, accepts, left_out) for row in rows(columns)]
+    assert left_out == LeftOut()
+    return found
 
 
 # -- placement ----------------------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ def test_operations_on_vertices_go_where_their_vertex_belongs(tmp_path: Path) ->
             file.unlink()
     file = tmp_path / "mixed.csv"
     file.write_text("op,src,dst\ninsert,7,1\ndelete_vertex,7,\n")
-    assert [row[:3] for row in rows(canonical(next(read_columns(file))))] == [(1, 1, 7), (3, 7, 0)]
+    assert [row[:3] for row in rows(canonical(read_updates(file)))] == [(1, 1, 7), (3, 7, 0)]
 
 
 # -- windows ------------------------------------------------------------------------------------------------
@@ -163,7 +162,7 @@ def test_windows_refuse_what_has_no_time(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(text)
         with pytest.raises(BadInput, match=why):
-            list(read_files([path], window_seconds=10))
+            list(read_files([path], ANYTHING, LeftOut(), window_seconds=10))
 
 
 # -- files --------------------------------------------------------------------------------------------------
@@ -205,13 +204,35 @@ def test_published_forms(tmp_path: Path, name: str, text: str, expected: list[tu
 def test_string_ids(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("src,dst\nann,bob\n")
     (tmp_path / "a.tsv").write_text("D\tann\tbob\t-\t-\n")
+    (tmp_path / "dash.tsv").write_text("D\t-\t-\t-\t-\nI -b - - 5\n")
+    names = [row[1:3] for row in file_rows(tmp_path / "dash.tsv", Accepts("string"))]
+    assert names == [("-", "-"), ("-b", "-")]
+    for end in ("\n", "\r\n", ""):
+        (tmp_path / "timeless.tsv").write_bytes(f"I\t1\t2\t-\t-{end}".encode())
+        assert file_rows(tmp_path / "timeless.tsv") == [(1, 1, 2, None, None)]
     for name, op in (("a.csv", 1), ("a.tsv", 0)):
-        assert [row[:3] for row in file_rows(tmp_path / name, vertex_ids="string")] == [(op, "ann", "bob")]
+        assert [row[:3] for row in file_rows(tmp_path / name, Accepts("string"))] == [(op, "ann", "bob")]
 
 
 def test_tables_of_two_columns_are_edge_lists(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("# a graph of my own\n1\t2\n2\t3\n")
     assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(1, 1, 2), (1, 2, 3)]
+
+
+def test_a_few_updates_for_a_spool_need_no_compiler(tmp_path: Path) -> None:
+    """Loading it takes much longer than reading them does."""
+    (tmp_path / "a.csv").write_text("op,src,dst,weight\n,1,2,0.5\ndelete_vertex,1,,\n")
+    (tmp_path / "a.tsv").write_text("I\t1\t2\t-\t1\n")
+    script = "\n".join(
+        [
+            "import sys",
+            "from graphtide.daemon.cli import app",
+            "try: app(['produce', '--spool', 'spool', 'a.csv', 'a.tsv', '--undirected'])",
+            "except SystemExit as end: print(end.code, sorted({'numba', 'scipy', 'kafka'} & set(sys.modules)))",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "3 updates written" in done.stdout and done.stdout.endswith("0 []\n"), done.stdout
 
 
 def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
@@ -221,20 +242,121 @@ def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("name", "text", "good", "reason", "place"),
     [
-        ("a.tsv", "I\t1\t2\t-\t1\nI\t1\t2\n", "five fields"),
-        ("a.tsv", "X\t1\t2\t-\t1\n", "neither I nor D"),
-        ("a.tsv", "I\tx\t2\t-\t1\n", "byte 0"),
-        ("a.el", "1 2\n3 x\n", "byte 4"),
-        ("a.csv", "from,to\n1,2\n", "byte 0"),
+        ("a.tsv", "I\t1\t2\t-\t1\nI\t1\t2\n", 1, "bad-column", ":2: a line of 3 fields"),
+        ("a.tsv", "X\t1\t2\t-\t1\nD 1 2 - 1\n", 1, "bad-op", ":1: op is 'X'"),
+        ("a.tsv", "I\tx\t2\t-\t1\n", 0, "bad-id", ":1: src holds 'x'"),
+        ("a.tsv", "I\t-\t2\t-\t-\nI\t1\t2\t-5\t-3\n", 1, "bad-id", ":1: src holds ''"),
+        ("a.tsv", "I\t1\t2\tx\t1\n", 0, "bad-weight", ":1: weight is 'x'"),
+        (
+            "a.tsv",
+            "I\t1\t2\t-\t99999999999999999\nI\t1\t2\t-\t1\n",
+            1,
+            "bad-timestamp",
+            ": ts is 99999999999999999",
+        ),
+        ("a.el", "1 2\n\n# c\n3 x\n", 1, "bad-id", ":4: dst holds 'x'"),
+        ("a.el", "1 2 nan\n3 4 inf\n5 6 -1\n", 1, "bad-weight", ":1: weight is 'nan'"),
+        (
+            "a.csv",
+            "src,dst,op\n1,2,I\n1,5,delete_vertex\n1,,delete_vertex\n",
+            2,
+            "bad-vertex-op",
+            ":3: delete_vertex",
+        ),
+        ("a.csv", "src,dst\n1,9223372036854775808\n", 0, "bad-id", ":2: dst holds"),
+        (
+            "a.jsonl",
+            '{"src":1,"dst":2}\n{"v":1,"src":[1,true],"dst":[2,3]}\n',
+            2,
+            "bad-id",
+            ":2, row 1: src holds True",
+        ),
     ],
 )
-def test_bad_input_names_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+@pytest.mark.parametrize("compiled_from", [0, 1 << 20])
+def test_what_the_daemon_would_refuse_is_left_out_and_counted(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    text: str,
+    good: int,
+    reason: str,
+    place: str,
+    compiled_from: int,
+) -> None:
+    monkeypatch.setattr(module, "COMPILED_FROM", compiled_from)
+    monkeypatch.setattr(module, "_BLOCK_BYTES", 12)
     (tmp_path / name).write_text(text)
-    with pytest.raises(BadInput, match=message) as caught:
-        file_rows(tmp_path / name)
-    assert str(tmp_path / name) in caught.value.message
+    left_out = LeftOut()
+    assert sum(map(len, read_columns(tmp_path / name, ANYTHING, left_out))) == good
+    assert set(left_out.refused) == {reason}
+    assert left_out.places[reason][0].startswith(f"{tmp_path / name}{place}")
+    with pytest.raises(BadInput) as caught:
+        read_updates(tmp_path / name)
+    assert caught.value.message == left_out.places[reason][0] and caught.value.detail == {"reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("accepts", "written", "refused", "self_loops"),
+    [
+        (Accepts(), 5, {"bad-id": 1}, 0),
+        (Accepts(weights="non-negative"), 4, {"bad-id": 1, "bad-weight": 1}, 0),
+        (Accepts(weights="unweighted", self_loops="drop"), 2, {"bad-id": 1, "bad-weight": 2}, 1),
+        (Accepts("string"), 6, {}, 0),
+    ],
+)
+def test_what_is_refused_depends_on_the_graph(
+    tmp_path: Path, accepts: Accepts, written: int, refused: dict[str, int], self_loops: int
+) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("src,dst,weight\n1,2,1\n2,3,0.5\nx,3,1\n4,5,-2\n5,5,1\n6,7,1\n")
+    left_out = LeftOut()
+    assert sum(map(len, read_columns(file, accepts, left_out))) == written
+    assert dict(left_out.refused) == refused and left_out.self_loops == self_loops
+
+
+def test_few_places_are_kept_of_many(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_text("1 x\n" * 10_000)
+    left_out = LeftOut()
+    assert not list(read_columns(tmp_path / "a.el", ANYTHING, left_out))
+    assert left_out.refused == {"bad-id": 10_000}
+    places = [place.removeprefix(str(tmp_path)) for place in left_out.places["bad-id"]]
+    assert places == [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
+
+
+def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("from,to\n1,2\n")
+    with pytest.raises(BadInput, match=r"a\.csv:1: the header line must name src and dst"):
+        file_rows(tmp_path / "a.csv")
+
+
+def test_the_command_writes_the_good_and_names_the_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("src,dst,weight\n" + "1,2,1\n" * 39_999 + "3,4,-1\n")
+    accepts = Accepts(weights="non-negative")
+    assert produce_files([file], spool=tmp_path / "spool", accepts=accepts) == REFUSED
+    shown = capsys.readouterr().out
+    assert shown.startswith("39999 updates written;")
+    assert "1 updates refused" in shown and "bad-weight" in shown and "a.csv:40001: weight is -1.0" in shown
+    assert produce_files([file], spool=tmp_path / "spool", accepts=accepts, json=True) == REFUSED
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["updates"] == 39_999 and answer["refused"]["bad-weight"]["updates"] == 1
+    assert sum(map(len, (block for block in of_spool(tmp_path / "spool")))) == 2 * 39_999
+
+
+def of_spool(folder: Path) -> list[UpdateBlock]:
+    """What the daemon makes of a spool, in which nothing is bad."""
+    source, blocks = SpoolSource(folder), []
+    source.open(None)
+    with contextlib.closing(source):
+        while records := source.poll(1 << 24, 0):
+            for record in records:
+                decoded = Decoder().decode(record)
+                assert not decoded.bad and decoded.block is not None
+                blocks.append(decoded.block)
+    return blocks
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="the public data sets are not here")
@@ -321,3 +443,42 @@ def test_a_topic_gets_every_edge_in_its_partition(kafka: DevKafka, topic: str, u
 def test_a_missing_topic_is_an_error(kafka: DevKafka) -> None:
     with pytest.raises(ProduceFailed, match="nowhere"):
         KafkaDestination(kafka.bootstrap, "nowhere")
+
+
+@pytest.mark.kafka
+def test_produce_logs_in_as_its_settings_say(kafka: DevKafka, topic: str, tmp_path: Path) -> None:
+    """With the daemon's own file, its password in a file beside it."""
+    (tmp_path / "password").write_text(f"{kafka.password}\n")
+    (tmp_path / "g.toml").write_text(
+        '[source.client]\nsecurity_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "PLAIN"\n'
+        'sasl_plain_username = "graphtide"\nsasl_plain_password_file = "password"\n'
+    )
+    (tmp_path / "a.el").write_text("1 2\n3 4\n")
+    command = [
+        "produce",
+        "--kafka",
+        kafka.bootstrap_sasl,
+        "--topic",
+        topic,
+        "--config",
+        "g.toml",
+        "--json",
+        "a.el",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "graphtide", *command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    answer = json.loads(done.stdout)
+    offsets = offsets_from_wire(answer["offsets"])
+    found = sent(KafkaSource(kafka.bootstrap, [topic]), Produced(answer["updates"], offsets))
+    assert sorted(row for part in found.values() for row in part) == [(1, 1, 2), (1, 3, 4)]
+
+
+@pytest.mark.kafka
+def test_a_login_that_is_refused_is_a_wrong_setting(
+    kafka: DevKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destinations, "_CONNECT_TIMEOUT_MS", 3000)
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    with pytest.raises(ConfigError, match="Sasl"):  # this listener asks nobody to log in
+        KafkaDestination(kafka.bootstrap, topic, client={**login, "sasl_plain_password": kafka.password})

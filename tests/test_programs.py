@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -210,6 +211,19 @@ def test_modules_that_moved_are_where_they_are_said_to_be() -> None:
 
 
 @pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize("kind", ["pagerank", "ppr"])
+def test_bounds_of_numbers_are_said_where_the_parameters_are_described(kind: str) -> None:
+    for name in ("damping", "tolerance"):
+        (parameter,) = [one for one in registry.KINDS[kind].parameters if one.name == name]
+        said = re.search(r", from (\S+) to (\S+)$", parameter.help)
+        assert said is not None
+        low, high = map(float, said.groups())
+        assert (parameter.parse(low), parameter.parse(high)) == (low, high)
+        for wrong in (low * 0.99, high * 1.01):
+            with pytest.raises(ValueError, match="a number from"):
+                parameter.parse(wrong)
+
+
 def test_a_name_belongs_to_one_program() -> None:
     module = importlib.import_module("my_programs")
     assert registry.register(module.Within) is module.Within
@@ -278,6 +292,18 @@ def test_a_mistake_in_a_class_is_told_with_its_name(
         registry.make_program("own", None, {"source": 0})
 
 
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k in ("pagerank", "ppr") for n in ("damping", "tolerance")])
+def test_bounds_of_a_parameter_are_those_that_its_help_names(kind: str, name: str) -> None:
+    (parameter,) = [item for item in registry.program_class(kind).parameters if item.name == name]
+    named = re.search(r"from (\S+) to (\S+)$", parameter.help)
+    assert named is not None
+    low, high = map(float, named.groups())
+    assert parameter.parse(low) == low and parameter.parse(high) == high
+    for outside in (low / 2, np.nextafter(high, 1)):
+        with pytest.raises(ValueError, match="a number from"):
+            parameter.parse(float(outside))
+
+
 def test_a_parameter_without_a_default_must_be_given(register: Callable[..., None]) -> None:
     """None is a default like any other."""
     limits = []
@@ -328,7 +354,7 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     register(gather=gather)
     config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
-        service.warm_up(config, progress=False)
+        service.warm_up(config, threading.Event(), progress=False)
     assert "\n" not in str(raised.value)
 
 

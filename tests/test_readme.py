@@ -16,13 +16,21 @@ import pytest
 from running import Daemon
 
 from graphtide.daemon import cli
-from graphtide.daemon.config.load import load
+from graphtide.daemon.config.load import from_tables, load
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/programs.md", "docs/protocol.md")
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/programs.md",
+    "docs/protocol.md",
+    "docs/security.md",
+)
 
 
 def blocks(language: str) -> list[str]:
@@ -50,6 +58,12 @@ def snippet(holds: str) -> str:
 def settings() -> dict[str, Any]:
     (text,) = blocks("toml")
     return tomllib.loads(text)
+
+
+def tcp_addresses() -> list[str]:
+    """Where a daemon with README's settings listens for everybody on the machine."""
+    listen = from_tables(settings()).server.listen
+    return [address for address in listen if address.startswith("tcp:")]
 
 
 def run(folder: Path, *words: str) -> str:
@@ -95,9 +109,9 @@ def test_what_the_producer_snippet_writes_is_what_the_client_snippet_reads(
     with daemon.client() as client:
         client.wait(offsets, timeout_ms=60_000)
         assert client.stats()["edges"] == 3
-    (listed,) = [address for address in settings()["server"]["listen"] if address.startswith("unix:")]
+    (listed,) = tcp_addresses()
     asking = snippet("from graphtide import Client")
-    assert listed in asking
+    assert f'Client("{listed}")' in asking
     exec(asking.replace(listed, daemon.address), names)
     assert not names["ranks"].values.mask.any()
     assert names["ranks"].offsets == offsets
@@ -116,7 +130,7 @@ def test_the_commands_for_a_spool_work(daemon: Daemon) -> None:
     with daemon.client() as client:
         client.wait({spooled.name: spooled.stat().st_size}, timeout_ms=60_000)
     query, address, *rest = command("query")
-    assert address in settings()["server"]["listen"]
+    assert [address] == tcp_addresses()
     shown = run(daemon.folder, query, daemon.address, *rest)
     assert {line.split()[0] for line in shown.splitlines()[1:4]} == {"1", "2", "3"}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import signal
 import threading
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError
+from waiting import until
 
 from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
@@ -23,9 +26,11 @@ from graphtide.compute.program import Program
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
-from graphtide.daemon.errors import SourceError
+from graphtide.daemon.errors import NotWritten, SourceError
+from graphtide.daemon.health import Health
 from graphtide.daemon.ingest import dead_letters
 from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack_letter
 from graphtide.daemon.ingest.decode import Decoder
@@ -33,17 +38,28 @@ from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
 from graphtide.daemon.ingest.loop import Ingest, IngestReport
 from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
+from graphtide.daemon.ingest.refusals import RefusalLog
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.memory import MemoryGuard
 from graphtide.daemon.records.columns import UpdateColumns as Edges
+from graphtide.daemon.records.columns import canonical
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.placement import canonical, partition_of
+from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, UpdateBlock
-from graphtide.daemon.service import Service, _stop_on_signal
+from graphtide.daemon.records.stream import (
+    BadRecord,
+    DeadLettersFull,
+    Lag,
+    Partition,
+    RawRecord,
+    UpdateBlock,
+)
+from graphtide.daemon.service import Service, _signals, _Stopped
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Checkpointer
+from graphtide.daemon.state.order_log import OrderLog
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op
 from graphtide.gpma.host import array as pma
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -138,6 +154,7 @@ class ScriptedSource:
         self.polls = list(polls)
         self.partitions = partitions
         self.at: dict[Partition, int] = {}
+        self.end = 0
         self.stop: Callable[[], None] = lambda: None
 
     def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
@@ -150,16 +167,32 @@ class ScriptedSource:
     def position(self) -> dict[Partition, int]:
         return dict(self.at)
 
+    def backlog(self) -> int | None:
+        return None
+
     def partition_count(self, name: str) -> int:
         return self.partitions
 
+    def refresh_lag(self) -> None:
+        self.end = 100
+
+    def lag(self) -> Lag:
+        return Lag({P: self.end - self.at[P]} if self.end else {}, 0.0)
+
 
 class Letters:
-    def __init__(self) -> None:
+    """Dead letters with room for so many."""
+
+    def __init__(self, room: int = 1 << 20) -> None:
         self.bad: list[BadRecord] = []
+        self.room = room
 
     def write(self, bad: Sequence[BadRecord]) -> None:
-        self.bad += bad
+        taken = bad[: self.room]
+        self.bad += taken
+        self.room -= len(taken)
+        if len(taken) < len(bad):
+            raise DeadLettersFull("the disk is full", taken=len(taken))
 
     def flush(self) -> None: ...
 
@@ -202,6 +235,102 @@ def test_offsets_advance_over_records_without_updates() -> None:
     assert [(item.updates, item.offsets) for item in items] == [(0, {P: 2}), (0, {P: 3}), (0, {P: 5})]
     assert [report.tombstones for report in reports] == [2, 0]
     assert [letter.offset for letter in bad] == [2]
+
+
+class Waits(threading.Event):
+    """Each wait for it is a moment in which others do something."""
+
+    def __init__(self, moment: Callable[[], None]) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.moment()
+        return self.is_set()
+
+
+@pytest.mark.parametrize("room_comes", [True, False])
+def test_bad_records_without_room_hold_the_stream_and_show_in_its_lag(
+    room_comes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    source = ScriptedSource(
+        ([raw(0, encode_msgpack(np.array([1]), np.array([2])))], {P: 1}),
+        ([raw(offset, b"\xc1 nonsense") for offset in (1, 2, 3)], {P: 4}),
+        ([raw(4, encode_msgpack(np.array([2]), np.array([3])))], {P: 5}),
+    )
+    letters, queue, index = Letters(room=1), PreparedQueue(1000), VertexIndex.create("int")
+    seen: list[tuple[str | None, Mapping[Partition, int], float]] = []
+    now = 0.0
+
+    def moment() -> None:
+        nonlocal now
+        now += 1.0
+        seen.append((ingest.waiting, ingest.lag().amount, ingest.lag().seconds))
+        if now == 3:
+            if room_comes:
+                letters.room = 1000
+            else:
+                ingest.stop.set()
+
+    ingest = Ingest(
+        source=source,  # type: ignore[arg-type]
+        decoder=Decoder("int"),
+        index=index,
+        reuse=at_once(index),
+        dead_letters=letters,
+        queue=queue,
+        report=lambda report: None,
+        poll_bytes_max=1 << 20,
+        stop=Waits(moment),
+        clock=lambda: now,
+    )
+    source.stop = ingest.stop.set
+    ingest.run()
+    # Of 100 records 4 were read, of which 3 wait.
+    assert seen == [("the disk is full", {P: 99}, waited) for waited in (0.0, 1.0, 2.0)]
+    assert ingest.waiting is None
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("loop")]
+    offsets = [item.offsets[P] for item in queue.take(100, 0)]
+    if room_comes:
+        assert [letter.offset for letter in letters.bad] == [1, 2, 3], "each once"
+        assert offsets == [1, 1, 4, 5], "and meanwhile an epoch, whose stats say that we wait"
+        assert said == ["the disk is full", "bad records find room again after 3 s"]
+    else:
+        assert offsets == [1, 1], "no checkpoint may pass what was not kept"
+        assert said == ["the disk is full"]
+
+
+def test_the_log_says_once_a_minute_how_many_records_were_bad(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+
+    def bad(count: int, reason: str, partition: Partition = P) -> list[BadRecord]:
+        return [
+            BadRecord(partition, now_offset, b"", reason, "weight is -1") for now_offset in range(7, 7 + count)
+        ]
+
+    refusals.say()
+    refusals.note(bad(3, "bad-weight"))
+    refusals.say()
+    for now in (1.0, 30.0, 59.0):  # noqa: B007  the clock
+        refusals.note(bad(20_000, "bad-weight", Partition("a.csv")) + bad(2, "malformed"))
+        refusals.say()
+    now = 60.0
+    refusals.say()
+    now = 200.0
+    refusals.say()
+    refusals.note(bad(1, "malformed"))
+    refusals.say()
+    refusals.note(bad(1, "bad-id"))
+    refusals.say(now=True)
+    begin, example = "bad records went to the dead letters: ", "the first of them is "
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{begin}3 (3 bad-weight); {example}t/0/7: weight is -1",
+        f"{begin}60006 (60000 bad-weight, 6 malformed); {example}a.csv:7: weight is -1",
+        f"{begin}1 (1 malformed); {example}t/0/7: weight is -1",
+        f"{begin}1 (1 bad-id); {example}t/0/7: weight is -1",
+    ]
 
 
 def test_what_is_known_of_a_file_goes_with_the_file() -> None:
@@ -402,7 +531,9 @@ def make_pipeline(
     return Pipeline(
         storage=storage, engine=engine, standing=standing, index=index, reuse=reuse or at_once(index),
         queue=queue or PreparedQueue(100), source=stub, link=stub, metrics=metrics, checkpoints=checkpoints,
-        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10),
+        memory=MemoryGuard("off", metrics),
+        background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
+        recording=Recording(OrderLog(store.path / "order"), threading.Event(), lambda: None), dead_letters={},
     )  # fmt: skip
 
 
@@ -413,7 +544,10 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=lambda _: None,
     )
@@ -430,7 +564,10 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     pipeline.run()
     with monkeypatch.context() as patch:
         patch.setattr(*(store, "write") if isinstance(error, OSError) else (EdgeCopy, "copy_piece"), fail)
-        pipeline.close()
+        with pytest.raises(
+            NotWritten, match=r"the last checkpoint, of epoch \(1, 1\), is missing: checkpoint\.path"
+        ):
+            pipeline.close()
     assert store.newest_good() is None
     assert safe == []
     pipeline.close()
@@ -450,7 +587,10 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     gone: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=lambda publication: gone.append(publication.programs["components"].gone),
         memory_bytes=lambda: 0,
@@ -507,7 +647,10 @@ def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path
     published: list[Any] = []
     stub: Any = SimpleNamespace(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
         unit="records",
+        log_margin=lambda offsets: math.inf,
         flush=lambda: None,
         publish=published.append,
     )
@@ -552,15 +695,21 @@ def test_room_for_bad_records_is_made_by_sending_the_first_of_them(tmp_path: Pat
         def _deliver(self, payloads: Sequence[bytes]) -> None:
             sent.extend(payloads)
 
-    stop = threading.Event()
-    giving_up = threading.Timer(30, stop.set)
-    giving_up.start()
-    letters = Sending("localhost:1", "dead", tmp_path, bytes_max=1000, stop=stop)
-    letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in range(3)])
+    letters = Sending("localhost:1", "dead", tmp_path, bytes_max=1000)
+    rest = [BadRecord(P, offset, bytes(600), "malformed", "") for offset in range(3)]
+
+    def written() -> bool:
+        nonlocal rest
+        try:
+            letters.write(rest)
+        except DeadLettersFull as full:
+            rest = rest[full.taken :]
+            return False
+        return True
+
+    until(written)
     letters.close()
-    giving_up.cancel()
     assert len(sent) == 3
-    assert not stop.is_set()
 
 
 def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
@@ -601,10 +750,81 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             stopped.set()
 
-    with _stop_on_signal(stop):
+    with _signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(10)
+
+
+def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:
+    stuck, released = threading.Event(), threading.Event()
+
+    def let_go(*_: object, **__: object) -> None:
+        stuck.set()
+        released.wait(60)
+
+    stub: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", let_go=let_go, publish=lambda _: None
+    )
+    store, queue = CheckpointStore(tmp_path), PreparedQueue(1)
+    pipeline = make_pipeline(
+        store, graph, VertexIndex.create("int"), stub, queue=queue, reuse=stub, interval_s=3600
+    )
+    pipeline.health = Health(0.2)
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    assert stuck.wait(60)
+    until(lambda: not pipeline.health.live().good)
+    released.set()
+    until(lambda: pipeline.health.live().good)
+    queue.close()
+    engine.join()
+    pipeline.engine.close()
+    store.close()
+
+
+@pytest.mark.parametrize("ends", ["when-there-is-room", "when-stopped"])
+def test_nothing_is_read_before_the_first_checkpoint_found_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.health, service._identity = Health(60), {}
+    done: list[Any] = []
+
+    def write_beginning(offsets: dict[Partition, int]) -> None:
+        if len(caplog.records) < 3:
+            full_disk()
+        if ends == "when-stopped":
+            service._stop.set()
+            full_disk()
+        done.append(offsets)
+
+    service.source = SimpleNamespace(
+        identity=lambda: {"kind": "t"}, open=lambda *_: None, backlog=lambda: 5, position=lambda: {P: 7}
+    )
+    service.position = Position(1)
+    service.pipeline = SimpleNamespace(checkpoints=SimpleNamespace(write_beginning=write_beginning))
+    monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
+    with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
+        service._open_source(None)
+    assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
+    assert all("no space" in record.getMessage() and record.exc_info is None for record in caplog.records)
+    assert service.health.recovery.stats() == {"total": 5, "left": 5}
+
+
+def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
+    service: Any = Service(config, ExitStack())
+    service.health = Health(60)
+
+    def work() -> None:
+        np.empty(1 << 60, np.uint8)
+
+    service._start("ingest", work)
+    service._threads[0].join()
+    assert isinstance(service._failure, MemoryError) and not caplog.records
+    assert not service.health.live().good
 
 
 @pytest.mark.parametrize("engine_fails", [True, False])
@@ -613,7 +833,7 @@ def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_
     config: Any = SimpleNamespace(graph=SimpleNamespace(weights="any"))
     service: Any = Service(config, ExitStack())
     service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
-    service.queue, service.metrics = PreparedQueue(1), Metrics()
+    service.queue, service.health = PreparedQueue(1), Health(60)
     service.pipeline = SimpleNamespace(close=lambda: closed.append(True))
     service._identity = {"source": {}}
 

@@ -14,12 +14,13 @@ import time
 import msgpack
 import numpy as np
 import pytest
+import waiting
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.records.topology import Degrees, EdgesExist, NeighborPage, StorageState
-from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.ids import StringColumn
@@ -53,6 +54,7 @@ class Chain:
         self.asked = 0
         self.dead: list[int] = []
         self.gone: list[int] | None = None
+        self.files: dict[str, str] = {}
 
     def ids(self, positions):
         return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
@@ -98,6 +100,9 @@ class Chain:
     def current_epoch(self) -> StorageState:
         number = self.number + self.storage_ahead
         return StorageState((1, number), {"t": {0: number * 10}})
+
+    def standing(self, wanted):
+        return {partition: self.files.get(partition.name, "expected") for partition in wanted}
 
     def neighbors(self, vertex, direction, limit, cursor, timeout_s):
         if vertex == 13:
@@ -291,9 +296,28 @@ def test_programs_and_stats(client):
         ("khop", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
-        ("get", {"program": "rank"}, errors.RequestError, "vertices must be an array"),
-        ("get", {"program": "none", "vertices": [100]}, errors.UnknownProgram, "no program 'none'"),
-        ("get", {"program": "rank", "vertices": ["a"]}, errors.RequestError, "are integers"),
+        ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),
+        ("get", {"program": "rank", "vertices": 5}, errors.RequestError, "vertices must be an array"),
+        (
+            "get",
+            {"program": "none", "vertices": [100]},
+            errors.UnknownProgram,
+            "no program 'none'; there are hops, parts, rank",
+        ),
+        ("top", {"program": "none"}, errors.UnknownProgram, "there are hops, parts, rank"),
+        (
+            "top",
+            {},
+            errors.RequestError,
+            "program must be given: the id of a program, which the method programs lists",
+        ),
+        ("path", {"program": "hops"}, errors.RequestError, "target must be given: the id of a vertex"),
+        (
+            "get",
+            {"program": "rank", "vertices": [1, "a"]},
+            errors.RequestError,
+            "has 'a': the ids .* are integers",
+        ),
         ("get", {"program": "rank", "vertices": [1.5]}, errors.RequestError, "are integers"),
         ("get", {"program": "rank", "vertices": [True]}, errors.RequestError, "are integers"),
         ("get", {"program": "rank", "vertices": [2**64 - 1]}, errors.RequestError, "64-bit"),
@@ -302,7 +326,7 @@ def test_programs_and_stats(client):
             "get",
             {"program": "rank", "vertices": [100], "extra": 1},
             errors.RequestError,
-            "unknown parameters: extra",
+            "unknown parameters: extra; there are program, vertices, parents, timeout_ms, min_offsets",
         ),
         ("get", {"program": "rank", "vertices": [100], "parents": True}, errors.NotSupported, "no parents"),
         ("get", {"program": "rank", "vertices": bytes(8 * 20_001)}, errors.LimitExceeded, "at most 20000"),
@@ -317,7 +341,8 @@ def test_programs_and_stats(client):
         ("top", {"program": "rank", "k": 101}, errors.LimitExceeded, "at most 100"),
         ("top", {"program": "rank", "k": 0}, errors.RequestError, "from 1 to 100"),
         ("top", {"program": "rank", "order": "up"}, errors.RequestError, "desc, asc"),
-        ("component", {"vertex": None}, errors.RequestError, "integers"),
+        ("component", {"vertex": None}, errors.RequestError, "vertex must be given"),
+        ("component", {"vertex": "x"}, errors.RequestError, "integers"),
         ("neighbors", {"vertex": 100, "direction": "both"}, errors.RequestError, "out, in"),
         ("wait", {"min_offsets": {"t": {0: 99}}, "timeout_ms": 10**9}, errors.LimitExceeded, "timeout_ms"),
         ("hello", {"versions": [99]}, errors.NotSupported, "version"),
@@ -374,6 +399,34 @@ def test_a_producer_reads_its_own_writes(tmp_path):
         assert client.wait({"t": {0: 35}}).epoch == (1, 4)
         timer.join()
         assert client.get("rank", [103], min_offsets={"t": {"0": 40}}).values.tolist() == [1]
+
+
+def test_waiting_ends_at_once_for_what_is_done_with_or_never_was(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    chain.files = {"old.msgpack": "covered", "typo.msgpack": "unknown"}
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        assert client.wait({"old.msgpack": 7, "t": {0: 10}}, timeout_ms=0).epoch == (1, 1)
+        assert client.get("rank", [1], min_offsets={"old.msgpack": 7}, timeout_ms=0).epoch == (1, 1)
+        with pytest.raises(errors.RequestError, match=r"names what is not read: typo\.msgpack") as unknown:
+            client.wait({"typo.msgpack": 1, "old.msgpack": 7}, timeout_ms=20_000)
+        assert unknown.value.detail == {"unknown": ["typo.msgpack"]}
+        with pytest.raises(errors.LimitExceeded, match="names 6000 places"):
+            client.wait({name: dict.fromkeys(range(3000), 1) for name in ("u", "v")})
+
+
+def test_a_wait_that_runs_out_says_what_is_behind(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    chain.files = {"old.msgpack": "covered"}
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=20) as client:
+        wanted = {"t": {0: 10, 1: 5}, "old.msgpack": 1, "new.csv": 8}
+        with pytest.raises(errors.TimedOut, match=r"in time: t/1 is at 0 of 5, new\.csv is at 0 of 8$") as late:
+            client.wait(wanted, timeout_ms=20)
+        assert late.value.detail == {"behind": {"t/1": [0, 5], "new.csv": [0, 8]}}
+        with pytest.raises(errors.TimedOut, match=r"t/0 is at 10 of 11, .*, and 2 more$") as late:
+            client.wait({"t": dict.fromkeys(range(12), 11)}, timeout_ms=20)
+        assert len(late.value.detail["behind"]) == 10
 
 
 def test_growth_of_memory_and_index_is_followed_at_once(tmp_path):
@@ -517,13 +570,40 @@ def test_a_server_that_dies_is_replaced_and_its_clients_go_on(tmp_path):
             time.sleep(0.05)
         os.kill(link.pid, signal.SIGKILL)
         assert client.get("rank", [103]).values.tolist() == [4]
-        assert link.restarts == 1 and link.addresses == [address]
+        assert link.restarts == client.stats()["server"]["restarts"] == 1 and link.addresses == [address]
         link.publish(chain.publication())
         assert client.wait({"t": {0: 20}}).epoch == (1, 2)
         while sum(link.latency_snapshot()["get"].bucket_counts) < 31 and time.monotonic() < until:
             time.sleep(0.05)
         latency = link.latency_snapshot()["get"]
         assert sum(latency.bucket_counts) >= 31 and latency.sum_seconds > 0 and latency.errors == {}
+
+
+def test_a_server_that_hangs_does_not_answer_though_it_is_there(tmp_path, monkeypatch):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link:
+        assert link.is_ready and link.is_answering
+        os.kill(link.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(supervisor, "SILENT_SECONDS_MAX", 3.0)  # reports come every second
+            waiting.until(lambda: not link.is_answering)
+        assert link.is_ready and link.restarts == 0
+        os.kill(link.pid, signal.SIGCONT)
+        waiting.until(lambda: link.is_answering)
+
+
+def test_those_who_wait_are_counted(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0]) as client, raw(link.addresses[0]) as waiter:
+        waiter.send(request(1, "wait", {"min_offsets": {"t": {0: 20}}, "timeout_ms": 60_000}))
+        waiting.until(lambda: client.stats()["server"]["waiting"] == 1)
+        waiting.until(lambda: (link.connections, link.waiting) == (2, 1))
+        link.publish(chain.publication())
+        assert waiter.answer()[1] == 1
+        assert client.stats()["server"]["waiting"] == 0
+        waiting.until(lambda: link.waiting == 0)
 
 
 def test_the_server_goes_when_the_link_stops(tmp_path):
@@ -572,17 +652,18 @@ def test_addresses(tmp_path):
 def test_a_token_is_asked_for_before_anything_else(tmp_path):
     chain = Chain()
     chain.grow(10)
-    with serving(chain, tmp_path, token="sesame-open") as link:
+    with serving(chain, tmp_path, tokens=["sesame-open"]) as link:
         address = link.addresses[0]
         with Client(address, token="sesame-open", timeout=20) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
         for wrong in (None, "sesame-opem", ""):
             with pytest.raises(errors.Unauthorized), Client(address, token=wrong, timeout=20) as client:
                 client.stats()
-        with raw(address) as connection:
-            for method in ("get", "stats", "nonsense"):
+        for method in ("get", "stats", "nonsense"):
+            with raw(address) as connection:
                 connection.send(request(1, method))
                 assert connection.answer()[2]["code"] == "unauthorized"
+                assert connection.answer() is None
 
 
 def test_tls(tmp_path):

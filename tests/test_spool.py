@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import lzma
 import os
 import shutil
+import threading
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.errors import ConfigError, SourceError
-from graphtide.daemon.ingest.spool import CORRUPT, SpoolSource
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.ingest.spool_records import CORRUPT
 from graphtide.daemon.records.encodings import HEADER_LINE
 from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
-from graphtide.daemon.records.stream import Partition, RawRecord
+from graphtide.daemon.records.stream import Partition, RawRecord, Whole
 
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -29,9 +34,11 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def opened(path: Path, offsets: dict[Partition, int] | None = None, **options: Any) -> SpoolSource:
+def opened(
+    path: Path, offsets: dict[Partition, int] | None = None, state: bytes = b"", **options: Any
+) -> SpoolSource:
     source = SpoolSource(path, **options)
-    source.open(offsets)
+    source.open(offsets, state)
     return source
 
 
@@ -236,12 +243,49 @@ def test_a_compressed_file_that_is_still_copied_in_waits(tmp_path: Path, compres
     assert not any(source.lag().amount.values())
 
 
-def test_a_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
-    data = bytearray(gzip.compress(b"1 2\n" * 10_000))
-    data[30:40] = b"\xff" * 10
-    (tmp_path / "a.el.gz").write_bytes(data)
-    with pytest.raises(SourceError, match=r"a\.el\.gz: the compressed data is damaged"):
-        drain(opened(tmp_path))
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_the_damaged_rest_of_a_compressed_file_is_set_aside(tmp_path: Path, compression: str) -> None:
+    lines = b"".join(b"%d %d\n" % (i, i * i) for i in range(100_000))
+    whole = COMPRESSORS[compression](lines[: len(lines) // 2])
+    second = bytearray(COMPRESSORS[compression](lines[len(lines) // 2 :]))
+    second[len(second) // 2 : len(second) // 2 + 40] = b"\xff" * 40
+    (tmp_path / f"a.el.{compression}").write_bytes(whole + second)
+    (tmp_path / f"b.el.{compression}").write_bytes(b"this is no compressed file, by any means")
+    (tmp_path / "c.el").write_bytes(b"1 2\n")
+    (tmp_path / f"d.el.{compression}").write_bytes(COMPRESSORS[compression](b"3 4\n") + b"something else now")
+    source = opened(tmp_path)
+    records = drain(source)
+    *records, last, last_bad = records
+    assert last.value == b"3 4\n"
+    assert last_bad.refused is not None and last_bad.refused.place == f"d.el.{compression}:4"
+    good = [record for record in records if record.refused is None]
+    first, second_bad = [record.refused for record in records if record.refused is not None]
+    assert first is not None and second_bad is not None
+    read = b"".join(values(good[:-1]))
+    assert read.startswith(lines[: len(lines) // 2 - 20]), "all whole lines before it"
+    assert values(good[-1:]) == [b"1 2\n"], "and other files"
+    assert (first.place, first.reason) == (f"a.el.{compression}:{len(read)}", "damaged")
+    assert "the compressed data is damaged near byte" in first.detail
+    assert (second_bad.place, second_bad.reason) == (f"b.el.{compression}:0", "damaged")
+    assert drain(source) == [] and sum(source.lag().amount.values()) == 0
+
+
+@pytest.mark.parametrize("compression", COMPRESSORS)
+def test_a_file_that_inflates_without_end_takes_bounded_memory(tmp_path: Path, compression: str) -> None:
+    """The memory that decompression and skipping take is counted, not the process's."""
+    compress, length = COMPRESSORS[compression], 160 << 20
+    (tmp_path / f"a.el.{compression}").write_bytes(compress(bytes(length)) + compress(b"1 2\n"))
+    source = opened(tmp_path, record_bytes_max=1 << 20)
+    tracemalloc.start()
+    try:
+        while not (records := source.poll(1 << 20, timeout_s=0)) and source.lag().amount:
+            pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    (bad,) = [record.refused for record in records]
+    assert bad is not None and bad.whole is not None and bad.whole.bytes == length + 3
+    assert peak < 80 << 20
 
 
 def test_earlier_names_come_first_and_growth_anywhere_is_seen(tmp_path: Path) -> None:
@@ -275,18 +319,119 @@ def test_a_corrupt_record_is_passed_on_as_such(tmp_path: Path) -> None:
     assert [record.encoding for record in records] == ["msgpack", CORRUPT, "msgpack"]
 
 
-def test_lost_framing_stops_the_source_after_what_is_whole(tmp_path: Path) -> None:
+def test_after_lost_framing_the_rest_of_the_file_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "a.msgpack").write_bytes(frame(b"one") + b"\0" * 16)
+    (tmp_path / "b.msgpack").write_bytes(frame(b"two"))
     source = opened(tmp_path)
-    assert values(source.poll(1 << 20, timeout_s=0)) == [b"one"]
-    with pytest.raises(SourceError, match=r"a\.msgpack: damaged at byte 11"):
-        source.poll(1 << 20, timeout_s=0)
+    one, bad, two = drain(source)
+    assert values([one, two]) == [b"one", b"two"]
+    assert bad.refused is not None and (bad.refused.place, bad.refused.reason) == ("a.msgpack:11", "damaged")
+    assert bad.refused.value == b"\0" * 16 and "length reads 0" in bad.refused.detail
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "spool file a.msgpack: a record's length reads 0; 1 to 67108864 is possible; what follows byte 11 of its "
+        "content is not read, and stays where it is"
+    ]
+    with open(tmp_path / "a.msgpack", "ab") as file:
+        file.write(frame(b"three"))
+    assert drain(source) == []
+    assert "a.msgpack changed after it was set aside" in caplog.text
 
 
-def test_a_line_without_end_is_an_error_not_memory(tmp_path: Path) -> None:
-    (tmp_path / "a.el").write_bytes(b"x" * 10_000)
-    with pytest.raises(SourceError, match="longer than 4096 bytes"):
-        drain(opened(tmp_path, block_bytes=1024, record_bytes_max=4096))
+@pytest.mark.parametrize("compression", ["", *COMPRESSORS])
+def test_a_line_that_is_too_long_is_set_aside_alone(tmp_path: Path, compression: str) -> None:
+    long = bytes(range(32, 127)) * 100
+    content = b"1 2\n" + long + b"\n3 4\n" + long
+    name = f"a.el.{compression}" if compression else "a.el"
+    (tmp_path / name).write_bytes(COMPRESSORS[compression](content) if compression else content)
+    (tmp_path / "b.el").write_bytes(b"5 6\n")
+    source = opened(tmp_path, block_bytes=1024, record_bytes_max=4096)
+    records = drain(source)
+    if not compression:  # it may still grow
+        assert source.position()[Partition("a.el")] == content.rindex(b"\n") + 1
+        with open(tmp_path / "a.el", "ab") as file:
+            file.write(b" and an end\n7 8\n")
+        records += drain(source)
+    good = [record for record in records if record.refused is None]
+    rest = [] if compression else [b"7 8\n"]
+    assert values(good) == [b"1 2\n", b"3 4\n", b"5 6\n", *rest]
+    first, last = [record.refused for record in records if record.refused is not None]
+    assert first is not None and first.whole == Whole(len(long), crc32c.crc32c(long))
+    assert (first.place, first.reason) == (f"{name}:4", "too-large") and first.value == long
+    assert last is not None and last.whole is not None
+    assert last.whole.bytes == len(long) + (0 if compression else len(b" and an end"))
+    assert "at most 4096 are read" in last.detail
+    assert sum(source.lag().amount.values()) == 0
+
+
+def test_what_is_read_of_a_long_line_does_not_count_before_its_end(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n" + b"x" * 10_000)
+    source = opened(tmp_path, block_bytes=1024, record_bytes_max=4096)
+    drain(source)
+    assert source.position() == {Partition("a.el"): 4} and source.lag().amount == {Partition("a.el"): 0}
+    with open(tmp_path / "a.el", "ab") as file:
+        file.write(b"x\n3 4\n")
+    for reader in (source, opened(tmp_path, source.position(), block_bytes=1024, record_bytes_max=4096)):
+        bad, good = drain(reader)
+        assert bad.refused is not None and bad.refused.whole == Whole(10_001, crc32c.crc32c(b"x" * 10_001))
+        assert good.value == b"3 4\n"
+
+
+def test_a_csv_file_whose_header_is_endless_has_none(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x" * 10_000 + b"\n1,2\n")
+    bad, lines = drain(opened(tmp_path, block_bytes=1024, record_bytes_max=4096))
+    assert bad.refused is not None and lines.headers == ((HEADER_LINE, b""),)
+
+
+def test_a_file_whose_name_is_not_utf8_is_set_aside_once(tmp_path: Path) -> None:
+    name = os.fsdecode(b"a\xff.el")
+    (tmp_path / name).write_bytes(b"1 2\n")
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    source = opened(tmp_path)
+    bad, good = drain(source)
+    assert bad.refused is not None and bad.refused.place == "a\\xff.el:0" and bad.refused.reason == "bad-name"
+    assert good.value == b"3 4\n"
+    assert source.position() == {Partition("a\\xff.el"): 4, Partition("b.el"): 4}
+    again = opened(tmp_path, source.position())
+    assert drain(again) == []
+    for _ in range(2):
+        again.checkpointed(again.position())
+    assert again.position() == {Partition("b.el"): 4}
+    assert drain(opened(tmp_path, again.position(), state=again.state())) == []
+
+
+def test_links_that_lead_nowhere_and_closed_files_stop_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.el").symlink_to(tmp_path / "a.el")
+    (tmp_path / "b.el").symlink_to(tmp_path / "gone.el")
+    (tmp_path / "c.el").write_bytes(b"1 2\n")
+    (tmp_path / "d.el").write_bytes(b"3 4\n")
+    real = os.open
+
+    def refusing(path: Any, *rest: Any, **options: Any) -> int:
+        if os.fspath(path).endswith("c.el"):
+            raise PermissionError(13, "Permission denied")
+        return real(path, *rest, **options)
+
+    now = 1000.0
+    source = opened(tmp_path, clock=lambda: now)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refusing)
+        assert values(drain(source)) == [b"3 4\n"]
+        assert drain(source) == []
+    assert source.outages == 1, "of one file"
+    now = 1005.0
+    assert source.lag().amount[Partition("c.el")] == 4 and source.lag().seconds == 5.0
+    assert [record.getMessage() for record in caplog.records] == [
+        "a.el in the spool cannot be read and is left out: Too many levels of symbolic links",
+        "spool file c.el cannot be read: Permission denied; the others go on meanwhile",
+    ]
+    assert values(drain(source)) == [b"1 2\n"], "as soon as it may"
+    (tmp_path / "a.el").unlink()
+    (tmp_path / "a.el").write_bytes(b"5 6\n")
+    assert values(source.poll(1 << 20, timeout_s=10)) == [b"5 6\n"]
 
 
 # -- what may not happen to a spool -------------------------------------------------------------------------
@@ -314,6 +459,15 @@ def test_replacement_is_an_error(tmp_path: Path) -> None:
     os.replace(tmp_path / "new", tmp_path / "a.el")
     with pytest.raises(SourceError, match="was replaced"):
         source.poll(100, timeout_s=0)
+
+
+def test_a_file_may_be_replaced_before_anything_of_it_was_read(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"")
+    source = opened(tmp_path)
+    assert drain(source) == []
+    (tmp_path / "new").write_bytes(b"1 2\n")
+    os.replace(tmp_path / "new", tmp_path / "a.el")
+    assert values(drain(source)) == [b"1 2\n"]
 
 
 def test_changed_first_bytes_are_an_error(tmp_path: Path) -> None:
@@ -356,6 +510,32 @@ def test_a_file_read_whole_may_be_deleted_and_others_not(tmp_path: Path) -> None
     (spool / "b.el").unlink()
     with pytest.raises(SourceError, match="deleted with 10 bytes unread"):
         source.poll(100, timeout_s=0)
+
+
+def test_a_file_that_goes_while_the_directory_is_listed_is_no_outage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that was renamed away or deleted just after its name was found."""
+    source = opened(tmp_path)
+    stopping = threading.Event()
+
+    def come_and_go() -> None:
+        for number in itertools.count():
+            path = tmp_path / f"{number}.el"
+            path.write_bytes(b"")
+            path.unlink()
+            if stopping.is_set():
+                return
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    try:
+        for _ in range(3000):
+            source.poll(100, timeout_s=0)
+    finally:
+        stopping.set()
+        thread.join()
+    assert source.outages == 0
 
 
 def test_a_directory_that_is_away_is_an_outage(tmp_path: Path) -> None:
@@ -408,3 +588,52 @@ def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert [record.message for record in caplog.records if "ignored" in record.message] == [
         "notes.txt in the spool is ignored: its name does not end in an encoding"
     ]
+
+
+# -- what lay there at the start ------------------------------------------------------------------------------
+
+
+def test_the_backlog_is_what_lay_there_and_not_what_came_later(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_text("1 2\n" * 100)
+    packed = lzma.compress(b"3 4\n" * 100)
+    (tmp_path / "b.el.xz").write_bytes(packed)
+    source = SpoolSource(tmp_path, block_bytes=100)
+    assert source.backlog() is None
+    source.open(None)
+    assert source.backlog() == 400 + len(packed)
+    assert source.poll(0, timeout_s=0) == [] and source.backlog() == 400 + len(packed)
+    source.poll(100, timeout_s=0)
+    assert source.backlog() == 300 + len(packed)
+    with open(tmp_path / "a.el", "a") as file:
+        file.write("5 6\n" * 1000)
+    (tmp_path / "c.el").write_text("1 2\n")
+    source.poll(100, timeout_s=0)
+    assert source.backlog() == 200 + len(packed)
+    drain(source)
+    assert source.backlog() == 0
+    source.close()
+
+
+def test_an_incomplete_record_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_text("1 2\n3")
+    (tmp_path / "b.msgpack").write_bytes(frame(b"x" * 50)[:20])
+    source = opened(tmp_path)
+    drain(source)
+    assert source.backlog() == 0
+    source.close()
+
+
+def test_a_start_at_the_latest_that_found_nothing_is_not_begun_anew(tmp_path: Path) -> None:
+    source = opened(tmp_path, start="latest")
+    assert source.position() == {} and source.backlog() == 0
+    source.close()
+    (tmp_path / "a.el").write_text("1 2\n")
+    again = opened(tmp_path, {}, start="latest")
+    assert values(drain(again)) == [b"1 2\n"]
+    again.close()
+
+
+def test_a_spool_loses_nothing_by_itself(tmp_path: Path) -> None:
+    source = opened(tmp_path)
+    assert source.log_margin({Partition("a.el"): 7}) == float("inf")
+    source.close()

@@ -14,10 +14,12 @@ import vertex_index_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
+from waiting import until
 
-from graphtide.daemon.serve.shared_memory import allocate
+from graphtide.daemon.serve.shared_memory import SharedMap, allocate
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
 from graphtide.gpma.index import hash_table, id_kernels, id_table, vertex_index
+from graphtide.gpma.index.hashing import hash_bytes
 from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
 from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, warm_up
 
@@ -589,3 +591,93 @@ def test_its_memory_is_counted_while_a_copy_takes_over(kind: Kind, monkeypatch: 
     index._growing._copy = index._table.begin_copy(index._allocate, index._growing.counts)
     assert index.memory_bytes() > without
     assert index.memory_bytes() == without
+
+
+def crafted(blocks: int) -> list[bytes]:
+    """Strings that have one hash, whatever the seeds, where a word is mixed in by ``h = (h ^ word) * odd`` and
+    ``h ^= h >> 32``: the highest bit of a word survives the product alone, and the next word takes it back."""
+    flips = np.array([1 << 63, (1 << 63) | (1 << 31)], "<u8")
+    base = np.frombuffer(b"sixteen letters." * blocks, "<u8").reshape(blocks, 2)
+    return [
+        (base ^ np.where([[choice >> block & 1] for block in range(blocks)], flips, 0).astype("<u8")).tobytes()
+        + b"!"
+        for choice in range(1 << blocks)
+    ]
+
+
+def multiplied_and_shifted(string: bytes, seed: int) -> int:
+    h = seed
+    for word in np.frombuffer(string[:-1], "<u8").tolist():
+        h = (h ^ word) * 0xFF51_AFD7_ED55_8CCD & 0xFFFF_FFFF_FFFF_FFFF
+        h ^= h >> 32
+    return h
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_strings_cannot_be_chosen_to_collide(seed: int) -> None:
+    seeds = np.random.default_rng(seed).integers(0, 2**64, 2, np.uint64, endpoint=False)
+    strings = crafted(8)
+    assert len(set(strings)) == 256
+    assert len({multiplied_and_shifted(string, int(seeds[0])) for string in strings}) == 1
+    arrays = [np.frombuffer(string, np.uint8) for string in strings]
+    hashes = np.array([hash_bytes(np.uint64(a.ctypes.data), a.size, *seeds) for a in arrays], np.uint64)
+    assert np.unique(hashes).size == 256
+    # And neither do the bits that choose cells: of 256 random ones 16 bits long half a pair is the same.
+    assert np.unique(hashes >> np.uint64(48)).size > 245
+    assert np.unique(hashes & np.uint64(0xFFFF)).size > 245
+
+
+def test_every_byte_and_the_length_of_a_string_count() -> None:
+    seeds = np.random.default_rng(1).integers(0, 2**64, 2, np.uint64, endpoint=False)
+    for length in range(40):
+        plain = np.full(length, ord("a"), np.uint8)
+        strings = [plain, np.append(plain, np.uint8(0))]
+        for at in range(length):
+            strings.append(plain.copy())
+            strings[-1][at] ^= 1
+        hashes = {int(hash_bytes(np.uint64(string.ctypes.data), string.size, *seeds)) for string in strings}
+        assert len(hashes) == len(strings)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vertices_that_were_given_are_known_after_memory_ran_out(kind: Kind) -> None:
+    scarce = False
+
+    def allocate_or_not(name: str, size: int, dtype: Any) -> np.ndarray[Any, Any]:
+        if scarce:
+            raise MemoryError(name)
+        return np.zeros(size, dtype)
+
+    index = VertexIndex.create(kind, allocate_or_not)
+    ids = column(many(kind, 500))
+    dense = index.insert(ids)
+    index.remove(dense[:100])
+    index.free(dense[:100])
+    scarce = True
+    with pytest.raises(MemoryError):
+        index.insert(column(many(kind, 5_000, salt=1)))
+    scarce = False
+    more = column(many(kind, 5_000, salt=1)[4_000:])
+    index.free(index.insert(more)[:0])
+    assert sorted(index.take_reused().tolist()) == list(range(100))
+    assert index.take_reused().size == 0
+    assert listed(index.external(index.insert(more))) == listed(more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_replaced_is_let_go_by_another_thread(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To unmap large arrays takes milliseconds, in which the writer would stand still."""
+    let_go_by: list[str] = []
+    unmap = SharedMap.__del__
+
+    def noted(self: SharedMap) -> None:
+        let_go_by.append(threading.current_thread().name)
+        unmap(self)
+
+    monkeypatch.setattr(SharedMap, "__del__", noted)
+    index = VertexIndex.create(kind, allocate)
+    ids = many(kind, 60_000)
+    for start in range(0, len(ids), 100):
+        index.insert(column(ids[start : start + 100]))
+    until(lambda: not any(thread.name == "let-go" for thread in threading.enumerate()))
+    assert len(let_go_by) > 10 and set(let_go_by) == {"let-go"}

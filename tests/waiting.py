@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
-    """Return once it holds; fail when it does not within the time."""
+def until(condition: Callable[[], T | None], timeout_s: float = 60) -> T:
+    """Return what it came to once that is true; fail when it is not within the time."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, f"it did not hold within {timeout_s} s"
         time.sleep(0.01)
+    return found

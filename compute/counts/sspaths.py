@@ -270,11 +270,10 @@ class SSPaths(Program):
             level = grown(held.level, n_vertices)
             self._counts = Counts(
                 level,
-                grown(held.paths, n_vertices),
-                grown(held.delta, n_vertices, 0),
-                grown(held.role, n_vertices, 0),
-                np.empty(level.size, np.uint32),
-                np.empty(level.size, np.uint32),
+                grown(held.paths, level.size),
+                grown(held.delta, level.size, 0),
+                grown(held.role, level.size, 0),
+                *(grown(listed, level.size) for listed in held[4:]),
             )
         self._counts.level[self._n : n_vertices] = UNREACHED
         self._counts.paths[self._n : n_vertices] = 0

@@ -12,6 +12,7 @@ In a directed graph (u, v) and (v, u) are two supports of one link: it is cut wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -30,9 +31,14 @@ from .external_order import ExternalOrder, SortedVertices
 from .forest import Changes, Forest
 from .span import span
 
-# A search that reads more than this share of the graph gives way to a fresh start; up to so many edges never.
-_WORK_SHARE = 2
-_WORK_FLOOR = 1 << 14
+# A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
+# many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
+_WORK_SHARE = 12
+_WORK_FLOOR = 1 << 12
+# After that, changes with this share of its joins and cuts start over at once; after each of those it takes that
+# much more, since the graph may be another by then.
+_HOPELESS_SHARE = 0.75
+_HOPE = 1.05
 # Trees larger than this are named without sorting their members.
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
@@ -77,6 +83,9 @@ class Components(Program):
         self._n_dead = 0
         self._run = 0
         self._passes = 0
+        # Edges that the last start read, and from how many joins and cuts on a change starts over at once.
+        self._start_edges: int | None = None
+        self._hopeless = math.inf
         empty = [np.empty(0, np.uint32) for _ in range(7)]
         self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
         self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
@@ -96,6 +105,7 @@ class Components(Program):
         queue, found = self._search.members, self._search.queue_next
         threads = nb.get_num_threads()
         edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, queue, held, found, threads)
+        self._start_edges = int(edges)
         self._name_all()
         everything = dict.fromkeys(("handle", "representative", "size"))
         return Refresh(everything, iterations=1, edges_read=edges, active=n)
@@ -113,16 +123,20 @@ class Components(Program):
         joining, n_links = kernels.classify(forest.handle, forest.parent, inserted, deleted, found)
         if self._n == before and not joining and not n_links:
             return Refresh({})
-        steps = self._join(inserted) if joining else 0
+        counts = self._search.counts
+        counts[:] = 0
+        if joining + n_links >= self._hopeless:
+            self._hopeless *= _HOPE
+            return self._start_over(graph, 0)
+        read = graph.n_arcs if self._start_edges is None else self._start_edges
+        work_max = max(_WORK_FLOOR, (read + self._n) // _WORK_SHARE)
+        steps = self._join(inserted, work_max) if joining else 0
         links = deleted[found[:n_links]]
         if graph.directed and n_links:
             links = links[~graph.has_edge(transpose(links))]  # these have a second support
-        counts = self._search.counts
-        counts[:] = 0
-        if links.size and not self._settle(graph, links):
-            fresh = self.start(graph)
-            edges = fresh.edges_read + int(counts[cutting.N_EDGES])
-            return Refresh(fresh.changed, iterations=1, edges_read=edges, active=fresh.active, started_over=True)
+        if steps > work_max or (links.size and not self._settle(graph, links, work_max - steps)):
+            self._hopeless = _HOPELESS_SHARE * (joining + n_links)
+            return self._start_over(graph, steps)
         return Refresh(
             self._changed(before),
             iterations=bool(joining) + bool(links.size),
@@ -130,20 +144,28 @@ class Components(Program):
             active=steps + int(counts[cutting.N_STEPS]),
         )
 
-    def _join(self, inserted: Keys) -> int:
+    def _start_over(self, graph: Graph, steps: int) -> Refresh:
+        """Start, after so many steps of joining and what ``settle`` has counted."""
+        fresh, counts = self.start(graph), self._search.counts
+        edges = fresh.edges_read + int(counts[cutting.N_EDGES])
+        active = fresh.active + steps + int(counts[cutting.N_STEPS])
+        return Refresh(fresh.changed, iterations=1, edges_read=edges, active=active, started_over=True)
+
+    def _join(self, inserted: Keys, steps_max: int) -> int:
+        """The steps that it took; more than ``steps_max``: the state is good for nothing but a fresh start."""
         candidates = np.empty(2 * inserted.size, np.uint32)
-        _, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates)
-        self._name(candidates[:n_candidates])
+        _, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates, steps_max)
+        if steps <= steps_max:
+            self._name(candidates[:n_candidates])
         return int(steps)
 
-    def _settle(self, graph: Graph, links: Keys) -> bool:
+    def _settle(self, graph: Graph, links: Keys, work_max: int) -> bool:
         forest, search, run = self._forest, self._search, self._run
         out, in_, both = _rows(graph)
         children, above = np.empty(links.size, np.int64), np.empty(links.size, np.int64)
         n_cuts = cutting.list_links(forest, search, links, children, above, run)
         order = forest.level[children[:n_cuts]].argsort()[::-1]
         pieces = Pieces(*(np.empty(2 * n_cuts, np.int64) for _ in Pieces._fields))
-        work_max = max(_WORK_FLOOR, (graph.n_arcs + self._n) // _WORK_SHARE)
         settled: bool = cutting.settle(
             forest, self._changes, search, pieces, children[order], above[order], out, in_, both, run, work_max
         )
@@ -374,6 +396,8 @@ class Components(Program):
     def _grow(self, n: int) -> None:
         if n <= self._forest.parent.size:
             return
+        parent = grown(self._forest.parent, n)
+        n = parent.size
         # What free handles hold, and stamps that no run bears.
         none = int(NO_VERTEX)
         forest = self._forest._replace(**_grown(self._forest, n, {"size": 0, "representative": none}))
@@ -381,7 +405,7 @@ class Components(Program):
         self._changes = self._changes._replace(**_grown(self._changes, n, stamps))
         self._search = self._search._replace(**_grown(self._search, n, {"mark": 0, "rest_stamp": 0}))
         # Last: it tells how large all columns are, also after a call that ran out of memory.
-        self._forest = forest
+        self._forest = forest._replace(parent=parent)
 
     def _new_run(self, cuts_max: int) -> None:
         """Begin a run with stamps that nothing bears, and two more than ``cuts_max`` of them."""

@@ -202,8 +202,8 @@ def _take_in(forest, changes, v, h):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def join(forest, changes, inserted, candidates):  # type: ignore[no-untyped-def]
-    """Join the trees that inserted edges connect: (joins, candidates, steps).
+def join(forest, changes, inserted, candidates, steps_max):  # type: ignore[no-untyped-def]
+    """Join the trees that inserted edges connect: (joins, candidates, steps). More than ``steps_max``: it gave up.
 
     ``candidates`` (uint32[2 * inserted]) gets the representatives of the trees that took part, once each; the
     smallest of those in a joined tree is its representative, which stays ``NO_VERTEX`` until it is named.
@@ -244,6 +244,8 @@ def join(forest, changes, inserted, candidates):  # type: ignore[no-untyped-def]
         forest.size[large] += forest.size[small]
         _free_handle(forest, small)
         joins += 1
+        if steps > steps_max:
+            break
     return joins, n_candidates, steps
 
 

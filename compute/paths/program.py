@@ -112,6 +112,7 @@ class PathProgram(Program):
         self._n = 0
         self._word = np.empty(0, np.uint64)
         self._threads = nb.get_num_threads()
+        self._loss_room = 0
         self._loss = path_loss.new_loss(0, self._threads)
         # Entries at hand; without weights also vertices in the order in which they were reached.
         self._entries = np.empty(0, np.uint64)
@@ -360,7 +361,10 @@ class PathProgram(Program):
             self._entries = grown(self._entries, word.size + word.size // 4)
             if not self.needs_weights:
                 self._queue = grown(self._queue, word.size)
-            self._loss = path_loss.new_loss(word.size, self._threads)
+            if word.size > self._loss_room:
+                # Work space, of which what is never written costs nothing: seldom made anew.
+                self._loss_room = 2 * word.size
+                self._loss = path_loss.new_loss(self._loss_room, self._threads)
             self._role = grown(self._role, word.size, 0)
             log = self._log
             self._log = log._replace(

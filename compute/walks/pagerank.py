@@ -54,6 +54,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices
 from ...gpma.rows import RowView
+from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
@@ -78,7 +79,19 @@ from .sweeps import (
     Outbox,
     System,
 )
-from .walk import RandomWalk, born, extended, padded, parse_damping, parse_tolerance, require_columns, violations
+from .walk import (
+    DAMPING,
+    TOLERANCE,
+    RandomWalk,
+    born,
+    extended,
+    padded,
+    parse_damping,
+    parse_tolerance,
+    require_columns,
+    room_for,
+    violations,
+)
 
 Work = npt.NDArray[np.int64]
 
@@ -88,6 +101,8 @@ HUB = 4.0
 WEIGHT_HYSTERESIS = 1.3
 # NumPy adds up in pairs of blocks: a sum is off by less than so many times itself, in units of ``ROUNDOFF``.
 SUM_ROUNDED = 64
+# By how much of itself the sum of the estimates may be off for the audit, and so for the bound.
+NORM_DRIFT = 1e-9
 # Where a pass is likely to follow, since what is due costs more than half of what pushes may, they begin at this
 # multiple of the bound: what is far over it, a pass would leave over. Else they begin at the bound: sweeps at
 # higher ones would save few pushes, and cost a look each.
@@ -106,8 +121,10 @@ SLOW = 0.5
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
 PUSH_ALONE = 1 << 20
-# With more changes than this share of the edges, residuals are computed anew instead of being edited.
+# With more changes than this share of the edges, all is solved from scratch instead of being edited.
 EDIT_SHARE = 1 / 10
+# What is remembered of what old estimates cost, after each time that they were not used: they get another chance.
+FORGET = 0.95
 # Fewer changes than this are edited on one thread.
 EDIT_ALONE = 1 << 14
 # Passes of a start that lead to estimates good enough to tell hubs from others.
@@ -159,8 +176,8 @@ class PageRank(RandomWalk):
     kind: ClassVar[str] = "pagerank"
     summary: ClassVar[str] = "importance by links; every vertex within a certified relative error"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
-        Parameter("tolerance", "largest relative error of any vertex", parse_tolerance, 1e-3),
+        Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
+        Parameter("tolerance", f"largest relative error of any vertex, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = (
@@ -182,6 +199,8 @@ class PageRank(RandomWalk):
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
         super().__init__(id, damping, tolerance)
         self._push_alone = PUSH_ALONE
+        # What it cost last to solve everything (0: unknown): from no estimates, and from those before a change.
+        self._cost = self._cost_kept = 0.0
         self._reset(0)
 
     def warm_up(self, graph: Graph) -> None:
@@ -191,11 +210,8 @@ class PageRank(RandomWalk):
 
     def start(self, graph: Graph) -> Refresh:
         self._reset(graph.n_vertices)
-        work = np.zeros(WORK_SLOTS, np.int64)
-        alive = graph.alive
-        if alive.any():
-            self._start(graph, alive, work)
-            self._settle(graph, False, work)
+        work = self._solved(graph, np.ones(self._n))
+        self._cost = self._cost_of(graph, work)
         return self._report(work, whole=True)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
@@ -204,13 +220,43 @@ class PageRank(RandomWalk):
         changes = len(arcs.inserted) + len(arcs.deleted)
         appeared = born(graph, change, self._n)
         self._add_vertices(graph.n_vertices, appeared)
-        anew = changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN
-        if changes and not anew:
+        if changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN:
+            return self._start_over(graph)
+        if changes:
             self._edit_both(graph, change, work)
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:
-            self._settle(graph, anew, work)
+            self._settle(graph, work)
         return self._report(work, whole=False)
+
+    def _start_over(self, graph: Graph) -> Refresh:
+        """Solve both systems from scratch: from the estimates as they were, or from none, if that last cost less.
+
+        Where a graph mixes, old estimates save half of the work. Where it does not, they are wrong over long
+        distances, which costs more than to begin with nothing.
+        """
+        keep = 0 < self._cost >= self._cost_kept
+        values = self._ranks.value[: self._n] if keep else np.ones(self._n)
+        self._reset(self._n)
+        work = self._solved(graph, values)
+        if keep:
+            self._cost_kept = self._cost_of(graph, work)
+        else:
+            self._cost = self._cost_of(graph, work)
+            self._cost_kept *= FORGET
+        return self._report(work, whole=True, started_over=True)
+
+    def _cost_of(self, graph: Graph, work: Work) -> float:
+        """What was read, in passes over a graph of this size."""
+        return float(work[EDGES]) / max(1, graph.n_arcs + PASS_VERTEX * self._n)
+
+    def _solved(self, graph: Graph, values: npt.NDArray[np.float64]) -> Work:
+        """The work of solving both systems from scratch, beginning with these values of the living vertices."""
+        work = np.zeros(WORK_SLOTS, np.int64)
+        if graph.alive.any():
+            self._start(graph, graph.alive, values, work)
+            self._settle(graph, work)
+        return work
 
     def columns(self) -> dict[str, Column]:
         return {"estimate": self._ranks.value}
@@ -231,8 +277,10 @@ class PageRank(RandomWalk):
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
         norm, size, rounded, slipped = map(float, self._ranks.sums)
-        off = max(0.0, size) + ROUNDOFF * (rounded + slipped)
-        return off / ((1 - self.damping) * norm) if norm > 0 else 0.0
+        weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
+        off = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF)
+        off += ROUNDOFF * (rounded + slipped + self._passed * weights_max)
+        return off / ((1 - self.damping) * (1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
 
     @property
     def _rounding(self) -> float:
@@ -305,6 +353,11 @@ class PageRank(RandomWalk):
             "pagerank-ratio": z <= self._certificate.ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
+        # All that rounding may have done to all vertices, which the error of the sum counts.
+        rounded = ROUNDOFF * (float(self._ranks.sums[ROUNDED]) + self._passed * float(w.sum()))
+        if not float(off.sum()) <= rounded:
+            detail = f"residuals are off by {off.sum():.3g} together, more than the {rounded:.3g} of rounding"
+            found.append(Violation("pagerank-drift", detail))
         if not self.error_bound <= self.tolerance:
             found.append(Violation("pagerank-tolerance", f"error bound {self.error_bound:.3g} over the tolerance"))
         return found, read + read_again
@@ -314,7 +367,7 @@ class PageRank(RandomWalk):
         total = float(self._ranks.value[: self._n].sum())
         sizes = float(np.abs(self._ranks.residual[: self._n]).sum())
         found = []
-        if not abs(norm - total) <= 1e-9 * total:
+        if not abs(norm - total) <= NORM_DRIFT * norm:
             found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
         if not sizes <= size + ROUNDOFF * (slipped + SUM_ROUNDED * sizes):
             found.append(Violation("pagerank-sum", f"|r| {size!r}, but residuals add up to {sizes!r}"))
@@ -335,8 +388,8 @@ class PageRank(RandomWalk):
 
     def _reset(self, n: int) -> None:
         capacity = padded(n)
-        weight = np.zeros(capacity, np.float32)
-        self._ranks = _system(capacity, np.zeros(capacity, np.float32), weight)
+        weight = new_column(capacity, np.float32)
+        self._ranks = _system(capacity, new_column(capacity, np.float32), weight)
         self._majorant = _system(capacity, weight, weight)
         self._n = n
         self._certificate = Certificate(self.tolerance)
@@ -350,7 +403,7 @@ class PageRank(RandomWalk):
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
         ranks, majorant = self._ranks, self._majorant
         if n > ranks.value.size:
-            capacity = padded(max(n, 2 * self._n))
+            capacity = room_for(n, ranks.value.size)
             weight = extended(ranks.weight, capacity)
             self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
             self._majorant = majorant = _grown(majorant, capacity, weight, weight)
@@ -398,12 +451,15 @@ class PageRank(RandomWalk):
             ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
         kernels.mark_moved(gone, gone.size, ranks.moved)
 
-    def _start(self, graph: Graph, alive: npt.NDArray[np.bool_], work: Work) -> None:
+    def _start(
+        self, graph: Graph, alive: npt.NDArray[np.bool_], values: npt.NDArray[np.float64], work: Work
+    ) -> None:
         """Coarse estimates, and from them weights and a majorant."""
         n = self._n
         ranks, majorant = self._ranks, self._majorant
-        for column in (ranks.value, ranks.rhs, ranks.weight):
+        for column in (ranks.rhs, ranks.weight):
             column[:n] = alive
+        ranks.value[:n] = alive * np.maximum(1.0, values)
         self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(ranks))
         for _ in range(START_PASSES):
             self._pass(graph, ranks, Limits(0.0, 0.0), work)
@@ -416,20 +472,16 @@ class PageRank(RandomWalk):
         off = float(ranks.sums[ROUNDED]) + self._passed * float(ranks.weight[:n].max())
         majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
         majorant.flags[:] = 1
-        self._solve(graph, majorant, _SLACK_LIMITS, 1.0, False, work)
+        self._solve(graph, majorant, _SLACK_LIMITS, 1.0, work)
         self._certificate.allow(kernels.ratio_max(n, ranks, majorant))
 
-    def _settle(self, graph: Graph, anew: bool, work: Work) -> None:
-        """Solve both systems, and again until the certificate holds.
-
-        ``anew``: residuals are not known, and every vertex may be off.
-        """
+    def _settle(self, graph: Graph, work: Work) -> None:
+        """Solve both systems, and again until the certificate holds."""
         while True:
-            self._solve(graph, self._ranks, self._limits, LEVEL, anew, work)
+            self._solve(graph, self._ranks, self._limits, LEVEL, work)
             bound = self._certificate.bound
             self._passed *= kernels.reweigh(self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
-            self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, anew, work)
-            anew = False
+            self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, work)
             if self._certify(graph, work):
                 return
 
@@ -498,28 +550,24 @@ class PageRank(RandomWalk):
         """Of the residuals of the ranks."""
         return Limits(self._certificate.bound, self._certificate.bound)
 
-    def _solve(self, graph: Graph, system: System, limits: Limits, level: float, anew: bool, work: Work) -> None:
+    def _solve(self, graph: Graph, system: System, limits: Limits, level: float, work: Work) -> None:
         """Until residuals are within their limits: push within a budget, else pass over all edges, in turns.
 
-        ``level``: where pushes begin, in multiples of the limits. ``anew``: as in ``_settle``; a pass comes first.
+        ``level``: where pushes begin, in multiples of the limits.
         """
         budget = _Budget(graph.n_arcs, self._n)
         # The last step was a pass: it has counted what is over its limits, leaves nothing far over them, and
         # another can go on from it.
         passing = False
-        if anew:
-            system.residual[: self._n] = 0
         while True:
-            if not anew:
-                pushes = work[PUSHES]
-                cost = kernels.push_cost(*self._pulls.over) if passing else 0
-                highest = 1.0 if passing else level
-                if cost <= budget.cost_max and self._push(graph, system, limits, highest, budget.cost_max, work):
-                    return
-                if passing and work[PUSHES] > pushes:
-                    passing = False
-                    budget.gave_up()
-            anew = False
+            pushes = work[PUSHES]
+            cost = kernels.push_cost(*self._pulls.over) if passing else 0
+            highest = 1.0 if passing else level
+            if cost <= budget.cost_max and self._push(graph, system, limits, highest, budget.cost_max, work):
+                return
+            if passing and work[PUSHES] > pushes:
+                passing = False
+                budget.gave_up()
             if not passing:
                 self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
                 passing = True
@@ -556,7 +604,8 @@ class PageRank(RandomWalk):
         """One sweep by two threads, of the vertices before ``cut`` and of the others; and the next one's costs."""
         capacity = system.value.size
         if self._outbox.sent.size != capacity:
-            self._outbox = Outbox(np.zeros(capacity), np.zeros(capacity // BLOCK, np.uint8))
+            sent, marks = self._outbox
+            self._outbox = Outbox(extended(sent, capacity), extended(marks, capacity // BLOCK))
         outbox = self._outbox
         due = costs.sum()
         sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
@@ -606,7 +655,7 @@ class PageRank(RandomWalk):
                 return False
             size = self._pulls.size
 
-    def _report(self, work: Work, *, whole: bool) -> Refresh:
+    def _report(self, work: Work, *, whole: bool, started_over: bool = False) -> Refresh:
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
@@ -621,19 +670,19 @@ class PageRank(RandomWalk):
             iterations=int(work[SWEEPS] + work[PASSES]),
             edges_read=int(work[EDGES]),
             active=int(work[PUSHES]),
-            started_over=False,
+            started_over=started_over,
             error_bound=self.error_bound,
         )
 
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:
     return System(
-        np.zeros(capacity),
-        np.zeros(capacity),
+        new_column(capacity, np.float64),
+        new_column(capacity, np.float64),
         rhs,
         weight,
-        np.zeros(capacity // BLOCK, np.uint8),
-        np.zeros(capacity // 64, np.uint64),
+        new_column(capacity // BLOCK, np.uint8),
+        new_column(capacity // 64, np.uint64),
         np.zeros(SUMS),
     )
 

@@ -21,8 +21,9 @@ them, and Y and Z the sums of y and z. Then |Y - Z| <= |y - z| <= e, and since |
 
 So ``error_bound`` = 2 |r| / ((1 - d) Z) bounds the error of z / Z in sum over all vertices. |r| and Z are sums
 that every change keeps up to date, so the bound holds at every epoch. What rounding may have done to |r| is kept,
-too, operation by operation; where that outgrows ``DRIFT`` of the bound, which is reserved for it, a dense pass
-computes residuals anew.
+too, operation by operation; where that outgrows ``DRIFT`` of the bound, a dense pass computes residuals anew. What
+rounding may do to the residuals and to |r| is counted in the bound, at all that the audit allows: so a state that
+passes the audit keeps to the bound that it publishes.
 
 **Work.** Nothing is solved before |r| is over its limit. Then vertices are pushed (Andersen, Chung, Lang, "Local
 Graph Partitioning using PageRank Vectors", FOCS 2006), those with the largest residual for their degree first: the
@@ -40,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import (
     Answer,
@@ -70,12 +72,26 @@ from .ppr_pushes import (
     WORK_SLOTS,
     Walks,
 )
-from .walk import RandomWalk, extended, padded, parse_damping, parse_tolerance, require_columns, violations
+from .walk import (
+    DAMPING,
+    TOLERANCE,
+    RandomWalk,
+    extended,
+    padded,
+    parse_damping,
+    parse_tolerance,
+    require_columns,
+    room_for,
+    violations,
+)
 
 Work = npt.NDArray[np.int64]
 
-# The share of the bound that is left to rounding.
+# The share of the bound that is left to rounding of the residuals, and as much to that of their sum. The audit
+# allows both, and the bound counts both.
 DRIFT = 0.01
+# By how much of itself the sum of the estimates may be off, likewise.
+NORM_DRIFT = 1e-9
 # Once over its limit, |r| is brought down to this share of it.
 TARGET = 0.5
 # With |r| under this share of its limit, the threshold of pushes is raised.
@@ -105,8 +121,8 @@ class PersonalisedPageRank(RandomWalk):
     summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
-        Parameter("damping", "probability of following an edge", parse_damping, 0.85),
-        Parameter("tolerance", "largest error in sum over all vertices", parse_tolerance, 1e-3),
+        Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
+        Parameter("tolerance", f"largest error in sum over all vertices, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = ("size", "norm", "total", "rounded", "threshold", "level")
@@ -162,7 +178,8 @@ class PersonalisedPageRank(RandomWalk):
         size, norm, rounded = map(float, self._walks.sums[[SIZE, NORM, ROUNDED]])
         if not self._active.size:
             return 0.0
-        off = max(DRIFT * self._size_max(), ROUNDOFF * rounded)
+        off = 2 * max(DRIFT * self._size_max(), ROUNDOFF * rounded)
+        norm *= 1 - NORM_DRIFT
         # Rounding may leave a sum of nothing below zero.
         return 2 * (max(0.0, size) + off) / ((1 - self.damping) * norm) if norm > 0 else math.inf
 
@@ -227,7 +244,7 @@ class PersonalisedPageRank(RandomWalk):
         true_size = float(np.abs(self._walks.residual[: self._n]).sum())
         true_norm = float(np.maximum(0, self._walks.value[: self._n]).sum())
         found = []
-        if not abs(norm - true_norm) <= 1e-9 * true_norm:
+        if not abs(norm - true_norm) <= NORM_DRIFT * norm:
             found.append(Violation("ppr-norm", f"norm {norm!r}, but the estimates add up to {true_norm!r}"))
         if not abs(size - true_size) <= DRIFT * self._size_max() + 1e-13 * true_norm:
             found.append(Violation("ppr-sum", f"|r| {size!r}, but residuals add up to {true_size!r}"))
@@ -253,17 +270,17 @@ class PersonalisedPageRank(RandomWalk):
         capacity = padded(n)
         self._n = n
         self._walks = Walks(
-            np.zeros(capacity),
-            np.zeros(capacity),
-            np.zeros(capacity, np.uint8),
-            np.empty(capacity, np.uint32),
-            np.empty(capacity, np.uint32),
-            np.empty(capacity, np.uint32),
+            new_column(capacity, np.float64),
+            new_column(capacity, np.float64),
+            new_column(capacity, np.uint8),
+            new_column(capacity, np.uint32),
+            new_column(capacity, np.uint32),
+            new_column(capacity, np.uint32),
             np.zeros(kernels.COUNTS, np.int64),
             np.zeros(kernels.SUMS),
-            np.zeros(capacity, np.float32),
+            new_column(capacity, np.float32),
         )
-        self._flags = np.zeros(capacity // BLOCK, np.uint8)
+        self._flags = new_column(capacity // BLOCK, np.uint8)
         self._active = np.empty(0, np.uint32)
         # A push is worth it over this residual for each out-edge.
         self._threshold = 1.0
@@ -273,22 +290,30 @@ class PersonalisedPageRank(RandomWalk):
         self._n = n
         if n <= walks.value.size:
             return
-        # What waits is looked at again: a ring cannot just be extended.
-        waiting = np.roll(walks.waiting, -int(walks.counts[kernels.HEAD]))
-        walks.counts[kernels.HEAD] = 0
-        capacity = padded(max(n, 2 * walks.value.size))
+        capacity = room_for(n, walks.value.size)
         self._walks = Walks(
             extended(walks.value, capacity),
             extended(walks.residual, capacity),
             extended(walks.marks, capacity),
             extended(walks.reached, capacity),
-            extended(waiting, capacity),
+            self._longer_ring(capacity),
             extended(walks.changed, capacity),
             walks.counts,
             walks.sums,
             extended(walks.rhs, capacity),
         )
-        self._flags = np.zeros(capacity // BLOCK, np.uint8)
+        self._flags = extended(self._flags, capacity // BLOCK)
+
+    def _longer_ring(self, capacity: int) -> Vertices:
+        """The ring of waiting vertices with room for so many; it seldom grows, since its end moves then."""
+        ring, (head, n) = self._walks.waiting, self._walks.counts[[kernels.HEAD, kernels.N_WAITING]].tolist()
+        if capacity <= ring.size:
+            return ring
+        longer = extended(ring, 2 * capacity)
+        # What stands at the begin goes on behind the end of before: at most as much as the ring held.
+        wrapped = max(head + n - ring.size, 0)
+        longer[ring.size : ring.size + wrapped] = longer[:wrapped]
+        return longer
 
     def _start(self, graph: Graph, work: Work) -> None:
         self._reset(graph.n_vertices)
@@ -362,7 +387,7 @@ class PersonalisedPageRank(RandomWalk):
     def _size_max(self) -> float:
         """What |r| may be at most."""
         norm = float(self._walks.sums[NORM])
-        return (1 - DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
+        return (1 - 2 * DRIFT) * self.tolerance * (1 - self.damping) * max(0.0, norm) / 2
 
     def _threshold_min(self, graph: Graph) -> float:
         """With every residual under this for each out-edge, |r| is within its limit."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
+from ...gpma.vertex_columns import ROOM, resized
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Violation
 from . import edits as walk_kernels
@@ -36,28 +37,40 @@ GRAIN = 128
 _EVIDENCE = 5
 
 
+class _Bounds(NamedTuple):
+    """Numbers from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"from {self.low:g} to {self.high:g}"
+
+    def parse(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            raise ValueError(f"a number {self}")
+        return float(value)
+
+
+DAMPING, TOLERANCE = _Bounds(0.01, 0.99), _Bounds(1e-8, 0.1)
+
+
 def parse_damping(value: Any) -> float:
     """The damping factor.
 
     Raises:
-        ValueError: it is not a number from 0.01 to 0.99.
+        ValueError: it is not a number within ``DAMPING``.
     """
-    return _number(value, 0.01, 0.99)
+    return DAMPING.parse(value)
 
 
 def parse_tolerance(value: Any) -> float:
     """The largest error.
 
     Raises:
-        ValueError: it is not a number from 1e-8 to 0.1.
+        ValueError: it is not a number within ``TOLERANCE``.
     """
-    return _number(value, 1e-8, 0.1)
-
-
-def _number(value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"a number from {low:g} to {high:g}")
-    return float(value)
+    return TOLERANCE.parse(value)
 
 
 class Edit(NamedTuple):
@@ -149,11 +162,14 @@ def padded(n: int) -> int:
     return max(1, -(-n // GRAIN)) * GRAIN
 
 
+def room_for(n: int, capacity: int) -> int:
+    """The capacity of columns of this one that are to hold n vertices and some more."""
+    return padded(max(n, capacity + min(capacity, ROOM)))
+
+
 def extended(column: Column, size: int) -> Column:
-    """A copy of this size, zeros behind what there was."""
-    larger = np.zeros(size, column.dtype)
-    larger[: column.size] = column
-    return larger
+    """The column with this size, zeros behind what there was; see ``vertex_columns.resized``."""
+    return resized(column, size, 0)
 
 
 def born(graph: Graph, change: GraphChange, known: int) -> Vertices:

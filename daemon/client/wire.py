@@ -202,6 +202,13 @@ class FrameReader:
         """Bytes that wait: an unfinished frame, and frames that nobody took yet."""
         return len(self._buffer)
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Let frames be so long from now on."""
+        self.frame_bytes_max = frame_bytes_max
+        self._scanner = _new_scanner(frame_bytes_max)
+        self._scanner.feed(self._buffer)
+        self._scanned = 0
+
     def feed(self, data: bytes) -> None:
         """Take bytes from the stream.
 

@@ -22,6 +22,9 @@ from ..records.encodings import Encoding
 VERTICES_MAX = 2**32 - 2
 """Dense ids are 32 bits wide, and two of them are taken."""
 
+TOKENS_MAX = 16
+TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX = 8, 512
+
 SECRET_WORDS = ("password", "secret", "token", "private_key")
 
 KAFKA_CLIENT_PREFIXES = ("sasl_", "ssl_")
@@ -65,13 +68,14 @@ def _parsed(text: str, allowed: str) -> TcpAddress | UnixAddress:
 
 
 def default_socket_path(environ: Mapping[str, str] | None = None) -> str:
-    """The Unix socket to listen on: in the folder that systemd or the session gave, else /run or /tmp."""
+    """The Unix socket to listen on: in the folder that systemd or the session gave, else in /run (root) or here.
+
+    All of them are folders that others may not write: nobody else can be first to take the name.
+    """
     given = os.environ if environ is None else environ
     if folder := given.get("RUNTIME_DIRECTORY", "").split(":")[0] or given.get("XDG_RUNTIME_DIR"):
         return f"{folder}/graphtide.sock"
-    if os.geteuid() == 0:
-        return "/run/graphtide.sock"
-    return f"/tmp/graphtide-{os.geteuid()}.sock"
+    return "/run/graphtide.sock" if os.geteuid() == 0 else "./graphtide.sock"
 
 
 def is_secret(key: str) -> bool:
@@ -102,14 +106,39 @@ def _split_commas(value: object) -> object:
     return value
 
 
+def _like(default: object, value: object) -> object:
+    """A value given as text (a flag, the environment) as the switch or number that its default is."""
+    if isinstance(value, str) and isinstance(default, bool) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if isinstance(value, str) and type(default) is int and value.isdigit():
+        return int(value)
+    return value
+
+
 def _checked_address(text: str) -> str:
     _parsed(text, "must be unix:PATH or tcp://HOST:PORT")
     return text
 
 
+def _written_number(value: object) -> object:
+    """Let a number of TOML stand for its text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _checked_budget(text: str) -> str:
+    number = text.removesuffix("%")
+    most = 100 if number != text else 2**63
+    if text != "off" and not (number.isascii() and number.isdecimal() and 0 < int(number) <= most):
+        raise ValueError("must be 'off', a share from 1% to 100%, or a number of bytes")
+    return text
+
+
 def _checked_metrics_address(text: str) -> str:
     if text != "off":
-        parse_tcp(text)
+        try:
+            parse_tcp(text)
+        except ValueError as error:
+            raise ValueError(f"{error}, or `off`") from None
     return text
 
 
@@ -219,6 +248,11 @@ class SourceConfig(Section):
         default="msgpack",
         description="Kafka: the encoding of records without a `content-type` header (spool files tell by name).",
     )
+    compacted: Literal["refuse", "accept"] = Field(
+        default="refuse",
+        description="Kafka: what to do with a compacted topic (`cleanup.policy`), of which older records of a key "
+        "are deleted. `accept` is right where each key names one edge, and each record holds one update of it.",
+    )
     csv_columns: Words = Field(
         default=(),
         description="The columns of CSV without a header line, in order; empty when there is a header line.",
@@ -227,6 +261,13 @@ class SourceConfig(Section):
     csv_delimiter: str = Field(default=",", min_length=1, max_length=1, description="What separates CSV columns.")
     fetch_bytes_max: int = Field(
         default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
+    )
+    barrier_timeout: float = Field(
+        default=60.0,
+        ge=0.1,
+        le=86_400,
+        description="Kafka: seconds that partitions wait at a barrier for those that have not reached it; then it "
+        "is given up, logged and counted.",
     )
     client: dict[str, Any] = Field(
         default_factory=dict,
@@ -270,12 +311,16 @@ class SourceConfig(Section):
         Raises:
             ConfigError: a file of a secret cannot be read.
         """
+        if not self.client:
+            return {}
+        from kafka import KafkaConsumer
+
         options: dict[str, Any] = {}
         for key, value in self.client.items():
             if key.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
                 options[key.removesuffix("_file")] = read_secret(f"source.client.{key}", Path(str(value)))
             else:
-                options[key] = value
+                options[key] = _like(KafkaConsumer.DEFAULT_CONFIG.get(key), value)
         return options
 
     def _client_problems(self) -> Iterator[Problem]:
@@ -314,7 +359,8 @@ class DeadLettersConfig(Section):
     spill_bytes_max: int = Field(
         default=1 << 30,
         ge=1 << 20,
-        description="The most bytes of bad records kept in files; past it the stream waits: none may be lost.",
+        description="The most bytes of bad records kept in files; past it, or while the disk is full, the stream "
+        "waits: none may be lost.",
     )
 
 
@@ -376,7 +422,23 @@ class LimitsConfig(Section):
     vertices_max: int = Field(
         default=1_000_000, ge=1, description="The most vertices that one request names or gets."
     )
-    connections_max: int = Field(default=256, ge=1, le=65_536, description="Open connections.")
+    connections_max: int = Field(
+        default=256, ge=1, le=65_536, description="Open connections that have been let in."
+    )
+    strangers_max: int = Field(
+        default=128,
+        ge=1,
+        le=65_536,
+        description="Further connections, of which no request was accepted yet (where a token is asked for: no "
+        "`hello` with a right one, before which a request has at most 4096 bytes). Past it, the oldest from "
+        "wherever most of them come from makes room.",
+    )
+    hello_seconds_max: float = Field(
+        default=10.0,
+        gt=0,
+        le=3600,
+        description="How long a new connection may take until its first request is accepted, TLS included.",
+    )
     requests_in_flight_max: int = Field(
         default=64, ge=1, le=65_536, description="Unanswered requests of a connection."
     )
@@ -422,12 +484,18 @@ class LimitsConfig(Section):
 
 
 class TlsConfig(Section):
-    """TLS for the TCP addresses; both files or neither."""
+    """TLS for what is served over TCP; both files or neither. SIGHUP reads them again."""
 
     certificate: Path | None = Field(default=None, description="PEM file with the certificate chain.")
     key: Path | None = Field(default=None, description="PEM file with the private key.")
+    client_ca: Path | None = Field(
+        default=None,
+        description="PEM file with the authorities of clients' certificates; with it, clients must present one.",
+    )
 
     def problems(self) -> Iterator[Problem]:
+        if self.client_ca is not None and self.certificate is None:
+            yield "client_ca", "must be left out without certificate and key"
         if (self.certificate is None) != (self.key is None):
             missing = "certificate" if self.certificate is None else "key"
             yield missing, "must be given too: certificate and key belong together"
@@ -437,18 +505,36 @@ def _default_listen() -> tuple[str, ...]:
     return (f"unix:{default_socket_path()}", "tcp://127.0.0.1:7420")
 
 
+def _is_token(text: str) -> bool:
+    return TOKEN_LENGTH_MIN <= len(text) <= TOKEN_LENGTH_MAX
+
+
 class ServerConfig(Section):
     """The query server."""
 
     listen: Annotated[tuple[Address, ...], BeforeValidator(_split_commas)] = Field(
         default_factory=_default_listen,
         description="Addresses to listen on: `unix:PATH` and `tcp://HOST:PORT`. The default is a Unix socket in "
-        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR` or `/run`, and TCP port 7420 on loopback.",
+        "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run` (root) or the working directory, and TCP port 7420 on "
+        "loopback.",
+    )
+    socket_group: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The group whose members may connect to the Unix sockets, beside the daemon's user, who must "
+        "be in it. Default: the daemon's own group.",
     )
     token: SecretStr | None = Field(
-        default=None, min_length=8, description="What clients must present; none: no token."
+        default=None,
+        min_length=TOKEN_LENGTH_MIN,
+        max_length=TOKEN_LENGTH_MAX,
+        description="What clients must present; none: no token.",
     )
-    token_file: Path | None = Field(default=None, description="A file that holds the token.")
+    token_file: Path | None = Field(
+        default=None,
+        description="A file that holds the token, or several, one a line, all of them right: so clients can "
+        "change over to a new one. SIGHUP reads it again, and ends connections whose token is gone.",
+    )
     tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS for the TCP addresses.")
     insecure: bool = Field(default=False, description="Allow addresses beyond loopback without TLS.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="What one client may ask for.")
@@ -467,15 +553,24 @@ class ServerConfig(Section):
                 if not is_loopback(address):
                     yield "listen", f"{text} is beyond loopback: set server.tls, or server.insecure = true"
 
-    def read_token(self) -> str | None:
-        """The clients' token, or None when none is asked for.
+    def read_tokens(self) -> tuple[str, ...]:
+        """The clients' tokens, none when none is asked for.
 
         Raises:
-            ConfigError: its file cannot be read.
+            ConfigError: their file cannot be read, or holds what is no token.
         """
-        if self.token_file is not None:
-            return read_secret("server.token_file", self.token_file)
-        return None if self.token is None else self.token.get_secret_value()
+        if self.token_file is None:
+            return () if self.token is None else (self.token.get_secret_value(),)
+        lines = read_secret("server.token_file", self.token_file).splitlines()
+        tokens = tuple(line.strip() for line in lines if line.strip())
+        wrong = [n for n, line in enumerate(lines, 1) if line.strip() and not _is_token(line.strip())]
+        if wrong or not 0 < len(tokens) <= TOKENS_MAX:
+            where = f"line {wrong[0]}" if wrong else f"it has {len(tokens)} lines that are not empty"
+            raise ConfigError(
+                f"server.token_file = {str(self.token_file)!r}: must hold 1 to {TOKENS_MAX} tokens, one a line, "
+                f"of {TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} characters each ({where})"
+            )
+        return tokens
 
 
 class MetricsConfig(Section):
@@ -484,6 +579,22 @@ class MetricsConfig(Section):
     listen: Annotated[str, AfterValidator(_checked_metrics_address)] = Field(
         default="127.0.0.1:9420", description="HOST:PORT to serve them on (port 0: any free one), or `off`."
     )
+    stuck_after: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that the engine may take for one turn of its loop (an epoch, or a program computed "
+        "from scratch) before `/live` says no and systemd's watchdog is told nothing more.",
+    )
+    insecure: bool = Field(default=False, description="Allow an address beyond loopback without TLS.")
+    tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS: metrics are served by HTTPS then.")
+
+    def problems(self) -> Iterator[Problem]:
+        for key, allowed in self.tls.problems():
+            yield f"tls.{key}", allowed
+        address = self.address()
+        if address is not None and not is_loopback(address) and self.tls.certificate is None and not self.insecure:
+            yield "listen", f"{self.listen} is beyond loopback: set metrics.tls, or metrics.insecure = true"
 
     def address(self) -> TcpAddress | None:
         """Where to listen, or None when metrics are off."""
@@ -500,8 +611,13 @@ class CheckpointConfig(Section):
     keep: int = Field(default=2, ge=1, le=1000, description="How many checkpoints stay.")
     on_mismatch: Literal["refuse", "discard"] = Field(
         default="refuse",
-        description="What to do with a checkpoint of another source or graph: stop, or start anew without it.",
+        description="What to do with a checkpoint of another source or graph: stop, or start anew without it (for "
+        "which the source must be reached before anything is answered).",
     )
+
+    def reach(self) -> float:
+        """Seconds that the oldest checkpoint lies back which a restart may have to use, at most."""
+        return self.interval * (self.keep + 1)
 
 
 class DeviceConfig(Section):
@@ -538,6 +654,19 @@ class ComputeConfig(Section):
     def thread_count(self) -> int:
         """The number of threads."""
         return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
+
+
+class MemoryConfig(Section):
+    """How much memory may be used before reading waits."""
+
+    budget: Annotated[str, BeforeValidator(_written_number), AfterValidator(_checked_budget)] = Field(
+        default="90%",
+        description="When more is used, nothing more is read until memory comes free; what was read is applied, "
+        "and questions are answered. Bytes, or a share such as `90%` of the machine's memory or of a control "
+        "group's limit, whichever is smaller; `off`: no budget. Of a limited group everything in it counts, "
+        "otherwise what the engine process has in memory.",
+        examples=["12884901888"],
+    )
 
 
 class AuditConfig(Section):
@@ -591,6 +720,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     device: DeviceConfig = Field(default_factory=DeviceConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
+    memory: MemoryConfig = Field(default_factory=MemoryConfig)
     audit: AuditConfig = Field(default_factory=AuditConfig)
     log: LogConfig = Field(default_factory=LogConfig)
 

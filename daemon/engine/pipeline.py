@@ -7,8 +7,9 @@ gather, so a slow stream is answered at once and a fast one in large batches, wi
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,20 +19,26 @@ from ...compute.program import Violation
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
-from ...partition.graph import GraphChange
+from ...partition.graph import GraphChange, NoMemory
 from ..config.settings import EpochConfig
 from ..failpoints import point
+from ..health import Health
 from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
-from ..records.stream import Source, offsets_to_wire
+from ..memory import MemoryGuard
+from ..records.stream import Progress, offsets_to_wire
 from ..serve.results import Publication
 from ..serve.supervisor import ServerLink
-from ..state.checkpointer import Checkpointer
+from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
+from .recording import Recording
 from .standing import Standing
 from .storage import Storage
 
 log = logging.getLogger(__name__)
+
+MEMORY_PAUSE_S = 1.0
+"""So often the graph is asked again to take what it found no memory for."""
 
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found is published so often at most."""
@@ -53,15 +60,22 @@ class Pipeline:
         index: VertexIndex,
         reuse: IdReuse,
         queue: PreparedQueue,
-        source: Source,
+        source: Progress,
+        recording: Recording,
         link: ServerLink,
         metrics: Metrics,
         checkpoints: Checkpointer,
+        memory: MemoryGuard,
         background_audit: BackgroundAudit,
         epochs: EpochConfig,
+        health: Health,
+        dead_letters: Mapping[str, int],
         full_audit: bool = False,
     ) -> None:
-        """``source``: for its lag alone, which is shown. ``full_audit``: check everything after every epoch."""
+        """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
+
+        ``full_audit``: check everything after every epoch.
+        """
         self.graph = storage.graph
         self.gate = storage.gate
         self.position = storage.position
@@ -71,14 +85,19 @@ class Pipeline:
         self.reuse = reuse
         self.queue = queue
         self.source = source
+        self.recording = recording
         self.link = link
         self.metrics = metrics
         self.checkpoints = checkpoints
+        self.memory = memory
         self.background_audit = background_audit
         self.epochs = epochs
+        self.health = health
+        self.dead_letters = dead_letters
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
+        self._wait_published: str | None = None
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -98,13 +117,20 @@ class Pipeline:
     def run(self) -> None:
         """Make epochs until the queue is closed and empty."""
         while True:
+            self.health.turn()
             taken = self.queue.take(self.epochs.updates_max, timeout_s=0.1, linger_s=self.epochs.linger_ms / 1000)
             if taken:
                 point("epoch.taken")
-                self._epoch(taken)
+                if not self._epoch(taken):
+                    return
+                self.health.recovery.published(taken[-1].item)
             elif self.queue.closed:
                 return
+            self._publish_wait()
             self.metrics.queue_depth(self.queue.updates)
+            if self.health.recovery.ends():
+                log.info("epoch %s holds all that lay in the source at the start", self.position.epoch)
+                self._publish([], None)
             self._audit_in_background()
             self.checkpoints.step()
             self.reuse.let_go(self.graph.alive, hold=self.checkpoints.writing)
@@ -115,23 +141,37 @@ class Pipeline:
 
     # -- one epoch --------------------------------------------------------------------------------------
 
-    def _epoch(self, taken: Sequence[Prepared]) -> None:
+    def _epoch(self, taken: Sequence[Prepared]) -> bool:
+        """False: the end came while the graph waited for memory; nothing of this was taken."""
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
+        self.recording.begin(self.position.offsets, taken, in_trouble=lambda: self._publish([], None))
         batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
-        with self.gate.apply():
-            if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
-                change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
-                applied = time.perf_counter()
-                point("epoch.applied")
-            else:
-                change = None
-            self.position.number += 1
-            self.position.offsets = dict(taken[-1].offsets)
+        waited = 0.0
+        change: GraphChange | None = None
+        while True:
+            try:
+                with self.gate.apply():
+                    if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
+                        change = self.graph.apply(batch, taken[-1].n_vertices, vertex_ops)
+                        applied = time.perf_counter()
+                        point("epoch.applied")
+                    waited = self.recording.finish()
+                    self.position.number += 1
+                    self.position.offsets = dict(taken[-1].offsets)
+                break
+            except NoMemory as error:
+                self.gate.settle()
+                self.memory.refused(str(error))
+                self._publish_wait()
+            self.health.turn()
+            if self.queue.wait_closed(MEMORY_PAUSE_S):
+                return False
+        self.memory.granted()
         if change is not None:
             runs = self.engine.refresh(change)
             point("epoch.computed")
@@ -148,11 +188,19 @@ class Pipeline:
         self.metrics.epoch(
             updates=updates,
             apply_seconds=applied - started,
-            compute_seconds=computed - applied,
+            order_log_seconds=waited,
+            compute_seconds=computed - applied - waited,
             publish_seconds=published - publishing,
         )
+        return True
+
+    def _publish_wait(self) -> None:
+        """Let answers tell that updates wait for memory, or no longer do: there may be no epoch for long."""
+        if self.memory.waits_for != self._wait_published:
+            self._publish([], None)
 
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
+        waits_for = self.memory.waits_for
         for run in runs:
             self.standing.note(run, self.position.epoch)
         latest = {run.id: run for run in runs}
@@ -173,6 +221,7 @@ class Pipeline:
         )
         self.gate.settle()
         self._published_at = time.monotonic()
+        self._wait_published = waits_for
         self._passes_published = self.background_audit.passes
 
     def _audit_in_background(self) -> None:
@@ -267,7 +316,11 @@ class Pipeline:
     def stats(self) -> dict[str, Any]:
         """What the ``stats`` request shows of the engine."""
         lag = self.source.lag()
+        newest = self.checkpoints.newest
+        recovery = self.health.recovery
         return {
+            "stage": recovery.stage,
+            "recovery": recovery.stats(),
             "vertices": self.graph.n_alive,
             "dead_vertices": self.graph.n_vertices - self.graph.n_alive,
             "edges": self.graph.n_edges,
@@ -276,10 +329,23 @@ class Pipeline:
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
             "memory_bytes": self.memory_bytes(),
+            "memory": self.memory.stats(),
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
+            "order": {**self.source.order, "trouble": self.recording.trouble},
+            "waiting": self.source.waiting,
+            "dead_letters": dict(self.dead_letters),
             "programs": self.standing.states(),
             "audit": self.background_audit.stats(),
+            "checkpoint": None if newest is None else self._shown(newest),
+        }
+
+    def _shown(self, newest: Newest) -> dict[str, Any]:
+        margin = self.source.log_margin(newest.offsets)
+        return {
+            "epoch": newest.epoch,
+            "offsets": offsets_to_wire(newest.offsets),
+            "log_margin_records": int(margin) if math.isfinite(margin) else None,
         }
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
-from ..records.stream import offsets_to_wire
+from ..records.stream import Offsets, Partition, Source, Standing, offsets_to_wire
 from ..records.topology import Degrees, EdgesExist, NeighborPage, StorageState
 from .storage import Storage
 
@@ -20,13 +20,17 @@ HOLD_S = 0.05
 class EngineTopology:
     """What ``records.topology.Topology`` asks, answered from the graph."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, source: Source) -> None:
+        self._source = source
         self._graph = storage.graph
         self._gate = storage.gate
         self._position = storage.position
 
     def current_epoch(self) -> StorageState:
         return StorageState(self._position.epoch, offsets_to_wire(self._position.offsets))
+
+    def standing(self, wanted: Offsets) -> dict[Partition, Standing]:
+        return {partition: self._source.standing(partition, offset) for partition, offset in wanted.items()}
 
     def neighbors(
         self, vertex: int, direction: Literal["out", "in"], limit: int, cursor: int | None, timeout_s: float

@@ -3,41 +3,48 @@
 A dead letter is a MessagePack map (``topic``, ``partition``, ``offset``, ``key``, ``value``, ``headers``,
 ``reason``, ``detail``, ``time_ms``) in a frame of the spool's format. Frames are appended to segments
 ``dead-<number>.msgpack`` of a directory; ``read_dead_letters`` reads them back. A segment is never written to
-by a second process: each start begins a new one.
+by a second process: each start begins a new one. Of a record that no frame can hold the letter has the beginning,
+and ``whole``: the length and the CRC32C of its value.
 
 To Kafka everything goes through the same files: first written there, then sent, and a segment is deleted once
 all it holds is acknowledged. So an outage or a restart loses nothing, and ``flush`` only has to sync a file.
 Letters that the topic refuses for their size stay in ``undeliverable-<number>.msgpack``.
 
-The files are bounded. When they are full, ``write`` waits for room (an operator takes files away, the topic
-comes back) until its ``stop`` event is set, and then raises ``DeadLettersFull``: no letter is ever dropped.
+The files are bounded. When they are full, or the disk is, ``write`` raises ``DeadLettersFull``: whoever calls
+it tries again until there is room (an operator takes files away, the topic comes back), and no letter is ever
+dropped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import crc32c
 import msgpack
 from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
-from ..errors import GraphtideError
+from ..errors import ConfigError, GraphtideError
 from ..failpoints import point
-from ..records.spool_format import FramingLost, SpoolWriter, read_frames
-from ..records.stream import BadRecord, Partition
+from ..records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, FramingLost, SpoolWriter, read_frames
+from ..records.stream import BadRecord, DeadLettersFull, Partition, Whole
 from .kafka_client import Backoff, KafkaLink
 
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 16 << 20
+_ROOM_FOR_THE_REST = 64 << 10  # for what a letter has besides value, key and headers
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _SEGMENT, _UNDELIVERABLE = "dead-", "undeliverable-"
 _SEND_AT_ONCE = 100
 _ACKNOWLEDGE_S = 30.0
@@ -45,16 +52,17 @@ _BLOCK_S = 10.0
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 
 
-class DeadLettersFull(GraphtideError):
-    """The files for bad records are full, so the stream cannot go on without losing some."""
+class DeadLettersError(GraphtideError):
+    """Bad records cannot be kept, for a reason that does not go away by waiting."""
 
-    code = "dead-letters-full"
-    retriable = True
+    code = "dead-letters"
 
 
 def pack_letter(bad: BadRecord, time_ms: int) -> bytes:
-    """A dead letter as it stands in a file."""
-    letter = {
+    """A dead letter as it stands in a file; it fits into a frame, cut where it must be."""
+    if _size(bad) > RECORD_BYTES_MAX - _ROOM_FOR_THE_REST:
+        bad = _cut(bad)
+    letter: dict[str, Any] = {
         "topic": bad.partition.name,
         "partition": bad.partition.number,
         "offset": bad.offset,
@@ -65,7 +73,40 @@ def pack_letter(bad: BadRecord, time_ms: int) -> bytes:
         "detail": bad.detail,
         "time_ms": time_ms,
     }
+    if bad.whole is not None:
+        letter["whole"] = bad.whole._asdict()
     return bytes(msgpack.packb(letter))
+
+
+def _size(bad: BadRecord) -> int:
+    return len(bad.value) + len(bad.key or b"") + sum(_header_size(*header) for header in bad.headers)
+
+
+def _header_size(name: str, value: bytes) -> int:
+    return 16 + 4 * len(name) + len(value)
+
+
+def _cut(bad: BadRecord) -> BadRecord:
+    """The beginnings of value and key, and the first headers; the detail says what of the latter is missing."""
+    detail, key, room = bad.detail, bad.key, CUT_BYTES
+    headers: list[tuple[str, bytes]] = []
+    if key is not None and len(key) > CUT_BYTES:
+        detail += f" (its key has {len(key)} bytes and is cut)"
+        key = key[:CUT_BYTES]
+    for name, value in bad.headers:
+        room -= _header_size(name, value)
+        if room < 0:
+            detail += f" ({len(bad.headers) - len(headers)} of its headers are left out)"
+            break
+        headers.append((name, value))
+    return replace(
+        bad,
+        value=bad.value[:CUT_BYTES],
+        detail=detail,
+        key=key,
+        headers=tuple(headers),
+        whole=bad.whole or Whole(len(bad.value), crc32c.crc32c(bad.value)),
+    )
 
 
 def unpack_letter(payload: bytes) -> BadRecord:
@@ -79,6 +120,7 @@ def unpack_letter(payload: bytes) -> BadRecord:
         detail=letter["detail"],
         key=letter["key"],
         headers=tuple((name, value) for name, value in letter["headers"]),
+        whole=Whole(**letter["whole"]) if "whole" in letter else None,
     )
 
 
@@ -119,50 +161,66 @@ def _segments(directory: Path, prefix: str) -> list[Path]:
 class FileDeadLetters:
     """Dead letters in files. Any thread may call it."""
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        bytes_max: int = 1 << 30,
-        segment_bytes: int = SEGMENT_BYTES,
-        stop: threading.Event | None = None,
-    ) -> None:
+    def __init__(self, path: Path | str, *, bytes_max: int = 1 << 30, segment_bytes: int = SEGMENT_BYTES) -> None:
         """
         Args:
             path: the directory; it is made when missing.
             bytes_max: the most bytes of all segments (default 1 GiB); one letter may go over it.
             segment_bytes: when a new segment is begun (default 16 MiB).
-            stop: ends the wait for room; None: do not wait at all.
+
+        Raises:
+            ConfigError: the directory cannot be made.
         """
         self.path = Path(path)
         self.bytes_max = bytes_max
         self.segment_bytes = segment_bytes
-        self.stop = stop
         self._lock = threading.RLock()
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"dead_letters.path = {str(path)!r} cannot be used: {error.strerror}") from error
         self._writer: SpoolWriter | None = None
+        self._flushed = 0
 
     def write(self, bad: Sequence[BadRecord]) -> None:
         """Append these.
 
         Raises:
-            DeadLettersFull: there is no room, and ``stop`` was set (or is None).
+            DeadLettersFull: there is no room for all of them now; the files hold the first ``taken``.
+            DeadLettersError: the files cannot be written to.
         """
-        held = self.held_bytes()
-        for letter in bad:
-            payload = pack_letter(letter, time.time_ns() // 10**6)
-            if held and held + len(payload) > self.bytes_max:
-                held = self._await_room(len(payload))
-            with self._lock:
-                self._segment().append(payload)
-            point("dead_letter.appended")
-            held += len(payload)
-        self._flush()
-
-    def _flush(self) -> None:
+        safe = 0
         with self._lock:
-            if self._writer is not None:
-                self._writer.flush()
+            held = self.held_bytes()
+            try:
+                for number, letter in enumerate(bad):
+                    payload = pack_letter(letter, time.time_ns() // 10**6)
+                    if held and held + len(payload) > self.bytes_max:
+                        self._seal()  # whoever makes room finds no file in use
+                        raise DeadLettersFull(
+                            f"{str(self.path)!r} holds {held} bytes of bad records and may hold "
+                            f"{self.bytes_max}; the stream waits until some are taken away or "
+                            f"dead_letters.spill_bytes_max is raised",
+                            taken=number,
+                        )
+                    if self._is_over():
+                        self._seal()
+                        safe = number
+                    self._segment().append(payload)
+                    point("dead_letter.appended")
+                    held += len(payload)
+                if self._writer is not None:
+                    self._writer.flush()
+                    self._flushed = self._writer.offset
+            except OSError as error:
+                self._give_up()
+                place = f"dead_letters.path = {str(self.path)!r}"
+                if error.errno in _NO_ROOM:
+                    raise DeadLettersFull(
+                        f"{place} has no room for bad records ({error.strerror}); the stream waits until it has",
+                        taken=safe,
+                    ) from error
+                raise DeadLettersError(f"{place} cannot be written to: {error.strerror}") from error
 
     def flush(self) -> None:
         """Return when everything written is on disk."""
@@ -191,35 +249,26 @@ class FileDeadLetters:
                 sizes += file.stat().st_size
         return sizes
 
-    def _await_room(self, needed: int) -> int:
-        """Wait until so many bytes fit; return the bytes held then. Meanwhile no file is in use."""
-        with self._lock:
-            self._seal()
-        said = False
-        while (held := self.held_bytes()) and held + needed > self.bytes_max:
-            message = (
-                f"{str(self.path)!r} holds {held} bytes of bad records and may hold {self.bytes_max}; the stream "
-                f"waits until some are taken away or dead_letters.spill_bytes_max is raised"
-            )
-            if self.stop is None or self.stop.wait(0.5):
-                raise DeadLettersFull(message, {"held_bytes": held, "bytes_max": self.bytes_max})
-            if not said:
-                said = True
-                log.error(message)
-        return held
+    def _is_over(self) -> bool:
+        """The segment in use is large enough, or gone."""
+        writer = self._writer
+        return writer is not None and (writer.offset >= self.segment_bytes or not writer.path.exists())
 
     def _segment(self) -> SpoolWriter:
-        if self._writer is not None and (
-            self._writer.offset >= self.segment_bytes or not self._writer.path.exists()
-        ):
-            self._seal()
         if self._writer is None:
             self._writer = SpoolWriter(self.path, name=f"{_SEGMENT}{time.time_ns():020}-{os.getpid()}")
+            self._flushed = 0
         return self._writer
 
     def _seal(self) -> None:
         if self._writer is not None:
             self._writer.close()
+            self._writer = None
+
+    def _give_up(self) -> None:
+        """Take back what was appended and may not have been written; the next letter begins a new segment."""
+        if self._writer is not None:
+            self._writer.give_up(self._flushed)
             self._writer = None
 
 
@@ -239,10 +288,9 @@ class KafkaDeadLetters(FileDeadLetters):
         client: Mapping[str, Any] | None = None,
         bytes_max: int = 1 << 30,
         segment_bytes: int = SEGMENT_BYTES,
-        stop: threading.Event | None = None,
     ) -> None:
         """See ``FileDeadLetters``; ``client`` is passed to kafka-python as it is. No broker is needed yet."""
-        super().__init__(spill_path, bytes_max=bytes_max, segment_bytes=segment_bytes, stop=stop)
+        super().__init__(spill_path, bytes_max=bytes_max, segment_bytes=segment_bytes)
         self.servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
         self.topic = topic
         self.client = dict(client or {})
@@ -273,12 +321,10 @@ class KafkaDeadLetters(FileDeadLetters):
         self._sender.start()
 
     def write(self, bad: Sequence[BadRecord]) -> None:
-        super().write(bad)
-        self._work.set()
-
-    def _await_room(self, needed: int) -> int:
-        self._work.set()  # what of this very write is in the files already must be sent to make room
-        return super()._await_room(needed)
+        try:
+            super().write(bad)
+        finally:
+            self._work.set()  # also where there was no room: what is in the files must be sent to make some
 
     def close(self) -> None:
         """Give what waits a moment to be sent; the rest is sent after the next start."""
@@ -380,6 +426,11 @@ class KafkaDeadLetters(FileDeadLetters):
             ("graphtide-error-detail", bad.detail.encode()),
             ("graphtide-source", source_of(bad).encode()),
         ]
+        if bad.whole is not None:
+            headers += [
+                ("graphtide-value-bytes", str(bad.whole.bytes).encode()),
+                ("graphtide-value-crc32c", str(bad.whole.crc32c).encode()),
+            ]
         return producer.send(self.topic, value=bad.value, key=bad.key, headers=headers)
 
     def _set_aside(self, payloads: Sequence[bytes]) -> None:

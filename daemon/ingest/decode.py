@@ -1,8 +1,9 @@
 """From the bytes of records to checked columns of updates; whatever cannot be decoded is set aside, never raised.
 
-A MessagePack record and a JSON document are good or bad as a whole. In line formats (CSV, edge lists, JSON lines)
-every line is good or bad by itself: a bad one becomes a ``BadRecord`` of its own, at its own byte offset in a
-spool file, at the offset of the record that held it in Kafka.
+A MessagePack record or a JSON document of the wrong form is bad as a whole. Where its form is right, every row is
+good or bad by itself: a bad one becomes a ``BadRecord`` that holds a record of this row in the same encoding, and
+its number in the header ``ROW``. In line formats (CSV, edge lists, JSON lines) so is every line: a bad one
+becomes a ``BadRecord`` at its own byte offset in a spool file, at the offset of the record that held it in Kafka.
 
 The header of a CSV file is its first line, and the decoder keeps it while it reads on. For a restart in the middle
 of a file the spool source gives that line along with every later block, as the record header ``HEADER_LINE``.
@@ -14,8 +15,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from ...partition.weights import WeightDomain
-from ..records.encodings import ENCODINGS, HEADER_LINE, Encoding
-from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
+from ..records.barrier import barrier_id
+from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, ROW, Encoding
+from ..records.stream import BadRecord, Decoded, Partition, RawRecord
 from . import decode_text
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
@@ -26,9 +28,9 @@ from .decode_text import (
     Lines,
     csv_layout,
     numbered_lines,
-    parse_lines,
     salvage,
 )
+from .sift import BadPart, Sifted
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
@@ -49,9 +51,11 @@ class Decoder:
         csv_delimiter: str = ",",
         updates_max: int = 1 << 24,
         line_bytes_max: int = 1 << 20,
+        compiled_from: int = 0,
     ) -> None:
         """``csv_columns``: the columns of CSV that has no header lines; ``default_encoding``: of records that
-        name none; ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line.
+        name none; ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
+        ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser.
 
         Raises:
             ValueError: an encoding, a column or the delimiter is none.
@@ -61,6 +65,7 @@ class Decoder:
         decode_text.check_delimiter(csv_delimiter)
         self._rules = Rules(vertex_ids, weights, self_loops == "drop", updates_max, line_bytes_max)
         self._default_encoding = default_encoding
+        self._compiled_from = compiled_from
         self._delimiter = csv_delimiter
         self._fixed_layout: LineLayout | None = None
         if csv_columns:
@@ -83,6 +88,8 @@ class Decoder:
             MemoryError: nothing can be said about the record; whatever else is wrong makes it a bad one.
         """
         value = record.value
+        if record.refused is not None:
+            return Decoded(record, None, (record.refused,))
         if value is None:
             return Decoded(record, None)
         try:
@@ -97,6 +104,8 @@ class Decoder:
 
     def _decode(self, record: RawRecord, value: bytes) -> Decoded:
         encoding = record.encoding or self._default_encoding
+        if encoding == BARRIER:
+            return self._barrier(record, value)
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
         if encoding == "json":
@@ -107,17 +116,27 @@ class Decoder:
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
-            return self._lines(
-                record, value, parse_lines(value, begin, EDGE_LIST, self._rules, record.timestamp_ms)
-            )
+            return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
 
-    def _whole(self, record: RawRecord, updates: UpdateBlock) -> Decoded:
-        block, dropped = finish(updates, self._rules)
-        return Decoded(record, block, (), dropped)
+    def _barrier(self, record: RawRecord, value: bytes) -> Decoded:
+        """No updates: what a barrier orders is for whoever reads the partitions."""
+        try:
+            barrier_id(value)
+        except ValueError as error:
+            raise Bad(Reason.BAD_BARRIER, str(error)) from None
+        return Decoded(record, None)
+
+    def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
+        bad = [_bad_row(record, 0, part) for part in sifted.bad]
+        if sifted.block is None:
+            return Decoded(record, None, bad)
+        block, dropped = finish(sifted.block, self._rules)
+        return Decoded(record, block, bad, dropped)
 
     def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
         bad = [_bad_record(record, value, start, end, why) for start, end, why in lines.bad]
+        bad += [_bad_row(record, start, part) for start, part in lines.parts]
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)
@@ -138,7 +157,14 @@ class Decoder:
         if isinstance(layout, Bad):
             # Without a header no line means anything: the header line is bad, and so is every other.
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
-        return parse_lines(value, begin, layout, self._rules, record.timestamp_ms)
+        return self._parse(value, begin, layout, record.timestamp_ms)
+
+    def _parse(self, value: bytes, begin: int, layout: LineLayout, timestamp_ms: int) -> Lines:
+        if self._rules.vertex_ids == "int" and len(value) - begin >= self._compiled_from:
+            from . import decode_compiled
+
+            return decode_compiled.parse_lines(value, begin, layout, self._rules, timestamp_ms)
+        return decode_text.parse_lines(value, begin, layout, self._rules, timestamp_ms)
 
     def _layout_of_file(self, record: RawRecord) -> LineLayout | Bad:
         """The layout of the file in whose middle this block stands."""
@@ -210,7 +236,10 @@ def _json_lines(value: bytes, rules: Rules, timestamp_ms: int) -> Lines:
                     take_rows()
             else:
                 take_rows()
-                lines.blocks.append(decode_document(document, rules, timestamp_ms))
+                sifted = decode_document(document, rules, timestamp_ms)
+                lines.parts += [(start, part) for part in sifted.bad]
+                if sifted.block is not None:
+                    lines.blocks.append(sifted.block)
         except Bad as bad:
             lines.bad.append((start, end, bad))
     take_rows()
@@ -219,19 +248,32 @@ def _json_lines(value: bytes, rules: Rules, timestamp_ms: int) -> Lines:
 
 
 def _bad_record(record: RawRecord, value: bytes, start: int, end: int, bad: Bad) -> BadRecord:
+    return _bad_bytes(record, start, value[start:end], bad)
+
+
+def _bad_row(record: RawRecord, start: int, part: BadPart) -> BadRecord:
+    return _bad_bytes(record, start, part.value, part.why, ((ROW, b"%d" % part.row),))
+
+
+def _bad_bytes(
+    record: RawRecord, start: int, value: bytes, bad: Bad, headers: tuple[tuple[str, bytes], ...] = ()
+) -> BadRecord:
+    """``start``: the byte of the record at which what is bad begins."""
     in_spool = record.partition.number is None
     return BadRecord(
         partition=record.partition,
         offset=record.offset + start if in_spool else record.offset,
-        value=value[start:end],
+        value=value,
         reason=bad.reason.value,
         detail=bad.detail,
         key=record.key,
-        headers=record.headers,
+        headers=(*record.headers, *headers),
     )
 
 
 def warm_up(vertex_ids: Literal["int", "string"] = "int") -> None:
     """Compile what decoding needs, or load it from the cache."""
     if vertex_ids == "int":
-        decode_text.warm_up()
+        from . import decode_compiled
+
+        decode_compiled.warm_up()

@@ -1,14 +1,15 @@
 """The rules that updates of every encoding must obey, applied to whole columns at a time.
 
 Each function takes a column as some encoding delivered it and returns the checked NumPy column, or raises
-``Bad`` with the reason. Nothing here knows an encoding.
+``BadRows`` with the reason and all rows that it is about. Nothing here knows an encoding.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Op, Ops, Weights
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn, concatenate_ids, equal_ids
-from ...partition.weights import WeightDomain, in_domain
+from ...partition.weights import WeightDomain, are_allowed, in_domain, why_not
 from ..records.stream import UpdateBlock
 
 
@@ -45,6 +46,12 @@ class Reason(StrEnum):
     """More updates in a record, or more bytes in a line, than allowed."""
     BAD_VERTEX_OP = "bad-vertex-op"
     """An operation on a vertex that names a dst as well."""
+    BAD_BARRIER = "bad-barrier"
+    """A barrier whose id is no UTF-8 of 1 to 128 bytes."""
+    DAMAGED = "damaged"
+    """A file whose rest cannot be read: its compressed data or its framing is damaged."""
+    BAD_NAME = "bad-name"
+    """A file whose name is not UTF-8."""
     INTERNAL = "internal"
     """The decoder failed; the detail holds the error."""
 
@@ -56,6 +63,16 @@ class Bad(Exception):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+
+
+class BadRows(Bad):
+    """Some rows of a column cannot be applied; those beside them may be."""
+
+    def __init__(self, reason: Reason, rows: npt.NDArray[np.int64], why: Callable[[int], str]) -> None:
+        """``rows``: int64[k], k > 0, ascending: all that fail this check; ``why``: the detail of one of them."""
+        super().__init__(reason, why(int(rows[0])))
+        self.rows = rows
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,8 @@ OPS_BY_NAME = {
     "insert_vertex": Op.INSERT_VERTEX,
     "delete_vertex": Op.DELETE_VERTEX,
 }
+COLUMNS = ("src", "dst", "op", "weight", "ts")
+"""What the fields of a line may be."""
 INTEGER = re.compile(r"[+-]?[0-9]{1,64}")
 
 
@@ -103,43 +122,59 @@ def check_length(name: str, length: int, n: int) -> None:
         raise Bad(Reason.BAD_COLUMN, f"{name} has {length} entries and src has {n}")
 
 
+def refused(
+    reason: Reason, values: Sequence[Any], is_good: Callable[[Any], bool], why: Callable[[Any], str]
+) -> BadRows:
+    """The error that names every value of a list that is not good."""
+    rows = np.array([row for row, value in enumerate(values) if not is_good(value)], np.int64)
+    return BadRows(reason, rows, lambda row: why(values[row]))
+
+
 def ids_of(name: str, values: Sequence[Any], rules: Rules) -> IdColumn:
     """The ids in a list: of int (or strings of digits), or of str, as the graph's kind is."""
     return _strings(name, values) if rules.vertex_ids == "string" else _integers(name, values)
 
 
-def check_string_lengths(name: str, column: StringColumn) -> None:
-    """Refuse strings that are too long to be ids."""
-    if len(column) and int(column.lengths.max()) > MAX_STRING_ID_BYTES:
-        length = int(column.lengths.max())
-        raise Bad(
-            Reason.BAD_ID, f"{name} holds a string of {length} bytes; at most {MAX_STRING_ID_BYTES} are allowed"
-        )
-
-
 def ops_of(names: Sequence[Any]) -> Ops:
     """The operations in a list of names."""
     try:
-        codes = [OPS_BY_NAME[name] for name in names]
+        return np.array([OPS_BY_NAME[name] for name in names], np.uint8)
     except (KeyError, TypeError):
-        wrong = next(name for name in names if not isinstance(name, str) or name not in OPS_BY_NAME)
-        raise Bad(Reason.BAD_OP, f"op is {shown(wrong)}; allowed are {', '.join(OPS_BY_NAME)}") from None
-    ops = np.array(codes, np.uint8)
-    check_ops(ops)
-    return ops
+        raise refused(Reason.BAD_OP, names, _is_op, why_no_op) from None
+
+
+def ops_named(name: str, n: int) -> Ops:
+    """One operation n times, by its name."""
+    if not _is_op(name):
+        raise Bad(Reason.BAD_OP, why_no_op(name))
+    return np.full(n, OPS_BY_NAME[name], np.uint8)
+
+
+def _is_op(name: object) -> bool:
+    return isinstance(name, str) and name in OPS_BY_NAME
+
+
+def why_no_op(name: object) -> str:
+    """Why this names no operation, in words."""
+    return f"op is {shown(name)}; allowed are {', '.join(OPS_BY_NAME)}"
 
 
 def check_ops(ops: Ops) -> None:
     """Refuse operations that do not exist."""
-    largest = int(ops.max(initial=0))
-    if largest > Op.DELETE_VERTEX:
+    if int(ops.max(initial=0)) > Op.DELETE_VERTEX:
         allowed = ", ".join(f"{code.value} ({name})" for name, code in OPS_BY_NAME.items())
-        raise Bad(Reason.BAD_OP, f"op is {largest}; allowed are {allowed}")
+        rows = np.flatnonzero(ops > Op.DELETE_VERTEX)
+        raise BadRows(Reason.BAD_OP, rows, lambda row: f"op is {ops[row]}; allowed are {allowed}")
 
 
 def on_vertices(ops: Ops) -> npt.NDArray[np.bool_]:
     """Which updates are operations on vertices, which name theirs in src (bool[n])."""
     return ops > Op.INSERT
+
+
+def on_a_vertex(name: object) -> bool:
+    """Whether this is the name of an operation on a vertex."""
+    return _is_op(name) and OPS_BY_NAME[str(name)] > Op.INSERT
 
 
 def no_dst(n: int, rules: Rules) -> IdColumn:
@@ -156,9 +191,12 @@ def check_no_dst(dst: IdColumn, ops: Ops) -> None:
     given = on_vertices(ops)
     given &= (dst.lengths if isinstance(dst, StringColumn) else dst) != 0
     if given.any():
-        row = np.flatnonzero(given)[:1]
-        value = dst[row].to_list()[0] if isinstance(dst, StringColumn) else int(dst[row[0]])
-        raise Bad(Reason.BAD_VERTEX_OP, _vertex_op_detail(int(ops[row[0]]), value))
+
+        def why(row: int) -> str:
+            value = dst[np.array([row])].to_list()[0] if isinstance(dst, StringColumn) else int(dst[row])
+            return _vertex_op_detail(int(ops[row]), value)
+
+        raise BadRows(Reason.BAD_VERTEX_OP, np.flatnonzero(given), why)
 
 
 def dst_values(values: Sequence[Any], ops: Ops, rules: Rules) -> Sequence[Any]:
@@ -166,11 +204,12 @@ def dst_values(values: Sequence[Any], ops: Ops, rules: Rules) -> Sequence[Any]:
     rows = np.flatnonzero(on_vertices(ops)).tolist()
     if not rows:
         return values
-    filled = list(values)
     integers = rules.vertex_ids == "int"
+    if named := [row for row in rows if not _is_nothing(values[row], integers=integers)]:
+        bad = np.array(named, np.int64)
+        raise BadRows(Reason.BAD_VERTEX_OP, bad, lambda row: _vertex_op_detail(int(ops[row]), values[row]))
+    filled = list(values)
     for row in rows:
-        if not _is_nothing(filled[row], integers=integers):
-            raise Bad(Reason.BAD_VERTEX_OP, _vertex_op_detail(int(ops[row]), filled[row]))
         filled[row] = 0 if integers else ""
     return filled
 
@@ -189,8 +228,12 @@ def _vertex_op_detail(op: int, dst: object) -> str:
 def weights_of(values: Sequence[Any], domain: WeightDomain) -> Weights | None:
     """The weights in a list of int and float."""
     if not set(map(type, values)) <= {int, float}:
-        wrong = next(value for value in values if type(value) not in (int, float))
-        raise Bad(Reason.BAD_WEIGHT, f"weight is {shown(wrong)}; it must be a number")
+        raise refused(
+            Reason.BAD_WEIGHT,
+            values,
+            lambda value: type(value) in (int, float),
+            lambda value: f"weight is {shown(value)}; it must be a number",
+        )
     return checked_weights(float32_of(values), domain)
 
 
@@ -200,27 +243,37 @@ def float32_of(values: Sequence[float]) -> Weights:
         with np.errstate(over="ignore"):
             return np.array(values, np.float64).astype(np.float32)
     except OverflowError:
-        raise Bad(Reason.BAD_WEIGHT, "a weight is past the range of float32") from None
+        why = "it must be within the range of float32"
+        raise refused(
+            Reason.BAD_WEIGHT, values, _is_float, lambda value: f"weight is {shown(value)}; {why}"
+        ) from None
+
+
+def _is_float(value: float) -> bool:
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def checked_weights(weights: Weights, domain: WeightDomain) -> Weights | None:
     """The weights as the graph keeps them: all in its domain, no minus zero; None where it keeps none."""
     try:
         kept = in_domain(weights, domain)
-    except ValueError as error:
-        raise Bad(Reason.BAD_WEIGHT, str(error)) from None
+    except ValueError:
+        outside = np.flatnonzero(~are_allowed(weights, domain))
+        raise BadRows(Reason.BAD_WEIGHT, outside, lambda row: why_not(weights[row], domain)) from None
     return None if domain == "unweighted" else kept
 
 
 def timestamps_of(values: Sequence[Any]) -> IntColumn:
     """The times in a list of int, in milliseconds since 1970."""
-    if not set(map(type, values)) <= {int}:
-        wrong = next(value for value in values if type(value) is not int)
-        raise Bad(Reason.BAD_TIMESTAMP, f"ts is {shown(wrong)}; it must be an integer (milliseconds)")
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        raise Bad(Reason.BAD_TIMESTAMP, "a ts is past the range of 64-bit integers") from None
+    if set(map(type, values)) <= {int}:
+        with contextlib.suppress(OverflowError):
+            return np.array(values, np.int64)
+    why = "it must be a 64-bit integer (milliseconds)"
+    raise refused(Reason.BAD_TIMESTAMP, values, _is_int64, lambda value: f"ts is {shown(value)}; {why}")
 
 
 def finish(block: UpdateBlock, rules: Rules) -> tuple[UpdateBlock | None, int]:
@@ -274,32 +327,56 @@ def timestamps_in_full(block: UpdateBlock) -> IntColumn:
 
 
 def _integers(name: str, values: Sequence[Any]) -> IntColumn:
-    types = set(map(type, values))
+    numbers, types = values, set(map(type, values))
     if str in types:
-        values = [_integer(name, value) if type(value) is str else value for value in values]
-        types = {*types - {str}, int}
-    if not types <= {int}:
-        wrong = next(value for value in values if type(value) is not int)
-        raise Bad(Reason.BAD_ID, f"{name} holds {shown(wrong)}; ids are 64-bit integers")
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        raise Bad(Reason.BAD_ID, f"{name} holds an id past the range of 64-bit integers") from None
+        numbers = [_number(value) if type(value) is str else value for value in values]
+        types = set(map(type, numbers))
+    if types <= {int}:
+        with contextlib.suppress(OverflowError):
+            return np.array(numbers, np.int64)
+    why = "ids are 64-bit integers"
+    raise refused(Reason.BAD_ID, values, _is_id, lambda value: f"{name} holds {shown(value)}; {why}")
 
 
-def _integer(name: str, text: str) -> int:
-    if INTEGER.fullmatch(text) is None:
-        raise Bad(Reason.BAD_ID, f"{name} holds {shown(text)}; ids are 64-bit integers")
-    return int(text)
+def _number(text: str) -> int | None:
+    return int(text) if INTEGER.fullmatch(text) else None
+
+
+def _is_id(value: object) -> bool:
+    return _is_int64(_number(value) if type(value) is str else value)
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def _strings(name: str, values: Sequence[Any]) -> StringColumn:
     if not set(map(type, values)) <= {str}:
-        wrong = next(value for value in values if type(value) is not str)
-        raise Bad(Reason.BAD_ID, f"{name} holds {shown(wrong)}; ids are strings")
+        raise refused(
+            Reason.BAD_ID,
+            values,
+            lambda value: type(value) is str,
+            lambda value: f"{name} holds {shown(value)}; ids are strings",
+        )
     try:
         column = StringColumn.of(values)
     except UnicodeEncodeError:
-        raise Bad(Reason.BAD_ID, f"{name} holds a string that is not valid Unicode") from None
-    check_string_lengths(name, column)
+        why = f"{name} holds a string that is not valid Unicode"
+        raise refused(Reason.BAD_ID, values, _is_unicode, lambda _: why) from None
+    lengths = column.lengths
+    if int(lengths.max(initial=0)) > MAX_STRING_ID_BYTES:
+        long, allowed = np.flatnonzero(lengths > MAX_STRING_ID_BYTES), MAX_STRING_ID_BYTES
+        raise BadRows(
+            Reason.BAD_ID,
+            long,
+            lambda row: f"{name} holds a string of {lengths[row]} bytes; at most {allowed} are allowed",
+        )
     return column
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

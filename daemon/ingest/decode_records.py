@@ -1,51 +1,103 @@
-"""Records that are good or bad as a whole: columnar MessagePack, and JSON documents.
+"""Records of many updates: columnar MessagePack, and JSON documents.
 
-Every function returns the updates, or raises ``Bad``.
+What is wrong with their form makes them bad as a whole: ``Bad`` is raised. Rows that break a rule are sifted out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import msgpack
 import numpy as np
 import orjson
 
 from ...gpma.edges import Op, Ops
-from ...gpma.index.ids import IdColumn
+from ...gpma.index.ids import IdColumn, IntColumn
 from ..records.encodings import RECORD_VERSION
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
+from .sift import Sifted, sift
 
 OBJECT_FIELDS_MAX = 1024
 
 
-def decode_msgpack(value: bytes, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+@dataclass(slots=True)
+class _Columns:
+    """Columns of one length, as given: arrays, lists, or one operation for all. ``pack`` makes a record."""
+
+    given: dict[str, Any]
+    pack: Callable[[dict[str, Any]], bytes]
+
+    def __len__(self) -> int:
+        return len(self.given["src"])
+
+    def take(self, rows: IntColumn) -> Self:
+        return type(self)({name: _picked(column, rows) for name, column in self.given.items()}, self.pack)
+
+    def convert(self, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+        given, n = self.given, len(self)
+        ops = _ops(given.get("op"), n)
+        src = _ids("src", given["src"], rules)
+        if "dst" in given:
+            dst = _heads(given["dst"], ops, rules)
+        elif columns.on_vertices(ops).all():
+            dst = columns.no_dst(n, rules)
+        else:
+            raise Bad(Reason.BAD_COLUMN, "dst is missing or empty")
+        weights, ts = given.get("weight"), given.get("ts", timestamp_ms)
+        if isinstance(weights, list):
+            weights = columns.weights_of(weights, rules.weights)
+        elif weights is not None:
+            weights = columns.checked_weights(weights, rules.weights)
+        return UpdateBlock(src, dst, ops, weights, columns.timestamps_of(ts) if isinstance(ts, list) else ts)
+
+    def encode(self) -> bytes:
+        return self.pack({"v": RECORD_VERSION, **self.given})
+
+
+@dataclass(slots=True)
+class _Edges:
+    """JSON objects, one an update."""
+
+    edges: list[dict[str, Any]]
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    def take(self, rows: IntColumn) -> Self:
+        return type(self)([self.edges[row] for row in rows.tolist()])
+
+    def convert(self, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+        return decode_rows(self.edges, rules, timestamp_ms)
+
+    def encode(self) -> bytes:
+        return orjson.dumps({"v": RECORD_VERSION, "edges": self.edges})
+
+
+def decode_msgpack(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
     """Columnar MessagePack: int64, uint8 and float32 columns are read in place from their ``bin``."""
     document = _unpack(value)
     _check_version(document.get("v"))
     _require(document, ("src",))
     n = _count(document["src"], rules)
     columns.check_count(n, rules)
-    ops = _msgpack_ops(document["op"], n) if "op" in document else columns.inserts(n)
-    src = _msgpack_ids("src", document["src"], n, rules)
-    if _names_no_dst(document, ops):
-        dst = columns.no_dst(n, rules)
-    else:
-        dst = _msgpack_ids("dst", document["dst"], n, rules)
-        columns.check_no_dst(dst, ops)
-    weights = None
+    given: dict[str, Any] = {"src": _msgpack_ids("src", document["src"], n, rules)}
+    if document.get("dst"):
+        given["dst"] = _msgpack_ids("dst", document["dst"], n, rules)
+    if "op" in document:
+        op = document["op"]
+        given["op"] = op if isinstance(op, str) else np.frombuffer(_binary("op", op, n, 1), np.uint8)
     if "weight" in document:
-        column = np.frombuffer(_binary("weight", document["weight"], n, 4), "<f4")
-        weights = columns.checked_weights(column, rules.weights)
-    if "ts" not in document:
-        return UpdateBlock(src, dst, ops, weights, timestamp_ms)
-    return UpdateBlock(src, dst, ops, weights, np.frombuffer(_binary("ts", document["ts"], n, 8), "<i8"))
+        given["weight"] = np.frombuffer(_binary("weight", document["weight"], n, 4), "<f4")
+    if "ts" in document:
+        given["ts"] = np.frombuffer(_binary("ts", document["ts"], n, 8), "<i8")
+    return sift(_Columns(given, _pack_msgpack), rules, timestamp_ms)
 
 
-def decode_json(value: bytes, rules: Rules, timestamp_ms: int) -> UpdateBlock:
+def decode_json(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
     """One JSON document: a list of edges, columns, or a single edge."""
     return decode_document(load_json(value), rules, timestamp_ms)
 
@@ -66,28 +118,39 @@ def is_one_edge(document: dict[str, Any]) -> bool:
     return "edges" not in document and not isinstance(document.get("src"), list)
 
 
-def decode_document(document: dict[str, Any], rules: Rules, timestamp_ms: int) -> UpdateBlock:
+def decode_document(document: dict[str, Any], rules: Rules, timestamp_ms: int) -> Sifted:
     """A parsed JSON object of any of the three forms."""
     if is_one_edge(document):
-        return decode_rows([document], rules, timestamp_ms)
+        return sift(_Edges([document]), rules, timestamp_ms)
     _check_version(document.get("v"))
     if "edges" not in document:
-        return _decode_lists(document, rules, timestamp_ms)
+        return sift(_listed_columns(document, rules), rules, timestamp_ms)
     edges = document["edges"]
     if not isinstance(edges, list):
         raise Bad(Reason.BAD_COLUMN, f"edges must be a list of objects, not {columns.shown(edges)}")
     columns.check_count(len(edges), rules)
-    if not set(map(type, edges)) <= {dict}:
-        wrong = next(edge for edge in edges if type(edge) is not dict)
-        raise Bad(Reason.MALFORMED, f"edges must hold objects, not {columns.shown(wrong)}")
-    return decode_rows(edges, rules, timestamp_ms)
+    return sift(_Edges(edges), rules, timestamp_ms)
 
 
 def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int) -> UpdateBlock:
-    """Edge objects, and operations on vertices, which need no dst."""
+    """Edge objects, and operations on vertices, which need no dst.
+
+    Raises:
+        BadRows: some of them are bad.
+    """
+    if not set(map(type, rows)) <= {dict}:
+        why = "edges must hold objects, not "
+        raise columns.refused(
+            Reason.MALFORMED, rows, lambda row: type(row) is dict, lambda row: why + columns.shown(row)
+        )
     for row in rows:
-        if "v" in row:
-            _check_version(row["v"])
+        if "v" in row and not _is_version(row["v"]):
+            raise columns.refused(
+                Reason.UNSUPPORTED_VERSION,
+                rows,
+                lambda row: _is_version(row.get("v", RECORD_VERSION)),
+                lambda row: _why_no_version(row["v"]),
+            )
     ops = columns.ops_of([row.get("op", "insert") for row in rows])
     try:
         src = columns.ids_of("src", [row["src"] for row in rows], rules)
@@ -96,8 +159,13 @@ def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int)
             heads = [row.get("dst") if code > Op.INSERT else row["dst"] for row, code in coded]
         else:
             heads = [row["dst"] for row in rows]
-    except KeyError as missing:
-        raise Bad(Reason.BAD_COLUMN, f"an edge has no {missing}") from None
+    except KeyError:
+        raise columns.refused(
+            Reason.BAD_COLUMN,
+            rows,
+            lambda row: "src" in row and ("dst" in row or columns.on_a_vertex(row.get("op"))),
+            lambda row: f"an edge has no {'dst' if 'src' in row else 'src'}",
+        ) from None
     dst = columns.ids_of("dst", columns.dst_values(heads, ops, rules), rules)
     weights = None
     if any("weight" in row for row in rows):
@@ -109,29 +177,53 @@ def decode_rows(rows: Sequence[dict[str, Any]], rules: Rules, timestamp_ms: int)
     )
 
 
-def _decode_lists(document: dict[str, Any], rules: Rules, timestamp_ms: int) -> UpdateBlock:
+def _listed_columns(document: dict[str, Any], rules: Rules) -> _Columns:
     _require(document, ("src",))
-    for name in ("src", "dst", "weight", "ts"):
-        if name in document and not isinstance(document[name], list):
-            raise Bad(Reason.BAD_COLUMN, f"{name} must be a list, not {columns.shown(document[name])}")
-    n = len(document["src"])
+    given: dict[str, Any] = {
+        name: document[name] for name in ("src", "dst", "op", "weight", "ts") if name in document
+    }
+    n = 0
+    for name, column in given.items():
+        if isinstance(column, list):
+            n = n if name != "src" else len(column)
+            if name != "dst" or column:
+                columns.check_length(name, len(column), n)
+        elif name != "op":
+            raise Bad(Reason.BAD_COLUMN, f"{name} must be a list, not {columns.shown(column)}")
     columns.check_count(n, rules)
-    op = document.get("op", "insert")
-    if isinstance(op, list):
-        columns.check_length("op", len(op), n)
-        ops = columns.ops_of(op)
-    else:
-        ops = np.repeat(columns.ops_of([op]), n)
-    heads = [None] * n if _names_no_dst(document, ops) else document["dst"]
-    columns.check_length("dst", len(heads), n)
-    for name in ("weight", "ts"):
-        if name in document:
-            columns.check_length(name, len(document[name]), n)
-    src = columns.ids_of("src", document["src"], rules)
-    dst = columns.ids_of("dst", columns.dst_values(heads, ops, rules), rules)
-    weights = columns.weights_of(document["weight"], rules.weights) if "weight" in document else None
-    ts = columns.timestamps_of(document["ts"]) if "ts" in document else timestamp_ms
-    return UpdateBlock(src, dst, ops, weights, ts)
+    if not given.get("dst"):
+        given.pop("dst", None)
+    return _Columns(given, orjson.dumps)
+
+
+def _picked(column: Any, rows: IntColumn) -> Any:
+    if isinstance(column, list):
+        return [column[row] for row in rows.tolist()]
+    return column[rows] if isinstance(column, np.ndarray) else column
+
+
+def _pack_msgpack(given: dict[str, Any]) -> bytes:
+    return bytes(msgpack.packb(given, default=lambda column: column.tobytes()))
+
+
+def _ops(given: Any, n: int) -> Ops:
+    if given is None:
+        return columns.inserts(n)
+    if isinstance(given, np.ndarray):
+        columns.check_ops(given)
+        return given
+    return columns.ops_of(given) if isinstance(given, list) else columns.ops_named(given, n)
+
+
+def _ids(name: str, given: Any, rules: Rules) -> IdColumn:
+    return columns.ids_of(name, given, rules) if isinstance(given, list) else given
+
+
+def _heads(given: Any, ops: Ops, rules: Rules) -> IdColumn:
+    if isinstance(given, list):
+        return columns.ids_of("dst", columns.dst_values(given, ops, rules), rules)
+    columns.check_no_dst(given, ops)
+    return cast(IntColumn, given)
 
 
 def _unpack(value: bytes) -> dict[str, Any]:
@@ -163,23 +255,23 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _check_version(version: object) -> None:
-    if type(version) is not int or version != RECORD_VERSION:
-        given = "missing" if version is None else columns.shown(version)
-        raise Bad(Reason.UNSUPPORTED_VERSION, f"v is {given}; only {RECORD_VERSION} is understood")
+    if not _is_version(version):
+        raise Bad(Reason.UNSUPPORTED_VERSION, _why_no_version(version))
+
+
+def _is_version(version: object) -> bool:
+    return type(version) is int and version == RECORD_VERSION
+
+
+def _why_no_version(version: object) -> str:
+    given = "missing" if version is None else columns.shown(version)
+    return f"v is {given}; only {RECORD_VERSION} is understood"
 
 
 def _require(document: dict[str, Any], names: Sequence[str]) -> None:
     for name in names:
         if name not in document:
             raise Bad(Reason.BAD_COLUMN, f"{name} is missing")
-
-
-def _names_no_dst(document: dict[str, Any], ops: Ops) -> bool:
-    """Whether dst is left out, as it may be where every update is an operation on a vertex."""
-    if document.get("dst") or not columns.on_vertices(ops).all():
-        _require(document, ("dst",))
-        return False
-    return True
 
 
 def _count(src: object, rules: Rules) -> int:
@@ -192,21 +284,13 @@ def _count(src: object, rules: Rules) -> int:
     return len(src) // 8
 
 
-def _msgpack_ids(name: str, value: Any, n: int, rules: Rules) -> IdColumn:
+def _msgpack_ids(name: str, value: Any, n: int, rules: Rules) -> IntColumn | list[Any]:
     if rules.vertex_ids == "int":
         return np.frombuffer(_binary(name, value, n, 8), "<i8")
     if not isinstance(value, list):
         raise Bad(Reason.BAD_COLUMN, f"{name} must be an array of strings")
     columns.check_length(name, len(value), n)
-    return columns.ids_of(name, value, rules)
-
-
-def _msgpack_ops(op: object, n: int) -> Ops:
-    if isinstance(op, str):
-        return np.repeat(columns.ops_of([op]), n)
-    ops = np.frombuffer(_binary("op", op, n, 1), np.uint8)
-    columns.check_ops(ops)
-    return ops
+    return value
 
 
 def _binary(name: str, value: object, n: int, item_bytes: int) -> bytes:

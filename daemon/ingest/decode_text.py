@@ -1,7 +1,6 @@
 """Blocks of lines: CSV and whitespace-separated edge lists, where every line is good or bad by itself.
 
-Lines with integer ids go through the compiled ``line_parser``. What that set aside, and all lines with string ids,
-the rules below read; they alone decide what is good.
+The rules here alone decide what is good; for integer ids ``decode_compiled`` reads faster what is plain.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Weights
-from ...partition.weights import are_allowed, why_not, without_minus_zero
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
-from .line_parser import IGNORED, REREAD_WEIGHT, ROLES, SET_ASIDE, LineFormat, ParsedLines
+from .sift import BadPart
 
 Item = TypeVar("Item")
 
@@ -44,24 +41,20 @@ class LineLayout:
     names: tuple[str, ...]
     delimiter: str | None
 
-    def compiled(self, line_bytes_max: int, timestamp_ms: int) -> LineFormat:
-        """The same as the compiled parser knows it."""
-        codes = {name: code for code, name in enumerate(ROLES)}
-        roles = np.array([codes.get(name, IGNORED) for name in self.names], np.int8)
-        return LineFormat(
-            roles, 0 if self.delimiter is None else ord(self.delimiter), line_bytes_max, timestamp_ms
-        )
-
 
 EDGE_LIST = LineLayout(("src", "dst", "weight", "ts"), None)
 
 
 @dataclass(slots=True)
 class Lines:
-    """What a block of lines came to: updates in order, and the bad lines as (start, end, why)."""
+    """What a block of lines came to: updates in order, and the bad lines as (start, end, why).
+
+    ``parts``: bad rows of documents of many, each with the start of its line.
+    """
 
     blocks: list[UpdateBlock] = field(default_factory=list)
     bad: list[tuple[int, int, Bad]] = field(default_factory=list)
+    parts: list[tuple[int, BadPart]] = field(default_factory=list)
 
 
 def check_delimiter(delimiter: str) -> None:
@@ -87,7 +80,7 @@ def csv_layout(header: bytes, delimiter: str) -> LineLayout:
     except (UnicodeDecodeError, csv.Error):
         raise Bad(Reason.BAD_COLUMN, "the header line is not CSV") from None
     names = tuple(name.strip().lower() for name in fields)
-    known = [name for name in names if name in ROLES]
+    known = [name for name in names if name in columns.COLUMNS]
     if "src" not in known or "dst" not in known or len(set(known)) < len(known):
         given = columns.shown(text)
         raise Bad(Reason.BAD_COLUMN, f"the header line must name src and dst, each column once; it is {given}")
@@ -128,13 +121,11 @@ def salvage(
 
 def parse_lines(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:
     """Parse the lines of ``value`` from byte ``begin`` on."""
-    if rules.vertex_ids == "int":
-        return _parse_compiled(value, begin, layout, rules, timestamp_ms)
     spans = list(numbered_lines(value, begin))
     if layout.delimiter is None:
         spans = [(start, end) for start, end in spans if value[start:end].lstrip(b" \t")[0] not in b"#%"]
     lines = Lines()
-    for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
+    for first, outcome in parse_spans(value, spans, layout, rules, timestamp_ms):
         if isinstance(outcome, Bad):
             lines.bad.append((*spans[first], outcome))
         else:
@@ -153,7 +144,7 @@ def matrix_market_data(value: bytes, begin: int = 0) -> int | None:
     return None
 
 
-def _parse_spans(
+def parse_spans(
     value: bytes, spans: Sequence[tuple[int, int]], layout: LineLayout, rules: Rules, timestamp_ms: int
 ) -> Iterator[tuple[int, UpdateBlock | Bad]]:
     """Read lines by the rules in Python: ``salvage``'s outcome by position in ``spans``."""
@@ -232,60 +223,3 @@ def _timestamp(text: str, timestamp_ms: int) -> int:
     if columns.INTEGER.fullmatch(text) is None:
         raise Bad(Reason.BAD_TIMESTAMP, f"ts is {columns.shown(text)}; it must be an integer (milliseconds)")
     return int(text)
-
-
-def _parse_compiled(value: bytes, begin: int, layout: LineLayout, rules: Rules, timestamp_ms: int) -> Lines:
-    lines = Lines()
-    if begin >= len(value):
-        return lines
-    if not value.endswith(b"\n"):
-        value += b"\n"
-    parsed = ParsedLines(value.count(b"\n", begin))
-    n = parsed.fill(value, begin, layout.compiled(rules.line_bytes_max, timestamp_ms))
-    found = parsed.columns.first(n)
-    status = found.status
-    reread = np.flatnonzero(status == REREAD_WEIGHT)
-    if reread.size:
-        texts = [value[start:end] for start, end in found.weight_spans[reread].tolist()]
-        found.weights[reread] = columns.float32_of([float(text) for text in texts])
-    aside = np.flatnonzero(status == SET_ASIDE)
-    keep = np.ones(n, bool)
-    weights, wrong = _weights(found.weights, status, rules)
-    found.weights[:] = weights
-    for row in wrong.tolist():
-        keep[row] = False
-        detail = why_not(found.weights[row], rules.weights)
-        lines.bad.append((*found.spans[row].tolist(), Bad(Reason.BAD_WEIGHT, detail)))
-    spans = [(start, end) for start, end in found.spans[aside].tolist()]
-    for first, outcome in _parse_spans(value, spans, layout, rules, timestamp_ms):
-        if isinstance(outcome, Bad):
-            keep[aside[first]] = False
-            lines.bad.append((*spans[first], outcome))
-        else:
-            parsed.take(aside[first : first + len(outcome)], outcome)
-    lines.bad.sort(key=lambda bad: bad[0])
-    block = UpdateBlock(
-        found.src,
-        found.dst,
-        found.ops,
-        found.weights if parsed.has_weights and rules.weights != "unweighted" else None,
-        found.ts if parsed.has_ts else timestamp_ms,
-    )
-    block = block if keep.all() else columns.select(block, keep)
-    if len(block):
-        lines.blocks.append(block)
-    return lines
-
-
-def _weights(
-    weights: Weights, status: npt.NDArray[np.uint8], rules: Rules
-) -> tuple[Weights, npt.NDArray[np.int64]]:
-    """The weights without minus zeros, and the rows (not set aside) whose weight is outside the domain."""
-    outside = ~are_allowed(weights, rules.weights) & (status != SET_ASIDE)
-    return without_minus_zero(weights), np.flatnonzero(outside)
-
-
-def warm_up() -> None:
-    """Compile the parser, or load it from the cache."""
-    rules = Rules("int", "any", drop_self_loops=False, updates_max=1, line_bytes_max=100)
-    parse_lines(b"1,2,0.5,insert,3\n", 0, LineLayout(("src", "dst", "weight", "op", "ts"), ","), rules, 0)

@@ -12,14 +12,17 @@ nothing, the outage is counted and logged once, and connecting is tried again wi
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaConfigurationError,
@@ -30,25 +33,42 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from ..errors import ConfigError, SourceError, SourceUnavailable
+from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
 from ..records.encodings import encoding_of
-from ..records.stream import Lag, Offsets, Partition, RawRecord
-from .kafka_client import Backoff, KafkaLink, connect, disconnect
+from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
+from .kafka_client import REFUSALS, Backoff, KafkaLink, connect, disconnect
+from .topic_settings import (
+    TopicSettings,
+    beginning_problem,
+    compaction_problem,
+    read_topic_settings,
+    retention_problem,
+)
 
 log = logging.getLogger(__name__)
 
 KafkaStart = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 
+MISTAKES = (KafkaConfigurationError, *REFUSALS)
+"""Errors of the first try to connect that the next one will meet again: the settings must change."""
+
 _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
+_COMMIT_PATIENCE_S = 30.0
+"""A commit that only has to be tried again is not worth a warning for so long."""
+_STARTS_TIMEOUT_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as the cluster describes it; the id is empty where brokers give none (before 2.8)."""
+    """One topic as the cluster describes it; the id is empty where brokers give none (before 2.8).
+
+    ``settings``: None where we may not see them.
+    """
 
     id: str
     partitions: frozenset[int]
+    settings: TopicSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +113,14 @@ class _Overseer(threading.Thread):
         self.period_s = period_s
         self.outages = _Outages(",".join(servers))
         self.cluster: Cluster | None = None
+        self.starts: Mapping[TopicPartition, int] = {}
         self.error: BaseException | None = None
         self.commits = 0
         self.commit_failures = 0
-        self._commit_failing = False
+        self._commit_failing_since: float | None = None
+        self._commit_failure_said = False
+        self._settings: dict[str, TopicSettings] = {}
+        self._looked_at: set[str] = set()
         self._admin = KafkaLink(
             KafkaAdminClient,
             client,
@@ -110,9 +134,11 @@ class _Overseer(threading.Thread):
         self._changed = threading.Condition()
 
     def wait_cluster(self, timeout_s: float) -> Cluster | None:
-        """The cluster's description, as soon as there is one."""
+        """The cluster's description, as soon as there is one; None also when it is sure that none will come."""
         with self._changed:
-            self._changed.wait_for(lambda: self.cluster is not None or self._stopping, timeout_s)
+            self._changed.wait_for(
+                lambda: self.cluster is not None or self._stopping or isinstance(self.error, MISTAKES), timeout_s
+            )
             return self.cluster
 
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
@@ -145,7 +171,9 @@ class _Overseer(threading.Thread):
                 retry = not self._commit()
             except Exception as error:  # whatever the client raises, this thread goes on trying
                 away = retry = True
-                self.error = error
+                with self._changed:
+                    self.error = error
+                    self._changed.notify_all()
                 if not self._stopping:  # else it may be we who broke it off
                     self.outages.failed(error)
                 self._admin.close()
@@ -169,19 +197,31 @@ class _Overseer(threading.Thread):
     def _describe(self) -> None:
         described = self._admin.client().describe_topics(self.topics)
         cluster_id = self._cluster_id()
+        described = [topic for topic in described if topic["error_code"] == 0]
+        if fresh := {topic["name"] for topic in described} - self._looked_at:
+            self._settings |= read_topic_settings(self._admin.client(), fresh)
+            self._looked_at |= fresh
         topics = {
             topic["name"]: Topic(
                 id=_topic_id(topic.get("topic_id")),
                 partitions=frozenset(partition["partition_index"] for partition in topic["partitions"]),
+                settings=self._settings.get(topic["name"]),
             )
             for topic in described
-            if topic["error_code"] == 0
         }
         self.outages.worked()
         self._note_missing(set(self.topics) - topics.keys())
+        self._look_for_starts(topics)
         with self._changed:
             self.cluster = Cluster(cluster_id, topics)
             self._changed.notify_all()
+
+    def _look_for_starts(self, topics: Mapping[str, Topic]) -> None:
+        """Where the logs begin now, which only operators are told: what cannot be had stays as it was."""
+        wanted = {TopicPartition(name, i): OffsetSpec.EARLIEST for name in topics for i in topics[name].partitions}
+        with contextlib.suppress(KafkaError):
+            found = self._admin.client().list_partition_offsets(wanted, timeout_ms=_STARTS_TIMEOUT_MS)
+            self.starts = {tp: int(start.offset) for tp, start in found.items()}
 
     def _cluster_id(self) -> str:
         if self.cluster is not None:
@@ -205,12 +245,15 @@ class _Overseer(threading.Thread):
             if errors:
                 raise errors.pop()()
             self.commits += 1
-            self._commit_failing = False
+            self._commit_failing_since, self._commit_failure_said = None, False
         except KafkaError as error:
             done = not error.retriable
             self.commit_failures += 1
-            if not self._commit_failing:
-                self._commit_failing = True
+            now = time.monotonic()
+            since = self._commit_failing_since = self._commit_failing_since or now
+            # A fresh cluster makes the topic of its groups only when the first one asks for it.
+            if not self._commit_failure_said and (done or now - since >= _COMMIT_PATIENCE_S):
+                self._commit_failure_said = True
                 log.warning("offsets cannot be committed to group %s: %s", self.group, _said(error))
         with self._changed:
             if done and self._pending is offsets:
@@ -236,6 +279,8 @@ class KafkaSource:
         records_max: int = 4096,
         discovery_s: float = 5.0,
         connect_timeout_s: float = 10.0,
+        compacted: Literal["refuse", "accept"] = "refuse",
+        reach_s: float = 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -252,6 +297,8 @@ class KafkaSource:
             records_max: the most records of one call to the client (default 4096).
             discovery_s: how often topics are described, which also finds outages (default 5 s).
             connect_timeout_s: how long ``identity`` waits for the cluster (default 10 s).
+            compacted: whether topics of which Kafka deletes older records of a key are refused (default).
+            reach_s: how far back checkpoints reach: a topic that keeps records for less is warned of.
             clock: seconds since 1970.
         """
         self.servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else bootstrap_servers
@@ -262,6 +309,8 @@ class KafkaSource:
         self.fetch_bytes_max = fetch_bytes_max
         self.records_max = records_max
         self.connect_timeout_s = connect_timeout_s
+        self.compacted = compacted
+        self.reach_s = reach_s
         self.clock = clock
         self._overseer = _Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
         self._outages = self._overseer.outages
@@ -270,6 +319,7 @@ class KafkaSource:
         self._topic_ids: dict[str, str] = {}
         self._given: dict[Partition, int] = {}
         self._next: dict[TopicPartition, int] = {}
+        self._held: frozenset[TopicPartition] = frozenset()
         self._ends: dict[TopicPartition, int] = {}
         self._newest_ms = 0
         self._bytes_a_record = float(1 << 16)
@@ -295,9 +345,12 @@ class KafkaSource:
 
     # -- life -------------------------------------------------------------------------------------------
 
-    def open(self, offsets: Offsets | None) -> None:
+    def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
         """Begin at these offsets, or by ``start`` when there are none. Needs no broker yet."""
         self._given = dict(offsets or {})
+        self._oversee()
+
+    def _oversee(self) -> None:
         if self._overseer.ident is None:
             self._overseer.start()
 
@@ -308,18 +361,33 @@ class KafkaSource:
 
         Raises:
             SourceUnavailable: the cluster does not answer, or a topic does not exist; try again.
-            ConfigError: the client refuses its settings.
+            ConfigError: the client refuses its settings, or the cluster the client, or a topic is compacted.
         """
+        self._oversee()
         cluster = self._overseer.wait_cluster(self.connect_timeout_s)
         servers = ",".join(self.servers)
         if cluster is None:
-            if isinstance(self._overseer.error, KafkaConfigurationError):
-                raise ConfigError(f"source.client: {_said(self._overseer.error)}")
+            if isinstance(self._overseer.error, MISTAKES):
+                raise ConfigError(f"source.client: Kafka at {servers}: {_said(self._overseer.error)}")
             raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {_said(self._overseer.error)}")
         if missing := sorted(set(self.topics) - cluster.topics.keys()):
             raise SourceUnavailable(f"Kafka at {servers} has no topic {', '.join(missing)}")
+        self._check_settings(cluster)
         ids = {name: cluster.topics[name].id for name in sorted(self.topics)}
         return {"kind": "kafka", "cluster": cluster.id, "topics": ids}
+
+    def _check_settings(self, cluster: Cluster) -> None:
+        for name in self.topics:
+            settings = cluster.topics[name].settings
+            if settings is None:
+                log.info("the settings of topic %s cannot be seen: whether it is compacted is not known", name)
+                continue
+            if problem := compaction_problem(name, settings):
+                if self.compacted == "refuse":
+                    raise ConfigError(f'{problem}; then set source.compacted = "accept"', {"topic": name})
+                log.warning("%s", problem)
+            if problem := retention_problem(name, settings, self.reach_s):
+                log.warning("%s", problem)
 
     def close(self) -> None:
         """Stop reading; a commit that waits gets a moment."""
@@ -372,14 +440,56 @@ class KafkaSource:
             return dict(self._given)
         return {Partition(tp.topic, tp.partition): offset for tp, offset in self._next.items()}
 
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these until the next call; what was fetched of them already is kept by the client."""
+        self._held = frozenset(TopicPartition(partition.name, partition.number or 0) for partition in partitions)
+        if self._consumer is not None:
+            self._pause(self._consumer)
+
+    def _pause(self, consumer: KafkaConsumer) -> None:
+        consumer.resume(*(self._next.keys() - self._held))
+        consumer.pause(*(self._next.keys() & self._held))
+
+    def state(self) -> bytes:
+        """Nothing: offsets say all."""
+        return b""
+
+    def standing(self, partition: Partition, offset: int) -> Standing:
+        """A topic that is read may get further partitions at any time; any other is not known."""
+        return "expected" if partition.number is not None and partition.name in self.topics else "unknown"
+
     def partition_count(self, name: str) -> int:
         """Partitions of a topic, as the last ``poll`` knew it."""
         topic = None if self._cluster is None else self._cluster.topics.get(name)
         return 1 if topic is None else len(topic.partitions)
 
+    def backlog(self) -> int | None:
+        """Records up to where the partitions ended when they were met."""
+        if not self._next:
+            return None
+        return sum(max(self._ends[tp] - offset, 0) for tp, offset in self._next.items())
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """As of when the topics were described last."""
+        starts = self._overseer.starts
+        known = {TopicPartition(p.name, p.number or 0): offset for p, offset in offsets.items()}
+        return min((offset - starts[tp] for tp, offset in known.items() if tp in starts), default=math.nan)
+
     def lag(self) -> Lag:
         """Records up to the high watermark, as the last ``poll`` knew it."""
         return self._lag
+
+    def refresh_lag(self) -> None:
+        """Ask the brokers where the partitions end now. (``poll`` hears of it with the records.)"""
+        if self._consumer is None or not self._next:
+            return
+        try:
+            ends = self._consumer.end_offsets(list(self._next), timeout_ms=_REQUEST_TIMEOUT_MS)
+        except (KafkaError, OSError) as error:
+            self._outages.failed(error)
+            return
+        self._ends |= ends
+        self._set_lag(ends)
 
     def checkpointed(self, offsets: Offsets) -> None:
         """Commit, in the background, for whoever watches the group."""
@@ -452,11 +562,13 @@ class KafkaSource:
                 position = self._consumer.position(tp, timeout_ms=0)
                 if position is not None:
                     self._next[tp] = max(self._next[tp], position)
-        amount = {}
-        for tp, offset in self._next.items():
-            end = self._consumer.highwater(tp)
-            end = self._ends[tp] if end is None else end
-            amount[Partition(tp.topic, tp.partition)] = max(end - offset, 0)
+        heard = {tp: self._consumer.highwater(tp) for tp in self._next}
+        self._set_lag({tp: self._ends[tp] if end is None else end for tp, end in heard.items()})
+
+    def _set_lag(self, ends: Mapping[TopicPartition, int]) -> None:
+        amount = {
+            Partition(tp.topic, tp.partition): max(ends[tp] - offset, 0) for tp, offset in self._next.items()
+        }
         behind = any(amount.values()) and self._newest_ms > 0
         self._lag = Lag(amount, max(self.clock() - self._newest_ms / 1000, 0.0) if behind else 0.0)
 
@@ -482,13 +594,14 @@ class KafkaSource:
                 self._consumer.seek(tp, positions[tp])
             self._next |= positions
             self._ends |= ends
+            self._pause(self._consumer)
         self._cluster = cluster
 
     def _check_same(self, cluster: Cluster) -> None:
         for name, topic in cluster.topics.items():
             known_id = self._topic_ids.setdefault(name, topic.id)
             if known_id != topic.id:
-                raise SourceError(
+                raise SourceReplaced(
                     f"topic {name} was deleted and made again (id {known_id}, now {topic.id}): its offsets mean "
                     f"other records now",
                     {"topic": name},
@@ -523,6 +636,9 @@ class KafkaSource:
             found = consumer.offsets_for_times(dict.fromkeys(fresh, self.start), timeout_ms=_REQUEST_TIMEOUT_MS)
             wanted = {tp: ends[tp] if found.get(tp) is None else found[tp].offset for tp in fresh}
         positions = {tp: wanted.get(tp, begins[tp]) for tp in fresh}
+        for tp in fresh:
+            if tp not in wanted and (problem := beginning_problem(_named(tp), begins[tp])):
+                log.warning("%s", problem)
         for tp, offset in positions.items():
             if not begins[tp] <= offset <= ends[tp]:
                 raise _unavailable_offset(tp, offset, begins[tp], ends[tp])

@@ -15,11 +15,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from kafka.errors import (
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    SaslAuthenticationFailedError,
+    UnsupportedSaslMechanismError,
+)
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+
+REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError)
+"""What a cluster says to a client whose credentials, or whose way to present them, are not right."""
 
 CLOSE_TIMEOUT_S = 1.0
 _END_S = 5.0
@@ -43,6 +53,21 @@ class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]
         return connected
 
 
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """Remembers who was refused: kafka-python tries again and says in the end that time ran out."""
+
+    refusal: KafkaError | None = None
+
+    def get_connection(self, *arguments: Any, **options: Any) -> Any:
+        connection = super().get_connection(*arguments, **options)
+        connection.init_future.add_errback(self._note)
+        return connection
+
+    def _note(self, error: BaseException) -> None:
+        if isinstance(error, REFUSALS):
+            self.refusal = error
+
+
 def connect(
     kind: Any,
     client: Mapping[str, Any],
@@ -56,19 +81,22 @@ def connect(
         on_start: is given what makes this connecting fail soon, to be called in any thread.
 
     Raises:
-        KafkaError: the cluster cannot be reached, or an option is wrong. Nothing of the client stays.
+        KafkaError: the cluster cannot be reached, it refuses the client (one of ``REFUSALS``), or an option is
+            wrong. Nothing of the client stays.
     """
     made: list[KafkaNetClient] = []
+    managers: list[_Manager] = []
 
     def network(**settings: Any) -> KafkaNetClient:
         if settings.get("proxy_url") is None and settings.get("socks5_proxy") is None:
             settings["proxy_url"] = f"{_ClosedSocket.SCHEMES[0]}://"
         selector = NetworkSelector(**settings)
         try:
-            manager = KafkaConnectionManager(selector, **settings)
+            manager = _Manager(selector, **settings)
         except BaseException:
             selector.close()
             raise
+        managers.append(manager)
         made.append(KafkaNetClient(selector, manager))
         on_start(lambda: selector.call_soon_threadsafe(manager.close))
         return made[-1]
@@ -76,9 +104,12 @@ def connect(
     known = {key: value for key, value in client.items() if key in kind.DEFAULT_CONFIG}
     try:
         return kind(**{**known, **options, "kafka_client": network})
-    except BaseException:
+    except BaseException as error:
         for leftover in made:
             leftover.close()
+        refusal = next((manager.refusal for manager in managers if manager.refusal is not None), None)
+        if refusal is not None and isinstance(error, KafkaTimeoutError):
+            raise refusal from error
         raise
 
 

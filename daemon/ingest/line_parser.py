@@ -20,7 +20,6 @@ from ...gpma.index.ids import IntColumn
 from ..records.stream import UpdateBlock
 from .decode_columns import timestamps_in_full, weights_in_full
 
-ROLES = ("src", "dst", "op", "weight", "ts")
 _SRC, _DST, _OP, _WEIGHT, _TS, IGNORED = range(6)
 GOOD, REREAD_WEIGHT, SET_ASIDE = range(3)
 """What became of a line: parsed; parsed but for its weight, which ``float`` must read; not parsed."""
@@ -41,7 +40,7 @@ _DIGITS_MAX = 18
 class LineFormat(NamedTuple):
     """What a line may be.
 
-    ``roles``: int8, the index in ``ROLES`` of each field, or ``IGNORED``; ``delimiter``: a byte, 0 where blanks
+    ``roles``: int8, the index in ``COLUMNS`` of each field, or ``IGNORED``; ``delimiter``: a byte, 0 where blanks
     separate and # and % are comments; ``bytes_max``: of one line; ``timestamp_ms``: of lines that give none.
     """
 

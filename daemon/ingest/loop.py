@@ -1,4 +1,4 @@
-"""From the source to the engine's door: poll, decode, give dense ids, queue.
+"""From the source to the engine's door: read a step, decode, give dense ids, queue.
 
 This runs ahead of the engine on a thread of its own. The queue between them is bounded by updates, so that a
 slow engine holds the source back instead of filling memory.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +20,25 @@ from ...gpma.edges import Op
 from ...gpma.index.vertex_index import VertexIndex
 from ..errors import IdSpaceFull
 from ..failpoints import point
-from ..records.stream import BadRecord, DeadLetters, Decoded, Partition, RawRecord, Source, UpdateBlock
+from ..health import Recovery
+from ..records.stream import (
+    BadRecord,
+    DeadLetters,
+    DeadLettersFull,
+    Decoded,
+    Lag,
+    Offsets,
+    Partition,
+    Source,
+    UpdateBlock,
+)
+from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch
 from .misrouted import PlacementSample
+from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
+from .refusals import RefusalLog
 from .reuse import IdReuse
 
 log = logging.getLogger(__name__)
@@ -32,13 +47,25 @@ ROOM_PATIENCE_S = 300.0
 """How long ids that are on their way back are waited for while none comes; a checkpoint may hold them until it is
 written."""
 ROOM_PAUSE_S = 0.01
+MEMORY_PAUSE_S = 0.1
 FULL_LOGGED_S = 60.0
 """That the id space is full is logged so often at most."""
+LETTERS_RETRY_S = 1.0
+"""Bad records that find no room are tried again so often. When we fall further behind meanwhile, an epoch without
+updates says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Why nothing is read for now, and how far behind that leaves us."""
+
+    why: str
+    lag: Lag
 
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What one poll came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
+    """What one step came to, for the metrics; times in seconds. ``misrouted``: of the edges that were sampled."""
 
     records: int
     bytes: int
@@ -69,36 +96,84 @@ class Ingest:
     report: Callable[[IngestReport], None]
     poll_bytes_max: int
     directed: bool = True
+    barrier_timeout_s: float = 60.0
+    recovery: Recovery = field(default_factory=Recovery)
+    has_memory: Callable[[], bool] = lambda: True
     stop: threading.Event = field(default_factory=threading.Event)
+    dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
+    reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
     _items: int = 0
     _full_logged_at: float = -FULL_LOGGED_S
+    _held: _Held | None = None
     _placement: PlacementSample = field(init=False)
+    _refusals: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
+        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock), self.clock)
         self._placement = PlacementSample(self.source, directed=self.directed)
+        self._refusals = RefusalLog(self.clock)
 
-    def run(self) -> None:
-        """Poll until stopped.
+    @property
+    def unit(self) -> str:
+        """What ``Lag.amount`` counts."""
+        return self.source.unit
+
+    @property
+    def waiting(self) -> str | None:
+        """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
+        held = self._held
+        return None if held is None else held.why
+
+    def lag(self) -> Lag:
+        """How far behind its end the source is, and what was read of it but waits here. Any thread may ask."""
+        held = self._held
+        return self.reader.lag() if held is None else held.lag
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """See ``Source.log_margin``."""
+        return self.source.log_margin(offsets)
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """Whether the order of before is gone along, and which barriers wait. Any thread may ask."""
+        return self.reader.state()
+
+    def run(self, published: Offsets | None = None) -> None:
+        """Poll until stopped. ``published``: the offsets that answers show so far (None: the source's position).
 
         Raises:
             SourceError: the source cannot go on without losing or repeating records.
             IdSpaceFull: a new vertex found no id left, and none came back.
         """
-        self._position = self.source.position()
+        self._position = self.reader.position() if published is None else dict(published)
+        try:
+            self._read_on()
+        finally:
+            self._refusals.say(now=True)
+        self.commit_pending()
+
+    def _read_on(self) -> None:
+        order = self.order
         while not self.stop.is_set():
             self.commit_pending()
             self.reuse.step()
+            self._refusals.say()
+            if not self.has_memory():
+                self.stop.wait(MEMORY_PAUSE_S)
+                continue
             started = time.perf_counter()
-            raw = self.source.poll(self.poll_bytes_max, timeout_s=0.1)
-            if raw:
+            step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
+            if step.records:
                 point("ingest.polled")
-                self._handle(raw, time.perf_counter() - started)
-            elif self._moved():
-                self._queue(self._prepared([], [], self.source.position()))
-        self.commit_pending()
+                self._handle(step, time.perf_counter() - started)
+            elif self._moved(step) or order != self.order:
+                self._queue(self._prepared([], [], step.offsets, step))
+            order = self.order
+            if not self.recovery.over:
+                self.recovery.read(self.reader.backlog(), self._items)
 
     def commit_soon(self, offsets: dict[Partition, int]) -> None:
         """A checkpoint holds these offsets: tell the source, on the one thread that may call it."""
@@ -110,18 +185,22 @@ class Ingest:
             self.source.checkpointed(self._safe.popleft())
             point("source.committed")
 
-    def _handle(self, raw: list[RawRecord], poll_seconds: float) -> None:
+    def _handle(self, step: Step, poll_seconds: float) -> None:
         started = time.perf_counter()
+        raw = step.records
         decoded = [self.decoder.decode(record) for record in raw]
         decode_seconds = time.perf_counter() - started
         point("ingest.decoded")
         bad = [letter for item in decoded for letter in item.bad]
         if bad:
-            self.dead_letters.write(bad)
+            if not self._set_aside(bad, decoded, step):
+                return
+            self._refusals.note(bad)
+            self.dead_letters_by_reason.update(letter.reason for letter in bad)
             point("ingest.dead_letter")
         started = time.perf_counter()
         reused_before = self.reuse.reused
-        prepared = self._prepare(decoded)
+        prepared = self._prepare(decoded, step)
         if prepared is None:
             return
         index_seconds = time.perf_counter() - started
@@ -147,11 +226,52 @@ class Ingest:
         )
         self._queue(prepared)
 
-    def _moved(self) -> bool:
-        """The source passed what is no record (an aborted transaction, say); somebody may wait for that."""
-        return any(
-            offset > self._position.get(partition, 0) for partition, offset in self.source.position().items()
-        )
+    def _set_aside(self, bad: Sequence[BadRecord], decoded: Sequence[Decoded], step: Step) -> bool:
+        """Write the bad ones of these records to the dead letters, once they find room; False: stopped before.
+
+        While they wait nothing is read, and whoever looks is told so.
+        """
+        waits_since: float | None = None
+        try:
+            while True:
+                try:
+                    self.dead_letters.write(bad)
+                except DeadLettersFull as full:
+                    if waits_since is None:
+                        waits_since = self.clock()
+                        log.error(full.message)
+                    bad = bad[full.taken :]
+                    self._hold(full.message, self.clock() - waits_since, decoded, step)
+                else:
+                    if waits_since is not None:
+                        log.info("bad records find room again after %.0f s", self.clock() - waits_since)
+                    return True
+                if self.stop.wait(LETTERS_RETRY_S):
+                    return False
+                self.commit_pending()
+                self.reuse.step()
+        finally:
+            self._held = None
+
+    def _hold(self, why: str, seconds: float, decoded: Sequence[Decoded], step: Step) -> None:
+        """Show that the records of a step have waited for so many seconds, and how far behind we are meanwhile."""
+        self.source.refresh_lag()
+        lag = self.reader.lag()
+        amount = dict(lag.amount)
+        queued = self._before(decoded, step)
+        for partition, offset in step.offsets.items():
+            amount[partition] = amount.get(partition, 0) + offset - queued[partition]
+        before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
+        if before is None or before.lag.amount != amount:
+            self._queue(self._prepared([], [], self._position, Step([], self._position, recorded=step.recorded)))
+
+    def _moved(self, step: Step) -> bool:
+        """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
+        done with a file, which answers need not name any more.
+        """
+        if self._position.keys() - step.offsets.keys():
+            return True
+        return any(offset > self._position.get(partition, 0) for partition, offset in step.offsets.items())
 
     def _queue(self, prepared: Prepared) -> None:
         for gone in self._position.keys() - prepared.offsets.keys():
@@ -160,7 +280,7 @@ class Ingest:
         if self.queue.put(prepared):
             point("ingest.queued")
 
-    def _prepare(self, decoded: Sequence[Decoded]) -> Prepared | None:
+    def _prepare(self, decoded: Sequence[Decoded], step: Step) -> Prepared | None:
         """The updates of these records between dense vertices; None: it was stopped while it waited for ids.
 
         What stands before a record that finds no ids is queued first: vertices that it deletes may make room.
@@ -173,17 +293,18 @@ class Ingest:
                 batch = dense_batch(item.block, self.index)
             except IdSpaceFull as full:
                 if batches:
-                    self._queue(self._prepared(decoded[begin:number], batches, self._before(decoded[number:])))
+                    before = self._before(decoded[number:], step)
+                    self._queue(self._prepared(decoded[begin:number], batches, before, step))
                     begin, batches = number, []
                 found = self._dense_with_room(item.block, full)
                 if found is None:
                     return None
                 batch = found
             batches.append(batch)
-        return self._prepared(decoded[begin:], batches, self.source.position())
+        return self._prepared(decoded[begin:], batches, step.offsets, step)
 
     def _prepared(
-        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int]
+        self, decoded: Sequence[Decoded], batches: Sequence[DenseBatch], offsets: dict[Partition, int], step: Step
     ) -> Prepared:
         blocks = [(item.record, item.block) for item in decoded if item.block is not None]
         self._items += 1
@@ -195,13 +316,16 @@ class Ingest:
             offsets=offsets,
             record_times_ms=np.array([record.timestamp_ms for record, _ in blocks], np.int64),
             record_updates=np.array([len(block) for _, block in blocks], np.int64),
+            # Edges of one pair are in one partition; only deletions of vertices meet updates of others.
+            together=step.ordered or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
+            recorded=step.recorded,
             item=self._items,
         )
 
-    def _before(self, decoded: Sequence[Decoded]) -> dict[Partition, int]:
-        """Where the source stood before the first of these, which are the last that it gave."""
+    def _before(self, decoded: Sequence[Decoded], step: Step) -> dict[Partition, int]:
+        """Where the reader stood before the first of these, which are the last of the step."""
         first = {item.record.partition: item.record.offset for item in reversed(decoded)}
-        return self.source.position() | first
+        return step.offsets | first
 
     def _dense_with_room(self, block: UpdateBlock, full: IdSpaceFull) -> DenseBatch | None:
         """``dense_batch``, as soon as ids of deleted vertices have come back; None: stopped before.

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...gpma.index.ids import concatenate_ids
-from ..records.columns import UpdateColumns
-from ..records.placement import canonical, partition_of
+from ..records.columns import UpdateColumns, canonical
+from ..records.placement import partition_of
 from ..records.stream import Decoded, Partition, Source, UpdateBlock
 
 log = logging.getLogger(__name__)

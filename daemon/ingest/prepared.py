@@ -26,8 +26,9 @@ class Prepared:
 
     ``batches``: in order; ``updates``: how many they came from; ``n_vertices``: vertices known after these
     updates; ``record_times_ms`` and ``record_updates``: the time of each record and how many updates it brought,
-    for freshness; ``item``: its number, rising; ``prepared_at``: ``time.perf_counter`` when it began to wait for
-    the engine.
+    for freshness; ``together``: their order between partitions can matter; ``recorded``: the order log has it
+    already; ``item``: its number, rising; ``prepared_at``: ``time.perf_counter`` when it began to wait for the
+    engine.
     """
 
     batches: Sequence[DenseBatch]
@@ -36,6 +37,8 @@ class Prepared:
     offsets: dict[Partition, int]
     record_times_ms: npt.NDArray[np.int64]
     record_updates: npt.NDArray[np.int64]
+    together: bool = False
+    recorded: bool = False
     item: int = 0
     prepared_at: float = field(default_factory=time.perf_counter)
 
@@ -104,6 +107,11 @@ class PreparedQueue:
             self._updates -= total
             self._changed.notify_all()
             return taken
+
+    def wait_closed(self, timeout_s: float) -> bool:
+        """Whether nothing more comes in, at the latest after the timeout."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._closed, timeout_s)
 
     def close(self) -> None:
         """Let nothing more in; what waits can still be taken."""

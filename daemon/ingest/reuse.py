@@ -29,6 +29,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Keys, Op, Ops, Vertices, frozen
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.vertex_columns import grown
 from ...partition.existence import Flags
 from ...partition.graph import GraphChange
 from .dense import DenseBatch
@@ -208,11 +209,7 @@ class IdReuse:
         return np.unique(np.concatenate(found)).astype(np.uint32)
 
     def _make_room(self) -> None:
-        n = self._index.n_vertices
-        if n > self._states.size:
-            states = np.zeros(max(n, self._states.size * 3 // 2), np.uint8)
-            states[: self._states.size] = self._states
-            self._states = states
+        self._states = grown(self._states, self._index.n_vertices, 0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

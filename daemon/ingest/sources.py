@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from ..config.settings import Config
@@ -26,6 +25,7 @@ def make_source(config: Config) -> Source:
             start=start,
             # Beside the checkpoints: a file that was replaced while we were down is noticed too.
             fingerprints=config.checkpoint.path / "spool-fingerprints",
+            checkpoints_kept=config.checkpoint.keep,
         )
     return KafkaSource(
         source.bootstrap_servers,
@@ -35,23 +35,24 @@ def make_source(config: Config) -> Source:
         default_encoding=source.encoding,
         client=source.client_options(),
         fetch_bytes_max=source.fetch_bytes_max,
+        compacted=source.compacted,
+        reach_s=config.checkpoint.reach(),
     )
 
 
-def make_dead_letters(config: Config, stop: threading.Event) -> DeadLetters:
-    """Where bad records go: a topic by way of files, or files alone; ``stop`` ends a wait for room.
+def make_dead_letters(config: Config) -> DeadLetters:
+    """Where bad records go: a topic by way of files, or files alone.
 
     Raises:
         ConfigError: the folder cannot be used.
     """
     letters = config.dead_letters
     if letters.topic is None:
-        return FileDeadLetters(letters.path, bytes_max=letters.spill_bytes_max, stop=stop)
+        return FileDeadLetters(letters.path, bytes_max=letters.spill_bytes_max)
     return KafkaDeadLetters(
         config.source.bootstrap_servers,
         letters.topic,
         letters.path,
         client=config.source.client_options(),
         bytes_max=letters.spill_bytes_max,
-        stop=stop,
     )

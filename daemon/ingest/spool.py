@@ -8,169 +8,78 @@ needs no line end.
 Append-only is checked. A file that shrinks below what was read, is replaced by another file, or whose first
 bytes change is a ``SourceError``, never silence: a fingerprint (length and CRC32C of the first bytes that
 were read) is compared at every read, and across restarts through a small file next to the checkpoints.
-A file that was read whole may be deleted once a checkpoint covers it; it is then forgotten.
 
-A frame whose checksum fails, while the framing holds, is delivered with the encoding ``CORRUPT``, which no
-decoder knows: so it goes to the dead letters like any record that cannot be decoded. Where the framing itself
-is lost the source cannot go on: ``SourceError``.
+A file that was read whole is *retired* once the oldest checkpoint that is kept covers it: it is no partition any
+more, and may be deleted. Checkpoints keep which files those are (``retired.py``). Should one grow after all, it is
+taken up again. The last name stays, so that a position always tells how far reading has come.
+
+What cannot be read is set aside by itself, as a record that is refused: a frame whose checksum fails while the
+framing holds (by the encoding ``CORRUPT``, which no decoder knows), a line that is too long, the rest of a file
+whose framing or compressed data is damaged, a file whose name is not UTF-8. A file that cannot be opened is an
+outage of this file, and the others go on.
+
+A look costs the same however many files there are: those that grew last are looked at each time, the others in
+turn, and the directory is listed when it changed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import lzma
+import math
 import os
+import threading
 import time
-import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import crc32c
-import zstandard
-
 from ..errors import ConfigError, SourceError
-from ..records.encodings import HEADER_LINE
-from ..records.spool_format import RECORD_BYTES_MAX, FileKind, FramingLost, file_kind, frame_bytes, frames
-from ..records.stream import Lag, Offsets, Partition, RawRecord
+from ..records.spool_format import (
+    RECORD_BYTES_MAX,
+    FileKind,
+    file_kind,
+)
+from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
+from . import retired
+from .decode_columns import Reason
+from .retired import Retired
+from .spool_content import Content, Inflated, Plain
+from .spool_file import (
+    FINGERPRINT_BYTES,
+    SpoolFile,
+    check_fingerprint,
+    complete,
+    replaced,
+    shrank,
+    skip,
+    stop_inflating,
+    take_fingerprint,
+)
+from .spool_folder import Folder
+from .spool_records import READ_BYTES, RecordReader
 
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS_MAX = 0.01
 """The longest pause between two looks at the directory: what an idle spool adds to freshness."""
 
-CORRUPT = "none: the checksum does not hold"
-"""The encoding of a frame whose checksum failed."""
+OPEN_SECONDS_MAX = 5.0
+"""So long does whoever asks about a file wait for the source to be opened."""
 
-FINGERPRINT_BYTES = 1024
-"""How much of a file's beginning is compared."""
+LOOKED_AT = 128
+"""So many files that grew last are looked at each time, and so many of all others."""
 
-_PIECE = 16 << 10  # compressed bytes at a time: bounds what a hostile ratio can make of them
-_READ_BYTES = 4 << 20
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
 
 
-class _Plain:
-    """A file as it is."""
-
-    def __init__(self, handle: int, offset: int) -> None:
-        self.handle = handle
-        self.offset = offset
-
-    def peek(self, count: int) -> bytes:
-        """Up to ``count`` bytes from here; fewer when no more are there yet."""
-        return os.pread(self.handle, count, self.offset)
-
-    def advance(self, count: int) -> None:
-        self.offset += count
-
-    def close(self) -> None:
-        os.close(self.handle)
-
-
-class _Inflated:
-    """A compressed file, decompressed bit by bit; a file that is still being copied in simply waits."""
-
-    def __init__(self, handle: int, compression: str) -> None:
-        self.handle = handle
-        self.compression = compression
-        self.raw_read = 0
-        self._ready = bytearray()
-        self._decompressor: Any = None
-
-    def peek(self, count: int) -> bytes:
-        """Up to ``count`` bytes from here; fewer when no more are there yet.
-
-        Raises:
-            SourceError: the compressed data is damaged.
-        """
-        while len(self._ready) < count:
-            piece = os.pread(self.handle, _PIECE, self.raw_read)
-            if not piece:
-                break
-            self.raw_read += len(piece)
-            self._inflate(piece)
-        return bytes(self._ready[:count])
-
-    def advance(self, count: int) -> None:
-        del self._ready[:count]
-
-    def close(self) -> None:
-        os.close(self.handle)
-
-    @property
-    def between_members(self) -> bool:
-        """Everything read so far forms whole gzip members, xz streams or zstd frames."""
-        return self._decompressor is None
-
-    @property
-    def drained(self) -> bool:
-        return not self._ready
-
-    def _inflate(self, piece: bytes) -> None:
-        while piece:
-            if self._decompressor is None:
-                if not (piece := piece.lstrip(b"\0")):  # padding between members
-                    return
-                self._decompressor = _decompressor(self.compression)
-            try:
-                self._ready += self._decompressor.decompress(piece)
-            except (zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-                raise SourceError(f"the compressed data is damaged near byte {self.raw_read}: {error}") from error
-            if not self._decompressor.eof:
-                return
-            piece = self._decompressor.unused_data
-            self._decompressor = None
-
-
-_Content = _Plain | _Inflated
-
-
-def _decompressor(compression: str) -> Any:
-    if compression == "gz":
-        return zlib.decompressobj(wbits=31)
-    if compression == "xz":
-        return lzma.LZMADecompressor()
-    return zstandard.ZstdDecompressor().decompressobj()
-
-
-@dataclass(slots=True)
-class _File:
-    """What is known of one file.
-
-    ``raw_read``: bytes of a compressed file that were decompressed; ``idle_size``: the size at which nothing
-    whole was left to read.
-    """
-
-    name: str
-    kind: FileKind
-    offset: int = 0
-    size: int = 0
-    inode: tuple[int, int] | None = None
-    fingerprint: tuple[int, int] = (0, 0)
-    raw_read: int = 0
-    idle_size: int = -1
-    header: bytes | None = None
-    inflating: _Inflated | None = None
-
-    @property
-    def partition(self) -> Partition:
-        return Partition(self.name)
-
-    @property
-    def unread(self) -> int:
-        """Bytes to read: of the content, or of the compressed file (how many they come to is not known)."""
-        read = self.offset if self.kind.compression is None else self.raw_read
-        waiting = self.inflating is not None and not self.inflating.drained
-        return max(self.size - read, int(waiting))
-
-
 class SpoolSource:
-    """See the module. One thread calls it; ``lag`` may be called from others."""
+    """See the module. One thread calls it; ``lag``, ``state`` and ``standing`` may be called from others."""
 
     unit = "bytes"
 
@@ -180,6 +89,7 @@ class SpoolSource:
         *,
         start: SpoolStart = "earliest",
         fingerprints: Path | None = None,
+        checkpoints_kept: int = 2,
         block_bytes: int = 1 << 20,
         record_bytes_max: int = RECORD_BYTES_MAX,
         clock: Callable[[], float] = time.time,
@@ -191,9 +101,10 @@ class SpoolSource:
                 skipped, at the cost of reading it once), or the first byte to read of each file named.
             fingerprints: where fingerprints are kept between restarts (by the daemon: beside its
                 checkpoints); None (default): files are compared only while this process runs.
+            checkpoints_kept: how many checkpoints there are to go back to (default 2).
             block_bytes: lines are delivered in blocks of at most so many bytes (default 1 MiB), unless one
                 line is longer.
-            record_bytes_max: a longer record or line is a ``SourceError`` (default 64 MiB).
+            record_bytes_max: a longer record or line is set aside (default 64 MiB).
             clock: seconds since 1970; a record's time is when it was read.
 
         Raises:
@@ -204,52 +115,75 @@ class SpoolSource:
         self.path = Path(path)
         self.start = start
         self.fingerprints = fingerprints
-        self.block_bytes = block_bytes
         self.record_bytes_max = record_bytes_max
         self.clock = clock
+        self._records = RecordReader(block_bytes, record_bytes_max, clock)
         self.outages = 0
-        self._files: dict[str, _File] = {}
+        self._folder = Folder(self.path)
+        self._files: dict[str, SpoolFile] = {}
+        self._retired: dict[str, Retired] = {}
+        self._state = b""
+        self._state_is_old = False
+        self._known: dict[str, dict[str, Any]] = {}
+        self._checkpoints: deque[Offsets] = deque(maxlen=checkpoints_kept)
         self._first_offsets: dict[str, int] = {}
         self._ignored: set[str] = set()
-        self._directory: tuple[int, int] | None = None
+        self._held: frozenset[str] = frozenset()
+        self._grew_last: dict[str, None] = {}  # in the order in which they did
+        self._others: Iterator[str] = iter(())
+        self._to_read: set[str] = set()
         self._away = False
+        self._opened = threading.Event()
+        self._position: dict[Partition, int] = {}
         self._amount: dict[Partition, int] = {}
+        self._backlog: dict[str, int] | None = None
         self._behind_since: float | None = None
         self._at_end = clock()
 
     # -- life -------------------------------------------------------------------------------------------
 
-    def open(self, offsets: Offsets | None) -> None:
-        """Begin at these offsets, or by ``start`` when there are none.
+    def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
+        """Begin at these offsets, with what was kept beside them, or by ``start`` when there are none.
 
         Raises:
             SourceError: a file that the offsets name is gone, shorter, or another one.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        status = os.stat(self.path)
-        self._directory = (status.st_dev, status.st_ino)
-        known = self._load_fingerprints() if offsets else {}
-        for partition, offset in (offsets or {}).items():
-            kind = file_kind(partition.name)
-            if kind is None or partition.number is not None:
-                raise SourceError(f"{partition.name!r} is not the name of a spool file")
-            self._restore(partition.name, kind, offset, known.get(partition.name))
-        if not offsets and isinstance(self.start, Mapping):
-            self._first_offsets = dict(self.start)
-        self._scan()
-        for file in self._files.values():
-            if file.fingerprint[0]:
-                with open(self.path / file.name, "rb") as content:
-                    self._check_fingerprint(file, content.fileno())
-        if not offsets and self.start == "latest":
-            while self.poll(_READ_BYTES, timeout_s=0):
+        self._folder.open()
+        if offsets is None:
+            if isinstance(self.start, Mapping):
+                self._first_offsets = dict(self.start)
+        else:
+            self._checkpoints.append(dict(offsets))
+            self._restore(offsets, state)
+        self._compare_names()
+        for file in list(self._files.values()):
+            self._look(file.name)
+            self._check_beginning(file.name, file.fingerprint)
+        self._opened.set()
+        if offsets is None and self.start == "latest":
+            while self.poll(READ_BYTES, timeout_s=0):
                 pass
+        self._backlog = {file.name: file.size for file in self._files.values()}
 
-    def _restore(self, name: str, kind: FileKind, offset: int, known: dict[str, Any] | None) -> None:
-        file = _File(name, kind, offset)
-        if known is not None:
-            file.fingerprint = (int(known["bytes"]), int(known["crc32c"]))
-        if not (self.path / name).exists():
+    def _restore(self, offsets: Offsets, state: bytes) -> None:
+        try:
+            entries = retired.unpack(state)
+        except ValueError as error:
+            raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
+        self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
+        self._state_is_old = True
+        known = self._known = self._load_fingerprints()
+        for (name, number), offset in offsets.items():
+            kind = file_kind(name)
+            if kind is None or number is not None:
+                raise SourceError(f"{name!r} is not the name of a spool file")
+            entry = self._retired.get(name)
+            if entry is None or entry.offset != offset:
+                self._restore_file(name, kind, offset, known.get(name))
+        self._keep_state()
+
+    def _restore_file(self, name: str, kind: FileKind, offset: int, known: dict[str, Any] | None) -> None:
+        if name not in self._folder.names:
             if known is not None and known["whole"] and known["offset"] == offset:
                 log.warning("spool file %s, read whole before, is gone; it is forgotten", name)
                 return
@@ -258,7 +192,10 @@ class SpoolSource:
                 f"checkpoint was made: what followed is missing. Put it back",
                 {"file": name, "offset": offset},
             )
-        self._files[name] = file
+        file = self._add(name, kind, offset)
+        file.aside = self._has_bad_name(name) and offset > 0
+        if known is not None:
+            file.fingerprint = (int(known["bytes"]), int(known["crc32c"]))
 
     def identity(self) -> dict[str, Any]:
         """The directory."""
@@ -266,7 +203,7 @@ class SpoolSource:
 
     def close(self) -> None:
         for file in self._files.values():
-            self._stop_inflating(file)
+            stop_inflating(file)
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -274,13 +211,12 @@ class SpoolSource:
         """The next records: about ``bytes_max`` bytes of them (one record may exceed it).
 
         Raises:
-            SourceError: a file shrank, was replaced, or is damaged.
+            SourceError: a file shrank, or was replaced.
         """
         deadline = time.monotonic() + timeout_s
         pause_s = 0.001
         while True:
             records = self._read_available(bytes_max) if self._scan() else []
-            self._amount = {file.partition: file.unread for file in self._files.values()}
             if records:
                 return records
             left_s = deadline - time.monotonic()
@@ -290,38 +226,106 @@ class SpoolSource:
             pause_s = min(pause_s * 2, PAUSE_SECONDS_MAX)
 
     def position(self) -> dict[Partition, int]:
-        """The next byte of every file."""
-        return {file.partition: file.offset for file in self._files.values()}
+        """The next byte of every file that is not retired."""
+        return dict(self._position)
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these files until the next call."""
+        self._held = frozenset(partition.name for partition in partitions)
 
     def partition_count(self, name: str) -> int:
         """1: whoever writes a file may put any edge into it."""
         return 1
+
+    def standing(self, partition: Partition, offset: int) -> Standing:
+        """What is to be expected of a partition that is not in ``position``, up to this offset."""
+        self._opened.wait(OPEN_SECONDS_MAX)
+        name, number = partition
+        if number is not None or file_kind(name) is None or "/" in name or "\0" in name:
+            return "unknown"
+        if name in self._files:
+            return "expected"
+        entry = self._retired.get(name)
+        if entry is not None:
+            return "covered" if offset <= entry.offset else "expected"
+        # Its writer may have made it just now.
+        return "expected" if os.path.exists(self.path / name) else "unknown"
 
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
         behind = self._behind_since
         return Lag(dict(self._amount), 0.0 if behind is None else max(self.clock() - behind, 0.0))
 
+    def refresh_lag(self) -> None:
+        """Look how large the files are now."""
+        self._scan()
+
+    def state(self) -> bytes:
+        """The retired files, for a checkpoint."""
+        return self._state
+
+    def backlog(self) -> int | None:
+        """Bytes (of a compressed file: compressed ones) that lay there at ``open`` and are unread; not those of an
+        incomplete last record."""
+        if self._backlog is None:
+            return None
+        left = {name: self._left(name, size) for name, size in self._backlog.items()}
+        self._backlog = {name: size for name, size in self._backlog.items() if left[name]}
+        return sum(left.values())
+
+    def _left(self, name: str, size: int) -> int:
+        file = self._files.get(name)
+        if file is None or file.idle_size >= size:
+            return 0
+        return max(file.unread + size - file.size, 0)
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """A file goes when somebody deletes it."""
+        return math.inf
+
     def checkpointed(self, offsets: Offsets) -> None:
-        """Keep the fingerprints of the files that this checkpoint names."""
-        if self.fingerprints is None:
-            return
+        """Keep the fingerprints of the files that checkpoints name; retire what all of them cover."""
+        self._checkpoints.append(dict(offsets))
+        if self.fingerprints is not None:
+            self._keep_fingerprints(self.fingerprints)
+        if len(self._checkpoints) == self._checkpoints.maxlen:
+            self._retire(self._checkpoints[0])
+
+    def _retire(self, covered: Offsets) -> None:
+        last = max(self._files, default="")
+        done = [
+            file
+            for file in self._files.values()
+            if file.whole and covered.get(file.partition) == file.offset and (file.name != last or file.aside)
+        ]
+        self._retired |= {file.name: file.entry for file in done}
+        self._state_is_old |= bool(done)
+        for file in done:
+            self._drop(file)
+        self._keep_state()
+
+    def _keep_fingerprints(self, path: Path) -> None:
+        """Those of the files that checkpoints name; what is known of one that was deleted since is kept, too."""
+        newest = self._checkpoints[-1]
         entries = {}
-        for file in self._files.values():
-            offset = offsets.get(file.partition)
-            if offset is not None:
+        for partition in {partition for offsets in self._checkpoints for partition in offsets}:
+            file, offset = self._files.get(partition.name), newest.get(partition)
+            if file is not None and offset is not None:
                 length, checksum = file.fingerprint
                 whole = file.unread == 0 and file.offset == offset
                 entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
-        draft = self.fingerprints.with_suffix(".new")
+            elif partition.name in self._known:
+                entries[partition.name] = self._known[partition.name]
+        self._known = entries
+        draft = path.with_suffix(".new")
         try:
             with open(draft, "w") as out:
                 json.dump(entries, out)
                 out.flush()
                 os.fsync(out.fileno())
-            os.replace(draft, self.fingerprints)
+            os.replace(draft, path)
         except OSError as error:  # the fingerprints of before still hold for what they cover
-            log.error("fingerprints of the spool cannot be kept in %s: %s", self.fingerprints, error.strerror)
+            log.error("fingerprints of the spool cannot be kept in %s: %s", path, error.strerror)
 
     def _load_fingerprints(self) -> dict[str, dict[str, Any]]:
         if self.fingerprints is None or not self.fingerprints.exists():
@@ -333,182 +337,133 @@ class SpoolSource:
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
         records: list[RawRecord] = []
-        room = bytes_max
-        for name in sorted(self._files):
+        room, away = bytes_max, False
+        for name in sorted(self._to_read - self._held):
             file = self._files[name]
-            while room > 0 and file.unread and file.size != file.idle_size:
+            while room > 0 and name in self._to_read:
+                read = file.read
                 try:
                     fresh = self._read(file, room)
                 except SourceError:
                     if records:  # what was read already is delivered first; the next poll fails again
                         return records
                     raise
-                if not fresh:
-                    file.idle_size = file.size
+                if fresh is None:
+                    away = True
                     break
                 records += fresh
-                room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
+                if fresh:
+                    room -= fresh[-1].next_offset - fresh[0].offset + _RECORD_BYTES * len(fresh)
+                elif file.long_line is not None and file.read > read:
+                    room = 0  # this line comes first
+                else:
+                    file.idle_size = file.size
+                self._note(file)
             if room <= 0:
                 break
-        now = self.clock()
-        if room > 0:
-            self._at_end = now
-        self._behind_since = self._at_end if room <= 0 else None
+        if room > 0 and not away:
+            self._at_end = self.clock()
+            self._behind_since = None
+        else:
+            self._behind_since = self._at_end
         return records
 
-    def _read(self, file: _File, room: int) -> list[RawRecord]:
+    def _read(self, file: SpoolFile, room: int) -> list[RawRecord] | None:
+        """The next records of this file, not all of them perhaps; None: it cannot be read now."""
+        if self._has_bad_name(file.name):
+            refused = self._records.set_aside(file, b"", Reason.BAD_NAME, "a file's name must be UTF-8")
+            file.offset = file.size
+            return [replace(refused, next_offset=file.size)]
         try:
             content = self._content(file)
         except FileNotFoundError:  # deleted just now; the next look at the directory deals with it
             return []
         except OSError as error:
-            raise SourceError(f"spool file {file.name} cannot be read: {error.strerror}") from error
+            self._is_away(file, error)
+            return None
         try:
-            if file.kind.framed:
-                records = self._framed(file, content, room)
-            else:
-                records = self._lines(file, content)
+            records = self._records.read(file, content, room, lambda: self._header(file))
             if records:
-                taken = records[-1].next_offset - file.offset
-                content.advance(taken)
-                file.offset += taken
+                if records[-1].refused is None:  # else it is behind that already, or will never be
+                    content.advance(records[-1].next_offset - file.offset)
+                file.offset = records[-1].next_offset
             if file.fingerprint[0] < FINGERPRINT_BYTES:
-                self._take_fingerprint(file, content)
-        except SourceError as error:
-            raise SourceError(f"spool file {file.name}: {error.message}", error.detail) from error
+                take_fingerprint(file, content)
+        except OSError as error:
+            self._is_away(file, error)
+            return None
         finally:
             self._let_go(file, content)
+        if file.away:
+            file.away = False
+            log.info("spool file %s can be read again", file.name)
         return records
 
-    def _framed(self, file: _File, content: _Content, room: int) -> list[RawRecord]:
-        buffer = content.peek(min(max(room, 1 << 16), _READ_BYTES))
-        if len(buffer) < frame_bytes(buffer) <= self.record_bytes_max + 8:
-            buffer = content.peek(frame_bytes(buffer))
-        records: list[RawRecord] = []
-        now_ms = int(self.clock() * 1000)
-        try:
-            # Extended one by one: what was whole before framing is lost stays in the list.
-            records.extend(
-                RawRecord(
-                    partition=file.partition,
-                    offset=file.offset + item.start,
-                    next_offset=file.offset + item.stop,
-                    value=item.payload,
-                    encoding=file.kind.encoding if item.good else CORRUPT,
-                    timestamp_ms=now_ms,
-                )
-                for item in frames(buffer, bytes_max=self.record_bytes_max)
-            )
-        except FramingLost as error:
-            if not records:  # else what is whole is delivered first, and the next read stops here
-                raise SourceError(f"damaged at byte {file.offset + error.position}: {error.why}") from error
-        return records
-
-    def _lines(self, file: _File, content: _Content) -> list[RawRecord]:
-        count = self.block_bytes
-        while True:
-            buffer = content.peek(count)
-            stop = buffer.rfind(b"\n") + 1
-            if stop == 0 and len(buffer) < count and _complete(file):
-                stop = len(buffer)
-            if stop or len(buffer) < count:
-                break
-            if count >= self.record_bytes_max:
-                raise SourceError(f"the line at byte {file.offset} is longer than {self.record_bytes_max} bytes")
-            count = min(2 * count, self.record_bytes_max)
-        if stop == 0:
-            return []
-        headers: tuple[tuple[str, bytes], ...] = ()
-        if file.kind.encoding == "csv" and file.offset > 0:
-            headers = ((HEADER_LINE, self._header(file)),)
-        return [
-            RawRecord(
-                partition=file.partition,
-                offset=file.offset,
-                next_offset=file.offset + stop,
-                value=buffer[:stop],
-                encoding=file.kind.encoding,
-                timestamp_ms=int(self.clock() * 1000),
-                headers=headers,
-            )
-        ]
-
-    def _header(self, file: _File) -> bytes:
-        """The first line of a file. It is there: a block of lines after it was found."""
+    def _header(self, file: SpoolFile) -> bytes:
+        """The first line of a file; nothing where it is too long to be one."""
         if file.header is None:
-            handle = os.open(self.path / file.name, os.O_RDONLY | os.O_CLOEXEC)
+            handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
             compression = file.kind.compression
-            content: _Content = _Plain(handle, 0) if compression is None else _Inflated(handle, compression)
+            content: Content = Plain(handle, 0) if compression is None else Inflated(handle, compression)
             try:
                 count = 1 << 12
-                while (stop := content.peek(count).find(b"\n")) < 0:
+                while (stop := content.peek(count).find(b"\n")) < 0 and count < self.record_bytes_max:
                     count *= 2
-                file.header = content.peek(stop).rstrip(b"\r")
+                file.header = content.peek(stop).rstrip(b"\r") if stop >= 0 else b""
             finally:
                 content.close()
         return file.header
 
     # -- files ------------------------------------------------------------------------------------------
 
-    def _content(self, file: _File) -> _Content:
-        """The file from its offset on, checked to be the one that was read before."""
+    def _content(self, file: SpoolFile) -> Content:
+        """The file from where reading stopped, checked to be the one that was read before."""
         if file.inflating is not None:
-            self._check_fingerprint(file, file.inflating.handle)
+            check_fingerprint(file.name, file.fingerprint, file.inflating.handle)
             return file.inflating
-        handle = os.open(self.path / file.name, os.O_RDONLY | os.O_CLOEXEC)
+        handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(handle)
-            if (status.st_dev, status.st_ino) != file.inode:
-                raise _replaced(file)
-            self._check_fingerprint(file, handle)
+            if (status.st_dev, status.st_ino) != file.inode and file.begun:
+                raise replaced(file.name)
+            check_fingerprint(file.name, file.fingerprint, handle)
             if file.kind.compression is None:
-                return _Plain(handle, file.offset)
-            file.inflating = _Inflated(handle, file.kind.compression)
+                return Plain(handle, file.read)
+            file.inflating = Inflated(handle, file.kind.compression)
         except BaseException:
             os.close(handle)
             raise
-        _skip(file, file.inflating)
+        skip(file, file.inflating)
         return file.inflating
 
-    def _let_go(self, file: _File, content: _Content) -> None:
-        if isinstance(content, _Plain):
+    def _let_go(self, file: SpoolFile, content: Content) -> None:
+        if isinstance(content, Plain):
             content.close()
             return
         file.raw_read = content.raw_read
-        if _complete(file) and content.drained:
-            self._stop_inflating(file)
+        if file.aside or (complete(file) and content.drained):
+            stop_inflating(file)
 
-    def _stop_inflating(self, file: _File) -> None:
-        if file.inflating is not None:
-            file.inflating.close()
-            file.inflating = None
+    def _is_away(self, file: SpoolFile, error: OSError) -> None:
+        if not file.away:
+            file.away = True
+            self.outages += 1
+            log.error("spool file %s cannot be read: %s; the others go on meanwhile", file.name, error.strerror)
 
-    def _check_fingerprint(self, file: _File, handle: int) -> None:
-        length, checksum = file.fingerprint
-        if crc32c.crc32c(os.pread(handle, length, 0)) != checksum:
-            raise SourceError(
-                f"spool file {file.name}: its first {length} bytes changed after they were read; files of a spool "
-                f"are append-only",
-                {"file": file.name},
-            )
-
-    def _take_fingerprint(self, file: _File, content: _Content) -> None:
-        read = file.offset if isinstance(content, _Plain) else content.raw_read
-        beginning = os.pread(content.handle, min(read, FINGERPRINT_BYTES), 0)
-        file.fingerprint = (len(beginning), crc32c.crc32c(beginning))
+    def _has_bad_name(self, name: str) -> bool:
+        return self._folder.names.get(name, name) != name
 
     def _scan(self) -> bool:
-        """Look at every file; False while the directory is away (counted once as an outage).
+        """Look at the directory and at some of its files; False while it is away (counted once as an outage).
 
         Raises:
             SourceError: a file shrank, was replaced, or went before it was read.
         """
         try:
-            status = os.stat(self.path)
-            if (status.st_dev, status.st_ino) != self._directory:
-                raise FileNotFoundError(f"{str(self.path)!r} is another directory now (unmounted?)")
-            with os.scandir(self.path) as entries:
-                found = {entry.name: entry.stat() for entry in entries if entry.is_file()}
+            if self._folder.look():
+                self._compare_names()
+            for name in self._next_to_look_at():
+                self._look(name)
         except OSError as error:
             if not self._away:
                 self._away = True
@@ -518,75 +473,151 @@ class SpoolSource:
         if self._away:
             self._away = False
             log.info("the spool %s can be read again", self.path)
-        for name in found.keys() - self._files.keys():
-            self._meet(name)
-        for name, file in list(self._files.items()):
-            if name in found:
-                self._look(file, found[name])
-            else:
-                self._forget(file)
+        self._keep_state()
         return True
+
+    def _compare_names(self) -> None:
+        names = self._folder.names.keys()
+        for name in (self._files.keys() | self._retired.keys()) - names:
+            self._forget(name)
+        for name in sorted(names - self._files.keys() - self._retired.keys()):
+            self._meet(name)
+
+    def _next_to_look_at(self) -> Iterator[str]:
+        yield from list(self._grew_last)
+        turn = list(islice(self._others, LOOKED_AT))
+        if not turn:
+            self._others = iter([*self._files, *(self._retired.keys() - self._files.keys())])
+            turn = list(islice(self._others, LOOKED_AT))
+        for name in turn:
+            if name not in self._grew_last and (name in self._files or name in self._retired):
+                yield name
 
     def _meet(self, name: str) -> None:
         kind = file_kind(name)
         if kind is not None:
-            self._files[name] = _File(name, kind, self._first_offsets.get(name, 0))
+            self._add(name, kind, self._first_offsets.get(name, 0))
+            self._look(name)
         elif name not in self._ignored and not name.startswith(".") and not name.endswith((".tmp", ".part")):
             self._ignored.add(name)
             log.warning("%s in the spool is ignored: its name does not end in an encoding", name)
 
-    def _look(self, file: _File, status: os.stat_result) -> None:
+    def _add(self, name: str, kind: FileKind, offset: int) -> SpoolFile:
+        file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
+        self._grew(file)
+        self._note(file)
+        return file
+
+    def _grew(self, file: SpoolFile) -> None:
+        self._grew_last.pop(file.name, None)
+        self._grew_last[file.name] = None
+        if len(self._grew_last) > LOOKED_AT:
+            del self._grew_last[next(iter(self._grew_last))]
+
+    def _note(self, file: SpoolFile) -> None:
+        """Keep what is known of all files in step with this one."""
+        unread = file.unread
+        self._position[file.partition] = file.offset
+        self._amount[file.partition] = unread
+        if unread and file.size != file.idle_size:
+            self._to_read.add(file.name)
+        else:
+            self._to_read.discard(file.name)
+
+    def _look(self, name: str) -> None:
+        """See how large a file is now.
+
+        Raises:
+            OSError: the directory is away.
+            SourceError: the file shrank, was replaced, or went before it was read.
+        """
+        file = self._files.get(name)
+        try:
+            status = os.stat(self._folder.file(name))
+        except FileNotFoundError:
+            self._folder.check()
+            self._forget(name)
+        except OSError as error:
+            if file is not None:
+                self._is_away(file, error)
+        else:
+            if file is not None:
+                self._changed(file, status)
+            elif (status.st_size, status.st_mtime_ns) != self._retired[name][1:3]:
+                self._retired_changed(name, self._retired[name], status)
+
+    def _changed(self, file: SpoolFile, status: os.stat_result) -> None:
         inode = (status.st_dev, status.st_ino)
-        if file.inode is None:
-            file.inode = inode
-        elif inode != file.inode:
-            raise _replaced(file)
-        read = file.offset if file.kind.compression is None else file.raw_read
-        if status.st_size < read:
-            raise SourceError(
-                f"spool file {file.name} shrank to {status.st_size} bytes, but {read} were read already; files of "
-                f"a spool are append-only",
-                {"file": file.name, "size": status.st_size, "read": read},
-            )
-        file.size = status.st_size
+        if file.inode == inode and file.size == status.st_size:
+            file.changed_ns = status.st_mtime_ns
+            return
+        if file.aside:
+            if file.inode is not None:
+                _changed_aside(file.name)
+        elif file.inode not in (None, inode) and file.begun:
+            raise replaced(file.name)
+        elif status.st_size < file.read:
+            raise shrank(file.name, status.st_size, file.read)
+        if file.inode is not None and status.st_size > file.size:
+            self._grew(file)
+        file.inode, file.size, file.changed_ns = inode, status.st_size, status.st_mtime_ns
+        self._note(file)
 
-    def _forget(self, file: _File) -> None:
-        if file.unread:
-            raise SourceError(
-                f"spool file {file.name} was deleted with {file.unread} bytes unread", {"file": file.name}
-            )
-        log.info("spool file %s was deleted after it was read whole; it is forgotten", file.name)
-        self._stop_inflating(file)
-        del self._files[file.name]
+    def _retired_changed(self, name: str, entry: Retired, status: os.stat_result) -> None:
+        """A retired file that grew is taken up again; any other change must have left what was read as it was."""
+        grew = status.st_size > entry.size
+        if entry.aside:
+            _changed_aside(name)
+        elif status.st_size < entry.size:
+            raise shrank(name, status.st_size, entry.size)
+        elif not grew and not self._check_beginning(name, entry.fingerprint):
+            return
+        if entry.aside or not grew:
+            self._retired[name] = entry._replace(size=status.st_size, changed_ns=status.st_mtime_ns)
+            self._state_is_old = True
+            return
+        log.info("spool file %s grew after it was retired; it is read on from byte %d", name, entry.offset)
+        # What is kept of it stays: a checkpoint may be made of a position from before it was taken up again.
+        kind = file_kind(name)
+        assert kind is not None
+        file = self._add(name, kind, entry.offset)
+        file.fingerprint = entry.fingerprint
+        if kind.compression is not None:
+            file.raw_read = entry.size
+        self._changed(file, status)
+
+    def _check_beginning(self, name: str, fingerprint: tuple[int, int]) -> bool:
+        """``check_fingerprint``; False when the file cannot be opened now."""
+        if fingerprint[0]:
+            try:
+                with open(self._folder.file(name), "rb") as content:
+                    check_fingerprint(name, fingerprint, content.fileno())
+            except OSError:
+                return False
+        return True
+
+    def _keep_state(self) -> None:
+        if self._state_is_old:
+            self._state = retired.pack(self._retired)
+            self._state_is_old = False
+
+    def _forget(self, name: str) -> None:
+        """A file that is there no more."""
+        file = self._files.get(name)
+        if file is not None:
+            if file.unread:
+                raise SourceError(f"spool file {name} was deleted with {file.unread} bytes unread", {"file": name})
+            log.info("spool file %s was deleted after it was read whole; it is forgotten", name)
+            self._drop(file)
+        if self._retired.pop(name, None) is not None:
+            self._state_is_old = True
+
+    def _drop(self, file: SpoolFile) -> None:
+        stop_inflating(file)
+        del self._files[file.name], self._position[file.partition], self._amount[file.partition]
+        self._to_read.discard(file.name)
+        self._grew_last.pop(file.name, None)
 
 
-def _replaced(file: _File) -> SourceError:
-    return SourceError(
-        f"spool file {file.name} was replaced by another file; files of a spool are append-only",
-        {"file": file.name},
-    )
-
-
-def _complete(file: _File) -> bool:
-    """A compressed file was read to an end at which it can be complete."""
-    content = file.inflating
-    return content is not None and content.between_members and content.raw_read >= file.size
-
-
-def _skip(file: _File, content: _Inflated) -> None:
-    """Go to where reading stopped before.
-
-    Raises:
-        SourceError: the file has less than that.
-    """
-    left = file.offset
-    while left > 0:
-        piece = len(content.peek(min(left, 1 << 20)))
-        if piece == 0:
-            raise SourceError(
-                f"spool file {file.name} holds {file.offset - left} bytes, but {file.offset} were read already; "
-                f"files of a spool are append-only",
-                {"file": file.name},
-            )
-        content.advance(piece)
-        left -= piece
+def _changed_aside(name: str) -> None:
+    log.warning("spool file %s changed after it was set aside; to have it read, give it another name", name)

@@ -51,3 +51,22 @@ class UpdateColumns:
         """One columnar record."""
         ops = None if (self.ops == Op.INSERT).all() else self.ops
         return encode_msgpack(self.src, self.dst, ops, self.weights, self.timestamps_ms)
+
+
+def canonical(columns: UpdateColumns) -> UpdateColumns:
+    """Every edge with its smaller end as src (integers by value, strings by bytes), as undirected graphs do.
+
+    Operations on vertices stay as they are.
+    """
+    src, dst = columns.src, columns.dst
+    turned = columns.ops <= Op.INSERT
+    ends: tuple[IdColumn, IdColumn]
+    if isinstance(src, StringColumn) or isinstance(dst, StringColumn):
+        assert isinstance(src, StringColumn) and isinstance(dst, StringColumn)
+        rows = zip(src.to_list(), dst.to_list(), turned.tolist(), strict=True)
+        pairs = [sorted((a, b), key=str.encode) if edge else (a, b) for a, b, edge in rows]
+        ends = StringColumn.of([a for a, _ in pairs]), StringColumn.of([b for _, b in pairs])
+    else:
+        turned &= src > dst
+        ends = np.where(turned, dst, src), np.where(turned, src, dst)
+    return UpdateColumns(ends[0], ends[1], columns.ops, columns.weights, columns.timestamps_ms)

@@ -27,8 +27,14 @@ CONTENT_TYPES: dict[str, Encoding] = {
     "text/plain": "el",
 }
 
+BARRIER = "application/vnd.graphtide.barrier"
+"""The content type of barriers (``barrier.py``), and what stands for the encoding of their records."""
+
 HEADER_LINE = "graphtide-header"
 """Record header of CSV blocks that do not begin their file: the file's first line, without its end."""
+
+ROW = "graphtide-row"
+"""Header of a dead letter that holds one row of a record: its number, from 0."""
 
 
 def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
@@ -40,5 +46,5 @@ def encoding_of(headers: Iterable[tuple[str, bytes]], default: str) -> str:
         if name.lower() == "content-type":
             text = value.decode("latin-1")
             plain = text.partition(";")[0].strip().lower()
-            return CONTENT_TYPES.get(plain, text)
+            return BARRIER if plain == BARRIER else CONTENT_TYPES.get(plain, text)
     return default

@@ -1,4 +1,4 @@
-"""To which partition an edge belongs, and which of its ends comes first.
+"""To which partition an edge belongs.
 
 Updates of one pair must come through one partition, in order. So an edge is placed by Kafka's default
 partitioner (murmur2) over its src: the 8-byte little-endian integer, or the UTF-8 of a string. Producers place
@@ -7,13 +7,13 @@ edges so, and ingest checks some of them.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Op
 from ...gpma.index.ids import IdColumn, IntColumn, StringColumn
-from .columns import UpdateColumns
 
 _SEED, _M, _MASK = np.uint64(0x9747B28C), np.uint64(0x5BD1E995), np.uint64(0xFFFF_FFFF)
 _13, _15, _24, _32 = np.uint64(13), np.uint64(15), np.uint64(24), np.uint64(32)
@@ -77,26 +77,6 @@ def partition_of(ids: IdColumn, partitions: int) -> npt.NDArray[np.int32]:
     return _place_integers(np.ascontiguousarray(ids, np.int64), partitions)
 
 
-def warm_up() -> None:
-    """Compile the placement, or load it from the cache."""
-    partition_of(np.zeros(1, np.int64), 1)
-    partition_of(StringColumn.of(["a"]), 1)
-
-
-def canonical(columns: UpdateColumns) -> UpdateColumns:
-    """Every edge with its smaller end as src (integers by value, strings by bytes), as undirected graphs do.
-
-    Operations on vertices stay as they are.
-    """
-    src, dst = columns.src, columns.dst
-    turned = columns.ops <= Op.INSERT
-    ends: tuple[IdColumn, IdColumn]
-    if isinstance(src, StringColumn) or isinstance(dst, StringColumn):
-        assert isinstance(src, StringColumn) and isinstance(dst, StringColumn)
-        rows = zip(src.to_list(), dst.to_list(), turned.tolist(), strict=True)
-        pairs = [sorted((a, b), key=str.encode) if edge else (a, b) for a, b, edge in rows]
-        ends = StringColumn.of([a for a, _ in pairs]), StringColumn.of([b for _, b in pairs])
-    else:
-        turned &= src > dst
-        ends = np.where(turned, dst, src), np.where(turned, src, dst)
-    return UpdateColumns(ends[0], ends[1], columns.ops, columns.weights, columns.timestamps_ms)
+def warm_up(vertex_ids: Literal["int", "string"]) -> None:
+    """Compile the placement of such ids, or load it from the cache."""
+    partition_of(np.zeros(1, np.int64) if vertex_ids == "int" else StringColumn.of(["a"]), 1)

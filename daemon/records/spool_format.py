@@ -6,6 +6,7 @@ u32 CRC32C of the payload (both little-endian), payload. The other encodings hol
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -26,6 +27,10 @@ UNFINISHED = (".tmp", ".part")
 FRAME_HEADER = struct.Struct("<II")
 RECORD_BYTES_MAX = 64 << 20
 """The largest record. A longer length in a frame's header means that framing is lost."""
+
+CUT_BYTES = 256 << 10
+"""What is kept of a bad record that no frame can hold, or of a line that is too long: so much of its value, and of
+key and headers each. A topic takes that by default."""
 
 
 class FileKind(NamedTuple):
@@ -111,6 +116,22 @@ def frame_bytes(buffer: bytes) -> int:
     return FRAME_HEADER.size + FRAME_HEADER.unpack_from(buffer)[0] if len(buffer) >= FRAME_HEADER.size else 0
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder that is missing, and those above it, for our user alone (0700)."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _open_as_the_folder(path: str, flags: int) -> int:
+    """Open a file that, if it is new, may be read by those who may read its folder, under any umask."""
+    handle = os.open(path, flags, 0o600)
+    if os.fstat(handle).st_size == 0:
+        with contextlib.suppress(PermissionError):  # another user's file, which that user has opened to us
+            os.fchmod(handle, 0o600 | (os.stat(os.path.dirname(path) or ".").st_mode & 0o044))
+    return handle
+
+
 class SpoolWriter:
     """Appends records to one ``.msgpack`` file of a spool.
 
@@ -122,7 +143,8 @@ class SpoolWriter:
     def __init__(self, directory: Path | str, *, name: str | None = None) -> None:
         """
         Args:
-            directory: the spool; it is made when missing.
+            directory: the spool; it is made when missing, for our user alone. Whoever may read the folder may
+                read its files; nobody else may write them.
             name: the file's name, with or without ``.msgpack``.
 
         Raises:
@@ -130,7 +152,7 @@ class SpoolWriter:
             FramingLost: the existing file is damaged.
         """
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if name is None:
             seconds, nanoseconds = divmod(time.time_ns(), 10**9)
             stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
@@ -140,7 +162,7 @@ class SpoolWriter:
             raise ValueError(f"{name!r} is not the name of a spool file")
         self.name = name
         self.path = folder / name
-        self._file = open(self.path, "ab")  # noqa: SIM115  closed by close()
+        self._file = open(self.path, "ab", opener=_open_as_the_folder)  # noqa: SIM115  closed by close()
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.offset = _whole_bytes(self.path)
@@ -170,6 +192,16 @@ class SpoolWriter:
         if not self._file.closed:
             self.sync()
             self._file.close()
+
+    def give_up(self, offset: int) -> None:
+        """Close, and cut off what was appended behind ``offset``, of which some may not have been written."""
+        with contextlib.suppress(OSError):  # what cannot be written is not wanted any more
+            self._file.close()
+        with contextlib.suppress(FileNotFoundError):
+            if offset:
+                os.truncate(self.path, offset)
+            else:
+                self.path.unlink()
 
     def __enter__(self) -> SpoolWriter:
         return self

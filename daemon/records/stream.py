@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Ops, Weights
 from ...gpma.index.ids import IdColumn
+from ..errors import GraphtideError
 
 
 class Partition(NamedTuple):
@@ -19,9 +20,23 @@ class Partition(NamedTuple):
     name: str
     number: int | None = None
 
+    def __str__(self) -> str:
+        return self.name if self.number is None else f"{self.name}/{self.number}"
+
 
 Offsets = Mapping[Partition, int]
 """The next offset to read of every partition (spool: the next byte of every file)."""
+
+
+class Passed(NamedTuple):
+    """Where every partition stood once, on the way that the stream was applied.
+
+    ``together``: what lies between the place before and this one was applied as one step, partition by partition.
+    Else nothing in between depends on an order, except that of each partition.
+    """
+
+    offsets: Mapping[Partition, int]
+    together: bool
 
 
 def offsets_to_wire(offsets: Offsets) -> dict[str, Any]:
@@ -59,7 +74,8 @@ class RawRecord:
 
     ``value`` is None for a Kafka tombstone. ``encoding`` is one of ``encodings.ENCODINGS``. For line formats of
     a spool a raw record is a block of whole lines: errors and offsets are then counted per line.
-    ``timestamp_ms``: the record's own time, in milliseconds since 1970.
+    ``timestamp_ms``: the record's own time, in milliseconds since 1970. ``refused``: what the source itself found
+    wrong with it; then there is nothing to decode.
     """
 
     partition: Partition
@@ -70,6 +86,14 @@ class RawRecord:
     timestamp_ms: int
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+    refused: BadRecord | None = None
+
+
+class Whole(NamedTuple):
+    """What tells the original of a value that was cut: its length in bytes, and its CRC32C."""
+
+    bytes: int
+    crc32c: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +101,7 @@ class BadRecord:
     """A record (or line) that cannot be applied: its bytes, where it stood, and why.
 
     ``reason`` is a stable code (a metric label); ``detail`` says which field, what was wrong, what is allowed.
+    ``whole``: where ``value`` is only the beginning of what stood there, what all of it was.
     """
 
     partition: Partition
@@ -86,6 +111,12 @@ class BadRecord:
     detail: str
     key: bytes | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+    whole: Whole | None = None
+
+    @property
+    def place(self) -> str:
+        """``topic/partition/offset``, or ``file:offset``, for people."""
+        return f"{self.partition}{':' if self.partition.number is None else '/'}{self.offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +158,10 @@ class Lag:
     seconds: float = 0.0
 
 
+Standing = Literal["covered", "expected", "unknown"]
+"""Of a partition that is in no position: all checkpoints cover it, it may still come, or nobody knows it."""
+
+
 class Source(Protocol):
     """Ordered records from somewhere. One thread calls it; ``lag`` may be called from others."""
 
@@ -138,18 +173,22 @@ class Source(Protocol):
         """How often the source could not be reached so far."""
         ...
 
-    def open(self, offsets: Offsets | None) -> None:
-        """Begin at these offsets (a checkpoint's), or where the configuration says when None."""
+    def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
+        """Begin at these offsets (a checkpoint's, with the ``state`` in it), or as configured when None."""
         ...
 
     def identity(self) -> dict[str, Any]:
-        """What must be the same for offsets to mean the same (JSON-able): kind, cluster or path, topics, ..."""
+        """What must be the same for offsets to mean the same (JSON-able): kind, cluster or path, topics, ...
+
+        This may be asked before ``open``.
+        """
         ...
 
     def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
         """The next records, in order within each partition; empty when none came in time.
 
-        An outage is not an error: it is logged, counted in ``outages`` and tried again with backoff.
+        An outage is not an error: it is logged, counted in ``outages`` and tried again with backoff. With
+        ``bytes_max`` 0 nothing is read, and ``position`` is where reading begins, once ``backlog`` is known.
 
         Raises:
             SourceError: going on would lose or repeat records.
@@ -158,6 +197,18 @@ class Source(Protocol):
 
     def position(self) -> dict[Partition, int]:
         """The next offset to read of every partition, as of the last ``poll``."""
+        ...
+
+    def hold(self, partitions: Collection[Partition]) -> None:
+        """Read nothing of these until the next call, which may name others."""
+        ...
+
+    def state(self) -> bytes:
+        """What a checkpoint must keep besides offsets: what ``position`` left out by now. Any thread may ask."""
+        ...
+
+    def standing(self, partition: Partition, offset: int) -> Standing:
+        """What is to be expected, up to this offset, of a partition that is in no position. Any thread may ask."""
         ...
 
     def partition_count(self, name: str) -> int:
@@ -170,14 +221,74 @@ class Source(Protocol):
 
     def lag(self) -> Lag: ...
 
+    def refresh_lag(self) -> None:
+        """Bring ``lag`` up to date without reading on, for whoever reads nothing for a while."""
+        ...
+
+    def backlog(self) -> int | None:
+        """What is left of what there was to read when it was opened, in ``unit``; None: it was not reached yet."""
+        ...
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """Records from the log's start to these offsets, in the partition that has fewest: so many may go before
+        these cannot be read from. Infinite where none go by themselves, NaN where it is not known. Any thread may
+        ask.
+        """
+        ...
+
     def close(self) -> None: ...
+
+
+class Progress(Protocol):
+    """How reading goes on, for whoever shows it. Any thread may ask."""
+
+    @property
+    def unit(self) -> str:
+        """What ``Lag.amount`` counts: ``"records"`` or ``"bytes"``."""
+        ...
+
+    @property
+    def waiting(self) -> str | None:
+        """What keeps us from reading on, in words; None while nothing does."""
+        ...
+
+    @property
+    def order(self) -> dict[str, Any]:
+        """Whether the order of before is gone along, and which barriers wait."""
+        ...
+
+    def log_margin(self, offsets: Offsets) -> float:
+        """See ``Source.log_margin``."""
+        ...
+
+    def lag(self) -> Lag:
+        """How far behind its end the source is, and what was read of it but waits at the door."""
+        ...
+
+
+class DeadLettersFull(GraphtideError):
+    """There is no room for bad records now, so the stream cannot go on without losing some.
+
+    ``taken``: how many of those that were to be written are safe already.
+    """
+
+    code = "dead-letters-full"
+    retriable = True
+
+    def __init__(self, message: str, *, taken: int) -> None:
+        super().__init__(message, {"taken": taken})
+        self.taken = taken
 
 
 class DeadLetters(Protocol):
     """Where bad records go, at least once."""
 
     def write(self, bad: Sequence[BadRecord]) -> None:
-        """Take these; never raises because the destination is away (they wait in a local file)."""
+        """Take these; never raises because the destination is away (they wait in a local file).
+
+        Raises:
+            DeadLettersFull: there is no room; what it did not take is to be written again once there is.
+        """
         ...
 
     def flush(self) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights
+from .stream import Offsets, Partition, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,10 @@ class Topology(Protocol):
 
     def current_epoch(self) -> StorageState:
         """Where the storage stands."""
+        ...
+
+    def standing(self, wanted: Offsets) -> Mapping[Partition, Standing]:
+        """What is to be expected of partitions that no epoch names, up to these offsets."""
         ...
 
     def neighbors(

@@ -21,6 +21,10 @@ class OpenConnection(Protocol):
         """Now and then: end it if it is idle or gone, or keeps others waiting."""
         ...
 
+    def check_token(self) -> None:
+        """End it when the token that it presented is no longer right."""
+        ...
+
     def is_gone(self) -> bool:
         """The client has hung up, which goes unnoticed where nothing is read."""
         ...

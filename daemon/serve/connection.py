@@ -24,6 +24,7 @@ from ..client.wire import (
 )
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unauthorized
 from . import handlers
+from .admission import HELLO_BYTES_MAX, Guest
 from .asker import Asker
 from .handlers import Outcome
 from .serving import Reply, Serving
@@ -38,13 +39,17 @@ LARGE_OUTPUT_BYTES = 1 << 20
 class Connection(asyncio.Protocol):
     """One client: frames in, answers out, within the limits."""
 
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, guest: Guest) -> None:
+        """``guest``: its place at the door (``Admission.enter``)."""
         self._serving = serving
         self._limits = serving.limits
-        self._frames = FrameReader(serving.limits.frame_bytes_max)
+        self._guest = guest
+        self._token: object = None
+        asked = serving.admission.asks_token
+        self._frames = FrameReader(HELLO_BYTES_MAX if asked else serving.limits.frame_bytes_max)
         self._transport: asyncio.Transport
+        self.is_made = False
         self._poll: select.poll | None = None
-        self._authorized = serving.token is None
         self.tasks: set[asyncio.Task[None]] = set()
         # A long request that has come and waits for memory; memory for one that comes, since when; who gets it.
         self._waiting_frame: bytes | None = None
@@ -63,9 +68,12 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
-        limit = self._limits.connections_max
-        if len(self._serving.connections) >= limit:
-            self._fail(LimitExceeded(f"more than {limit} connections", {"connections_max": limit}))
+        self.is_made = True
+        try:
+            self._serving.admission.check_room()
+        except LimitExceeded as error:
+            self._serving.admission.refuse(self._guest, "full")
+            self._end(error)
             return
         self._transport.set_write_buffer_limits(PIECE_BYTES, 0)
         self._poll = select.poll()
@@ -73,17 +81,18 @@ class Connection(asyncio.Protocol):
         self._serving.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
+        self._let_go()
 
     def abort(self) -> None:
         """Drop the connection with its requests, and whatever it has not read."""
-        self._end()
+        self._let_go()
         self._transport.abort()
 
-    def _end(self) -> None:
+    def _let_go(self) -> None:
         """Nobody waits for anything any more."""
         self._closing = True
         self._poll = None
+        self._serving.admission.leave(self._guest)
         self._serving.connections.discard(self)
         self._stop_receiving()
         self._release_unread()
@@ -93,6 +102,21 @@ class Connection(asyncio.Protocol):
     def is_gone(self) -> bool:
         """The client has hung up, which goes unnoticed where nothing is read."""
         return self._closing or (self._poll is not None and bool(self._poll.poll(0)))
+
+    def turn_out(self, error: GraphtideError | None) -> None:
+        """End the connection, and say why (None: without a word)."""
+        if error is None:
+            self.abort()
+        else:
+            self._end(error)
+
+    def check_token(self) -> None:
+        """End the connection when the token that it presented is no longer right."""
+        try:
+            if self._guest.is_in:
+                self._serving.admission.check(self._token)
+        except Unauthorized:
+            self._end(Unauthorized("the token of this connection is no longer valid"))
 
     def look_after(self, now: float) -> None:
         """Close when the client is gone, or idle, or keeps memory for too long that others wait for.
@@ -235,15 +259,32 @@ class Connection(asyncio.Protocol):
     def _begin(self, request: Request, asker: Asker, started: float) -> Outcome | None:
         """Call the handler; None when it refused, and the client was told."""
         try:
-            if not self._authorized and request.method != "hello":
-                raise Unauthorized("present the token with hello first")
-            outcome = handlers.answer(self._serving, asker, request.method, request.params)
+            if not self._guest.is_in:
+                self._let_in(request)
+            return handlers.answer(self._serving, asker, request.method, request.params)
         except Exception as error:
             self._refuse(request.msgid, request.method, started, error)
+            if isinstance(error, Unauthorized):
+                self._closing = True
+                self._serving.admission.refuse(self._guest, "token")
+                self._transport.close()
             return None
-        if request.method == "hello":
-            self._authorized = True
-        return outcome
+
+    def _let_in(self, request: Request) -> None:
+        """The first request decides whether this client may come in.
+
+        Raises:
+            Unauthorized: it presents no right token where one is asked for.
+            LimitExceeded: there is no room.
+        """
+        admission = self._serving.admission
+        if admission.asks_token:
+            if request.method != "hello":
+                raise Unauthorized("present the token with hello first")
+            self._token = request.params.get("token")
+            admission.check(self._token)
+        admission.let_in(self._guest)
+        self._frames.allow(self._limits.frame_bytes_max)
 
     async def _finish(self, request: Request, outcome: Outcome, asker: Asker, started: float) -> None:
         try:
@@ -313,7 +354,13 @@ class Connection(asyncio.Protocol):
             self._serving.relieve()
 
     def _fail(self, error: GraphtideError) -> None:
-        """Say why, and end the connection: what follows on the stream cannot be trusted."""
+        """End the connection: what follows on the stream cannot be trusted."""
+        if not self._closing and not self._guest.is_in:
+            self._serving.admission.refuse(self._guest, "request")
+        self._end(error)
+
+    def _end(self, error: GraphtideError) -> None:
+        """Say why, and end the connection."""
         if self._closing:
             return
         self._closing = True

@@ -1,4 +1,5 @@
-"""The HTTP endpoint for operators: /metrics for Prometheus, /live and /ready for orchestrators.
+"""The HTTP endpoint for operators: /metrics for Prometheus, /live and /ready for orchestrators (200 or 503, and
+JSON that says why).
 
 Requests run on threads, at most ``CONNECTIONS_MAX`` at once; a connection past that is closed unanswered.
 A client that stops talking is dropped after ``TIMEOUT_SECONDS``.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
@@ -16,10 +18,13 @@ from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIEnvironment
 
+import orjson
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from ..client.addresses import TcpAddress
 from ..errors import ConfigError
+from ..health import Verdict
+from .listening import TlsFiles, checked_tls
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     request_queue_size = 2 * CONNECTIONS_MAX
     block_on_close = False
 
+    tls: ssl.SSLContext | None = None
+
     def __init__(self, address: TcpAddress) -> None:
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
@@ -51,6 +58,13 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self.tls is not None:
+            # The handshake is the first read's, on the request's own thread and within its time.
+            connection = self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if self._free.acquire(blocking=False):
@@ -71,7 +85,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 class Exposition:
     """Serves a registry until closed.
 
-    ``live`` is False when the process should be restarted, ``ready`` when it should get no requests.
+    ``live`` says no when the process should be restarted, ``ready`` when it should get no requests.
     """
 
     def __init__(
@@ -79,20 +93,27 @@ class Exposition:
         address: TcpAddress,
         registry: CollectorRegistry,
         *,
-        live: Callable[[], bool],
-        ready: Callable[[], bool],
+        live: Callable[[], Verdict],
+        ready: Callable[[], Verdict],
+        tls: TlsFiles | None = None,
     ) -> None:
-        """Listen and serve. Port 0 takes a free port: see ``address``.
+        """Listen and serve, over HTTPS with ``tls``. Port 0 takes a free port: see ``address``.
 
         Raises:
-            ConfigError: the address cannot be listened on.
+            ConfigError: the address cannot be listened on, or the files for TLS cannot be used.
         """
+        self._tls = tls
         self._checks = {"/live": live, "/ready": ready}
         self._metrics = make_wsgi_app(registry)
         try:
             self._server = _Server(address)
         except OSError as error:
             raise ConfigError(f"metrics.listen = {address.host}:{address.port}: {error}") from error
+        try:
+            self.renew_tls()
+        except ConfigError:
+            self._server.server_close()
+            raise
         self._server.set_app(self._answer)
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
@@ -104,6 +125,21 @@ class Exposition:
         """Where it listens."""
         host, port = self._server.server_address[:2]
         return TcpAddress(str(host), int(port))
+
+    @property
+    def url(self) -> str:
+        """Where Prometheus finds the metrics."""
+        host = f"[{self.address.host}]" if ":" in self.address.host else self.address.host
+        return f"http{'s' if self._tls else ''}://{host}:{self.address.port}/metrics"
+
+    def renew_tls(self) -> None:
+        """Use the files for TLS as they are now.
+
+        Raises:
+            ConfigError: they cannot be used; all stays as it was.
+        """
+        if self._tls is not None:
+            self._server.tls = checked_tls(self._tls)
 
     def close(self) -> None:
         """Stop listening."""
@@ -124,10 +160,10 @@ class Exposition:
         if path == "/metrics":
             page: Iterable[bytes] = self._metrics(environ, start_response)
             return page
-        text = [("Content-Type", "text/plain; charset=utf-8")]
         if path in self._checks:
-            good = self._checks[path]()
-            start_response("200 OK" if good else "503 Service Unavailable", text)
-            return [b"yes\n" if good else b"no\n"]
-        start_response("404 Not Found", text)
+            verdict = self._checks[path]()
+            status = "200 OK" if verdict.good else "503 Service Unavailable"
+            start_response(status, [("Content-Type", "application/json")])
+            return [orjson.dumps(verdict.facts, option=orjson.OPT_APPEND_NEWLINE)]
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
         return [b"/metrics, /live or /ready\n"]

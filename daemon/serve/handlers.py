@@ -10,7 +10,7 @@ once all parameters are taken, the work begins after ``params.covered``, or with
 
 from __future__ import annotations
 
-import hmac
+import reprlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -28,7 +28,6 @@ from ..errors import (
     NotSupported,
     RequestError,
     TimedOut,
-    Unauthorized,
     UnknownProgram,
     UnknownVertex,
 )
@@ -43,8 +42,12 @@ if TYPE_CHECKING:
 PATH_STEPS_INLINE = 64
 """Longer paths are followed on a copy of all parents."""
 PAGE_DEFAULT = 1000
+PROGRAMS_NAMED_MAX = 20
+PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"
 SCAN_CHUNK = 1 << 20
 PIECE_IDS = 1 << 13
+PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
+"""Of every method but ``hello``."""
 
 Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
@@ -118,12 +121,14 @@ class Params:
 
     def __init__(self, given: Mapping[str, Any], asker: Asker) -> None:
         self._given = dict(given)
+        self._known: list[str] = []
         self.asker = asker
         self.deadline = 0.0
         self.min_offsets: dict[Partition, int] = {}
 
     def take(self, name: str) -> Any:
         """The value as it came, or None."""
+        self._known.append(name)
         return self._given.pop(name, None)
 
     def end(self) -> None:
@@ -133,7 +138,12 @@ class Params:
             RequestError: one was given.
         """
         if self._given:
-            raise RequestError(f"unknown parameters: {', '.join(sorted(name[:64] for name in self._given))}")
+            unknown = sorted(name[:64] for name in self._given)
+            known = sorted(self._known, key=lambda name: name in PARAMETERS_OF_ALL)  # these last
+            there = f"there are {', '.join(known)}" if known else "there are none here"
+            raise RequestError(
+                f"unknown parameters: {', '.join(unknown)}; {there}", {"unknown": unknown, "known": known}
+            )
 
     def whole(self, name: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number from low to high.
@@ -146,9 +156,10 @@ class Params:
         if value is None and default is not None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise RequestError(f"{name} must be a whole number from {low} to {high}")
+            raise wrong(name, f"must be a whole number from {low} to {high}")
         if value > high:
-            raise LimitExceeded(f"{name} is {value}; at most {high} is allowed", {f"{name}_max": high})
+            detail = {f"{name}_max": high, "parameter": name}
+            raise LimitExceeded(f"{name} is {value}; at most {high} is allowed", detail)
         return value
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
@@ -157,45 +168,54 @@ class Params:
         if value is None:
             return allowed[0]
         if value not in allowed:
-            raise RequestError(f"{name} must be one of {', '.join(allowed)}")
+            raise wrong(name, f"must be one of {', '.join(allowed)}")
         return str(value)
 
     def flag(self, name: str) -> bool:
         value = self.take(name)
         if value is not None and not isinstance(value, bool):
-            raise RequestError(f"{name} must be true or false")
+            raise wrong(name, "must be true or false")
         return bool(value)
 
-    def text(self, name: str) -> str:
-        value = self.take(name)
+    def program(self) -> str:
+        """The id of a program."""
+        value = self.take("program")
+        if value is None:
+            raise wrong("program", PROGRAM_MISSING)
         if not isinstance(value, str):
-            raise RequestError(f"{name} must be given, as a string")
+            raise wrong("program", "must be the id of one program, a string")
         return value
 
     def vertices(self, name: str, serving: Serving) -> IdColumn:
         """External ids: an array, or for integers the bytes of a little-endian int64 column."""
         value = self.take(name)
+        if value is None:
+            raise wrong(name, "must be given: ids of vertices")
         limit = serving.limits.vertices_max
         if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
             return value
         count = len(value) // 8 if isinstance(value, bytes) else len(value) if isinstance(value, list) else None
         if count is None:
-            raise RequestError(f"{name} must be an array of ids, or a binary column of int64")
+            raise wrong(name, "must be an array of ids, or a binary column of int64")
         if count > limit:
-            raise LimitExceeded(f"{name} has {count} ids; at most {limit} are allowed", {"vertices_max": limit})
+            detail = {"vertices_max": limit, "parameter": name}
+            raise LimitExceeded(f"{name} has {count} ids; at most {limit} are allowed", detail)
         return parse_ids(name, value, serving.id_kind)
 
     def vertex(self, name: str, serving: Serving) -> IdColumn:
         """One external id, as a column of one."""
-        return parse_ids(name, [self.take(name)], serving.id_kind)
+        value = self.take(name)
+        if value is None:
+            raise wrong(name, "must be given: the id of a vertex")
+        return parse_ids(name, [value], serving.id_kind)
 
     def offsets(self, name: str) -> dict[Partition, int]:
         """Offsets as results show them; empty when none are given."""
         value = self.take(name)
         try:
             return {} if value is None else offsets_from_wire(value)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise RequestError(f"{name} must be topic -> partition -> offset, or file -> byte: {error}") from None
+        except (ValueError, TypeError, AttributeError):
+            raise wrong(name, "must map topic -> partition -> offset, or file -> byte") from None
 
     async def covered(self, serving: Serving) -> None:
         """Wait for an epoch that covers the offsets that are asked for.
@@ -223,6 +243,11 @@ class Params:
         return self.whole("timeout_ms", 0, limits.timeout_ms_max, limits.timeout_ms_default)
 
 
+def wrong(name: str, what: str) -> RequestError:
+    """The error about one parameter."""
+    return RequestError(f"{name} {what}", {"parameter": name})
+
+
 def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn:
     """External ids of the graph's kind.
 
@@ -231,21 +256,20 @@ def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn
     """
     if isinstance(value, bytes):
         if kind == "string" or len(value) % 8:
-            raise RequestError(
-                f"{name}: a binary column holds int64 ids, eight bytes each, of a graph of integers"
-            )
+            raise wrong(name, "is binary: that is a column of int64 ids, eight bytes each, of a graph of integers")
         return np.frombuffer(value, "<i8").astype(np.int64, copy=False)
-    expected, plural = (str, "strings") if kind == "string" else (int, "integers")
+    allowed, word = (str, "strings") if kind == "string" else (int, "integers")
     # In pieces, here and below: in between the interpreter can turn to other work.
     pieces = [value[start : start + PIECE_IDS] for start in range(0, len(value), PIECE_IDS)]
-    if not all(set(map(type, piece)) == {expected} for piece in pieces):
-        raise RequestError(f"{name}: the ids of this graph are {plural}")
+    if not all(set(map(type, piece)) == {allowed} for piece in pieces):
+        other = next(item for item in value if type(item) is not allowed)
+        raise wrong(name, f"has {reprlib.repr(other)}: the ids of this graph are {word}")
     if kind == "string":
         return StringColumn.of(value)
     try:
         return np.concatenate([np.empty(0, np.int64), *(np.array(piece, np.int64) for piece in pieces)])
     except OverflowError:
-        raise RequestError(f"{name}: an id is not a 64-bit signed integer") from None
+        raise wrong(name, "has an id that is not a 64-bit signed integer") from None
 
 
 def wire_ids(ids: IdColumn) -> Any:
@@ -260,7 +284,10 @@ def _one(ids: IdColumn) -> int | str:
 def _program(snapshot: Snapshot, id: str) -> ProgramResults:
     found = snapshot.programs.get(id)
     if found is None:
-        raise UnknownProgram(f"there is no program {id[:128]!r}", {"programs": sorted(snapshot.programs)})
+        there = sorted(snapshot.programs)
+        named = ", ".join([*there[:PROGRAMS_NAMED_MAX], *(["..."] if len(there) > PROGRAMS_NAMED_MAX else [])])
+        detail = {"programs": there, "parameter": "program"}
+        raise UnknownProgram(f"there is no program {id[:128]!r}; there are {named or 'none'}", detail)
     return found
 
 
@@ -295,10 +322,7 @@ def hello(serving: Serving, params: Params) -> Reply:
         not isinstance(versions, list) or not any(version in PROTOCOL_VERSIONS for version in versions)
     ):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
-    if serving.token is not None:
-        given = token.encode() if isinstance(token, str) else b""
-        if not hmac.compare_digest(given, serving.token.encode()):
-            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+    serving.admission.check(token)
     snapshot = serving.snapshot()
     return Reply(
         serving.stamp(snapshot),
@@ -308,6 +332,7 @@ def hello(serving: Serving, params: Params) -> Reply:
             "capabilities": sorted(METHODS),
             "graph": dict(serving.graph),
             "programs": {id: result.kind for id, result in snapshot.programs.items()},
+            "stage": snapshot.stats.get("stage"),
         },
     )
 
@@ -327,7 +352,9 @@ def get(serving: Serving, params: Params) -> Outcome:
     elif isinstance(named, list) and named and all(isinstance(id, str) for id in named):
         programs = list(dict.fromkeys(named))
     else:
-        raise RequestError("program must be given: an id, or several in an array")
+        raise wrong(
+            "program", PROGRAM_MISSING if named is None else "must be the id of a program, or an array of them"
+        )
     if len(ids) * len(programs) > serving.limits.vertices_max:
         raise LimitExceeded(f"vertices times programs are more than {serving.limits.vertices_max}")
 
@@ -399,7 +426,7 @@ def _shown(
 @method("top")
 async def top(serving: Serving, params: Params) -> Reply:
     """The k vertices of largest (or smallest) value; vertices without a value are left out."""
-    id = params.text("program")
+    id = params.program()
     k = params.whole("k", 1, serving.limits.top_k_max, 10)
     order = params.choice("order", ("desc", "asc"))
     params.end()
@@ -462,7 +489,7 @@ def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
 @method("path")
 async def path(serving: Serving, params: Params) -> Reply:
     """The path from the program's source to the target along the parents of one epoch."""
-    id = params.text("program")
+    id = params.program()
     target = params.vertex("target", serving)
     params.end()
     await params.covered(serving)
@@ -544,7 +571,7 @@ async def component(serving: Serving, params: Params) -> Reply:
     limit = params.whole("limit", 0, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
     params.end()
     if given is not None and not isinstance(given, str):
-        raise RequestError("program must be a string")
+        raise wrong("program", "must be the id of one program, a string")
 
     def read(snapshot: Snapshot) -> Reply:
         result = _components(snapshot, given)

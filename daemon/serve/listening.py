@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import grp
 import os
 import socket
 import ssl
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
@@ -19,40 +19,53 @@ BACKLOG = 128
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files of the certificate chain and its private key."""
+    """PEM files of the certificate chain, its private key, and of the authorities for clients' certificates.
+
+    With ``client_ca`` every client must present a certificate that one of these authorities signed.
+    """
 
     certificate: str
     key: str
+    client_ca: str | None = None
 
 
-def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """The server's side of TLS.
+def tls_context(files: TlsFiles) -> ssl.SSLContext:
+    """The server's side of TLS, of the files as they are now.
 
     Raises:
         OSError: (ssl.SSLError among them) the files cannot be used.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(files.certificate, files.key)
+    if files.client_ca is not None:
+        context.load_verify_locations(files.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def check_tls(files: Mapping[str, str] | None) -> None:
-    """
+def checked_tls(files: TlsFiles) -> ssl.SSLContext:
+    """As ``tls_context``.
+
     Raises:
         ConfigError: these files cannot be used.
     """
-    if files is not None:
-        try:
-            tls_context(**files)
-        except OSError as error:
-            raise ConfigError(f"TLS with {files['certificate']} and {files['key']}: {error}") from error
+    try:
+        return tls_context(files)
+    except OSError as error:
+        named = " and ".join(file for file in (files.certificate, files.key, files.client_ca) if file is not None)
+        raise ConfigError(f"TLS with {named}: {error}") from error
 
 
-def open_listener(text: str, *, beyond_loopback: bool) -> tuple[socket.socket, str]:
+def open_listener(
+    text: str, *, beyond_loopback: bool, socket_group: str | None = None
+) -> tuple[socket.socket, str]:
     """A listening socket for an address, and the address as clients reach it (the port is filled in).
 
+    ``socket_group``: the group that may connect to a Unix socket (None: our own).
+
     Raises:
-        ConfigError: the address is wrong or in use, or reaches beyond loopback and must not.
+        ConfigError: the address is wrong or in use, or reaches beyond loopback and must not, or there is no such
+            group, or we are not in it.
     """
     try:
         address = parse_address(text)
@@ -60,7 +73,7 @@ def open_listener(text: str, *, beyond_loopback: bool) -> tuple[socket.socket, s
         raise ConfigError(str(error)) from None
     try:
         if isinstance(address, UnixAddress):
-            return _open_unix(address.path), text
+            return _open_unix(address.path, socket_group), text
         if not beyond_loopback and not is_loopback(address):
             raise ConfigError(f"{text} is beyond loopback: configure TLS, or allow it as insecure")
         return _open_tcp(address)
@@ -74,21 +87,33 @@ def _open_tcp(address: TcpAddress) -> tuple[socket.socket, str]:
     return listener, str(TcpAddress(address.host, listener.getsockname()[1]))
 
 
-def _open_unix(path: str) -> socket.socket:
+def _open_unix(path: str, group: str | None) -> socket.socket:
+    """Only we may connect until the group has it: between bind and a later chmod anyone else could."""
+    group_id = -1 if group is None else _group_id(group)
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Restricted before it exists: between bind and a later chmod anyone could connect.
-        before = os.umask(0o777 & ~SOCKET_MODE)
+        os.fchmod(listener.fileno(), 0o600)  # Linux makes the path with the mode that the socket has
+        listener.bind(path)
         try:
-            listener.bind(path)
-        finally:
-            os.umask(before)
+            os.chown(path, -1, group_id)
+        except PermissionError:
+            raise ConfigError(
+                f"server.socket_group = {group!r}: user {os.geteuid()} is not in that group"
+            ) from None
+        os.chmod(path, SOCKET_MODE)
         listener.listen(BACKLOG)
-    except OSError:
+    except BaseException:
         listener.close()
         raise
     return listener
+
+
+def _group_id(name: str) -> int:
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"server.socket_group = {name!r}: there is no such group on this machine") from None
 
 
 def _remove_stale(path: str) -> None:

@@ -7,12 +7,15 @@ reader that finds it changed afterwards throws away what it read and tries again
 with two copies so that readers hardly ever meet the writer).
 
 Layout of the memory: eight int64 words (``_MAGIC`` .. ``_META_BYTES``), then per copy the meta data
-(MessagePack: epoch, offsets, scalars, states, stats) and the columns, each from a 64-byte boundary. When
-vertices outgrow the columns, or the programs change, new memory of a new **generation** takes over.
+(MessagePack: epoch, offsets, scalars, states, stats) and the columns, each from a 64-byte boundary. When the
+programs change, new memory of a new **generation** takes over. Columns have address space for all the vertices
+that the machine's memory could hold, of which pages are taken as they are written, so that vertices never outgrow
+them; where address space is not free, they have room for twice as many as there are, and grow as a new generation.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.program import Column, Published
-from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.edges import MAX_VERTICES, NO_VERTEX, Vertices
 from ..client.wire import plain
 from ..errors import Unavailable
 from . import shared_memory
@@ -223,8 +226,8 @@ class ResultsWriter:
         return SharedArray.of(self._memory.data).fd
 
     def memory_bytes(self) -> int:
-        """Bytes of the present memory, room to grow included."""
-        return 0 if self._memory is None else self._memory.layout.size_bytes
+        """Bytes of the present memory that were ever written."""
+        return 0 if self._memory is None else os.fstat(self.fd).st_blocks * 512
 
     def published(self, program: str) -> Published:
         """A program's results as readers find them now: columns in place, good until the next ``publish``."""
@@ -234,7 +237,7 @@ class ResultsWriter:
         length = int(self._memory.words[_META_LENGTH + copy])
         meta = msgpack.unpackb(self._memory.meta[copy][:length].tobytes(), strict_map_key=False)
         found = meta["programs"].get(program, {"scalars": {}, "n_vertices": 0})
-        return Published(self._memory.columns[copy].get(program, {}), found["scalars"], found["n_vertices"])
+        return _published(self._memory.columns[copy].get(program, {}), found)
 
     def publish(self, publication: Publication, index_generation: int = 0) -> None:
         """Write one epoch and make it the active one.
@@ -308,10 +311,14 @@ class ResultsWriter:
             fits = publication.n_vertices <= capacity and meta_length <= meta_bytes
             if fits and present == dtypes:
                 return self._memory
-        if publication.n_vertices > capacity:
-            capacity = 2 * publication.n_vertices
         if meta_length > meta_bytes:
             meta_bytes = 2 * meta_length
+        vertex_bytes = 2 * sum(np.dtype(dtype).itemsize for dtype in dtypes.values())
+        reserved = min(MAX_VERTICES, shared_memory.reservable_bytes() // max(1, vertex_bytes))
+        if publication.n_vertices <= reserved:
+            capacity = reserved
+        elif publication.n_vertices > capacity:
+            capacity = 2 * publication.n_vertices
         layout = _plan(self.generation + 1, capacity, meta_bytes, dtypes)
         memory = _Memory(layout, shared_memory.allocate("results", layout.size_bytes, np.uint8))
         memory.words[_MAGIC] = _MAGIC_VALUE
@@ -354,6 +361,12 @@ def _update(
     if source is not None:
         target[n_active:n] = source[n_active:n]
         target[changed] = source[changed]
+
+
+def _published(columns: Mapping[str, Column], meta: Mapping[str, Any]) -> Published:
+    """A program's columns as far as its meta data say: what is behind are pages that were never written."""
+    n = meta["n_vertices"]
+    return Published({name: column[:n] for name, column in columns.items()}, meta["scalars"], n)
 
 
 def _with_vertices(publication: Publication) -> Publication:
@@ -543,9 +556,9 @@ class ResultsReader:
             programs={
                 id: ProgramResults(
                     program["kind"],
-                    Published(columns.get(id, {}), program["scalars"], program["n_vertices"]),
+                    _published(columns.get(id, {}), program),
                     program["state"],
-                    flags.get(_GONE + id),
+                    flags[_GONE + id][:n_vertices] if _GONE + id in flags else None,
                 )
                 for id, program in meta["programs"].items()
                 if id != _GRAPH

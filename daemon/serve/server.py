@@ -17,7 +17,6 @@ import logging
 import resource
 import signal
 import socket
-import ssl
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -30,15 +29,20 @@ from ...compute.program import Program
 from ...compute.registry import KINDS, load_modules
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
+from ..errors import GraphtideError
 from . import shared_memory
+from .admission import Guest, origin_of
 from .connection import Connection
 from .handlers import METHODS
-from .listening import tls_context
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
 from .template import serve_forks
 
-HANDSHAKE_SECONDS_MAX = 10.0
+log = logging.getLogger(__name__)
+
+ACCEPT_AGAIN_SECONDS = 0.1
+SHUTDOWN_SECONDS_MAX = 2.0
+"""How long a client may take to end TLS."""
 SWITCH_SECONDS = 0.0005
 """How long a worker thread may hold the interpreter while the event loop waits for it."""
 
@@ -59,42 +63,78 @@ async def serve(
     loop.add_reader(control.fileno(), serving.drain)
     stopped = loop.create_task(serving.stopped.wait())
     first = loop.create_task(serving.has_memory.wait())
-    servers: list[asyncio.Server] = []
+    doors: list[asyncio.Task[None]] = []
     tick = loop.create_task(serving.tick())
     try:
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
-            context = None if settings["tls"] is None else tls_context(**settings["tls"])
-            servers.extend([await _listen(loop, serving, listener, context) for listener in listeners])
+            doors.extend([loop.create_task(_accept(serving, listener)) for listener in listeners])
             gc.freeze()
             control.send(msgpack.packb({"kind": "ready"}))
             await stopped
     finally:
         loop.remove_reader(control.fileno())
-        for server in servers:
-            server.close()
+        for task in (*doors, tick, first, stopped):
+            task.cancel()
         serving.close()
-        for task in (tick, first, stopped):
+
+
+async def _accept(serving: Serving, listener: socket.socket) -> None:
+    """Let connections in, each through the door (``Admission``), without end."""
+    loop = asyncio.get_running_loop()
+    listener.setblocking(False)
+    async with asyncio.TaskGroup() as greeted:
+        while True:
+            try:
+                client, address = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors or memory, or the client is gone again
+                log.warning("a connection could not be accepted: %s", error.strerror)
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            greeted.create_task(_greet(serving, client, address))
+
+
+async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:
+    """Make a connection of what was accepted, with TLS where it is configured, unless it is turned out before."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def turn_out(error: GraphtideError | None) -> None:
+        if connection.is_made:
+            connection.turn_out(error)
+        else:  # in the middle of the handshake of TLS
             task.cancel()
 
-
-async def _listen(
-    loop: asyncio.AbstractEventLoop, serving: Serving, listener: socket.socket, context: ssl.SSLContext | None
-) -> asyncio.Server:
-    def connection() -> Connection:
-        return Connection(serving)
-
-    if listener.family == socket.AF_UNIX:
-        return await loop.create_unix_server(connection, sock=listener)
-    handshake_s = None if context is None else HANDSHAKE_SECONDS_MAX
-    return await loop.create_server(connection, sock=listener, ssl=context, ssl_handshake_timeout=handshake_s)
+    admission, tcp = serving.admission, client.family != socket.AF_UNIX
+    guest = Guest(origin_of(client, address), turn_out)
+    connection = Connection(serving, guest)
+    admission.enter(guest)
+    options: dict[str, Any] = {}
+    if tcp and admission.tls is not None:
+        options = {
+            "ssl": admission.tls,
+            "ssl_handshake_timeout": serving.limits.hello_seconds_max,
+            "ssl_shutdown_timeout": SHUTDOWN_SECONDS_MAX,
+        }
+    try:
+        if tcp:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client, **options)
+    except OSError:  # ssl.SSLError among them
+        admission.refuse(guest, "tls")
+    finally:
+        if not connection.is_made:
+            admission.leave(guest)
+            client.close()
 
 
 def _load_kernels(id_kind: Literal["int", "string"]) -> None:
     """Look something up, so that kernels come from the cache now and not in the first request."""
     ids: IdColumn = np.zeros(1, np.int64) if id_kind == "int" else StringColumn.of([""])
     index = VertexIndex.create(id_kind)
-    VertexIndexReader(id_kind, index.arrays()).lookup(ids, 0)
+    reader = VertexIndexReader(id_kind, index.arrays())
+    reader.lookup(ids, 0)
+    reader.external(np.zeros(0, np.uint32))
 
 
 def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:

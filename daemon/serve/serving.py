@@ -28,9 +28,10 @@ from ...gpma.index.id_table import let_go
 from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
 from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
-from ..errors import TimedOut, Unavailable
+from ..errors import LimitExceeded, RequestError, TimedOut, Unavailable
 from ..records.stream import Partition, offsets_from_wire
 from . import shared_memory
+from .admission import Admission
 from .asker import Asker, OpenConnection
 from .engine_calls import EngineCalls
 from .results import MemoryLayout, ResultsReader, Snapshot
@@ -52,6 +53,12 @@ VERTICES_INLINE_MAX = 1024
 BYTES_PER_VERTEX = {"int": 64, "string": 256}
 """Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
+NAMED_MAX = 10
+"""So many partitions or files does an error name."""
+ENGINE_PATIENCE_S = 5.0
+"""So long may the engine take to say whether waiting is of any use, also where nobody wants to wait."""
+STRANGE_MAX = 4096
+"""So many that are in no epoch does the engine look up for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +124,11 @@ class Serving:
         """``kinds``: the programs there are; ``methods``: the names of all requests, to be counted by."""
         # The daemon has checked them: this process starts sooner without the library that does.
         self.limits = cast("LimitsConfig", SimpleNamespace(**settings["limits"]))
-        self.token: str | None = settings["token"]
+        self.admission = Admission(settings["access"], self.limits, loop)
         self.graph: Mapping[str, Any] = settings["graph"]
         self.id_kind: Literal["int", "string"] = settings["graph"]["vertex_ids"]
         self.version: str = settings["version"]
+        self._restarts: int = settings["restarts"]
         self.engine = EngineCalls(self.limits.engine_calls_max, self.catch_up)
         self.latencies = Latencies(methods)
         self.connections: set[OpenConnection] = set()
@@ -173,6 +181,8 @@ class Serving:
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
                 self._loop.call_soon_threadsafe(self.begin_grace, message["token"])
+            case "access":
+                self._loop.call_soon_threadsafe(self.renew_access, message["access"])
         if self._reader is not None and self._index is not None:
             self._loop.call_soon_threadsafe(self._published)
 
@@ -192,6 +202,16 @@ class Serving:
         self._index, self._index_arrays = VertexIndexReader(self.id_kind, arrays), mapped
         del before, array
         let_go(replaced)
+
+    def renew_access(self, access: Mapping[str, Any]) -> None:
+        """Other tokens, and other files for TLS; whoever came with a token that is none any more is turned out."""
+        try:
+            self.admission.renew(access)
+        except OSError as error:
+            log.error("the files for TLS cannot be used; all stays as it was: %s", error)
+            return
+        for connection in list(self.connections):
+            connection.check_token()
 
     def begin_grace(self, token: int) -> None:
         """Tell the engine when all that is under way now has ended.
@@ -294,9 +314,13 @@ class Serving:
         A long request does so only as long as nobody else needs its memory.
 
         Raises:
-            TimedOut: none did.
+            RequestError: they name what is not read.
+            TimedOut: none did; the message says what is behind.
             Unavailable: too many requests wait, and too many of this connection; or others need the memory.
         """
+        if self.covers(wanted):
+            return
+        wanted = await self._expected(asker, wanted, deadline)
         if self.covers(wanted):
             return
         if not self._waiting.take(asker.connection):
@@ -312,10 +336,53 @@ class Serving:
                     await self._unless_short(waiter.future)
                 await waiter.future
         except TimeoutError:
-            raise TimedOut("no epoch covered these offsets in time") from None
+            raise self._behind(wanted) from None
         finally:
             self._waiting.give_back(asker.connection)
             self._waiters.remove(waiter)
+
+    async def _expected(
+        self, asker: Asker, wanted: Mapping[Partition, int], deadline: float
+    ) -> dict[Partition, int]:
+        """What is not covered yet of ``wanted``; the engine knows of what no epoch names, retired files for one.
+
+        Raises:
+            RequestError: some of it is not read at all.
+            LimitExceeded: too much of it is in no epoch.
+        """
+        reached = self._reached()
+        missing = {partition: offset for partition, offset in wanted.items() if offset > reached.get(partition, 0)}
+        strange = {partition: offset for partition, offset in missing.items() if partition not in reached}
+        if len(strange) > STRANGE_MAX:
+            raise LimitExceeded(
+                f"min_offsets names {len(strange)} places that no epoch does; at most {STRANGE_MAX}"
+            )
+        if strange:
+            patience = max(deadline, time.monotonic() + ENGINE_PATIENCE_S)
+            question = [[*partition, offset] for partition, offset in strange.items()]
+            answer = await self.engine.call(asker, "standing", {"wanted": question}, len(question), patience)
+            standing = dict(zip(strange, answer["standing"], strict=True))
+            unknown = [str(partition) for partition in strange if standing[partition] == "unknown"]
+            if unknown:
+                raise RequestError(
+                    f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
+                    {"unknown": unknown[:NAMED_MAX]},
+                )
+            missing = {p: offset for p, offset in missing.items() if standing.get(p) != "covered"}
+        return missing
+
+    def _behind(self, wanted: Mapping[Partition, int]) -> TimedOut:
+        """That time ran out, and what was not reached."""
+        reached = self._reached()
+        behind = {
+            str(partition): [reached.get(partition, 0), offset]
+            for partition, offset in wanted.items()
+            if reached.get(partition, 0) < offset
+        }
+        named = list(behind.items())[:NAMED_MAX]
+        shown = ", ".join(f"{name} is at {at} of {offset}" for name, (at, offset) in named)
+        more = f", and {len(behind) - len(named)} more" if len(behind) > len(named) else ""
+        return TimedOut(f"no epoch covered these offsets in time: {shown}{more}", {"behind": dict(named)})
 
     async def _unless_short(self, future: asyncio.Future[None]) -> None:
         while not (await asyncio.wait((future,), timeout=self.limits.stall_seconds_max))[0]:
@@ -396,20 +463,29 @@ class Serving:
 
     def statistics(self) -> dict[str, Any]:
         """What the server knows of itself."""
-        return {"connections": len(self.connections), "held_bytes": self.held_bytes}
+        return {
+            "connections": len(self.connections),
+            "waiting": len(self._waiters),
+            "held_bytes": self.held_bytes,
+            "restarts": self._restarts,
+        }
 
     @property
     def held_bytes(self) -> int:
         """Memory that long requests and their answers have."""
         return self.receiving.used + self.making.used
 
+    def report(self) -> dict[str, Any]:
+        """What the engine is told once a second."""
+        refused = self.admission.refusals.totals
+        return {"latency": self.latencies.snapshot(), "refused": refused, **self.statistics()}
+
     async def tick(self) -> None:
         """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            report = {"kind": "statistics", "latency": self.latencies.snapshot(), **self.statistics()}
             with contextlib.suppress(OSError):
-                self._control.send(msgpack.packb(report))
+                self._control.send(msgpack.packb({"kind": "statistics", **self.report()}))
             now = time.monotonic()
             for connection in list(self.connections):
                 connection.look_after(now)
@@ -419,4 +495,5 @@ class Serving:
     def close(self) -> None:
         for connection in list(self.connections):
             connection.abort()
+        self.admission.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import resource
 import socket
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from ...gpma import address_space
 
 FDS_PER_MESSAGE_MAX = 250
 """Linux passes at most 253 descriptors in one message (SCM_MAX_FD)."""
@@ -92,6 +95,13 @@ def _mapped(fd: int, size: int, protection: int) -> SharedMap:
         raise
     mapping.fd = fd
     return mapping
+
+
+def reservable_bytes() -> int:
+    """How much may be allocated ahead of its use; 0: none, since address space or the size of files is limited."""
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    free = unlimited and hasattr(os, "memfd_create") and address_space.is_free()
+    return address_space.memory_bytes() if free else 0
 
 
 def allocate(name: str, n_items: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -36,9 +36,11 @@ from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
-from .listening import TlsFiles, check_tls, open_listener
+from .admission import REASONS
+from .listening import TlsFiles, checked_tls, open_listener
 from .results import Publication, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
@@ -54,6 +56,8 @@ READY_RESTART_SECONDS_MAX = 1.0
 """A server that was ready starts again after so long at most, however often it ended."""
 HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
+SILENT_SECONDS_MAX = 10.0
+"""A server reports every second; one that says nothing for so long does not answer."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 UNSENT_SECONDS_MAX = 10.0
 """A server that has no room for its memory for so long is stuck."""
@@ -86,6 +90,7 @@ class _Process:
             raise
         self.started = time.monotonic()
         self.ready = threading.Event()
+        self.reported = self.started
         self.generations: dict[str, int] = {}
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
@@ -178,13 +183,15 @@ class ServerLink:
         index: PublishedIndex,
         topology: Topology,
         limits: LimitsConfig | None = None,
-        token: str | None = None,
+        tokens: Sequence[str] = (),
         tls: TlsFiles | None = None,
         insecure: bool = False,
+        socket_group: str | None = None,
         python_modules: Sequence[str] = (),
     ) -> None:
         """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
+        ``tokens``: what clients may present, any of them; none: no token is asked for.
         ``python_modules`` are imported by the server, for programs that they register.
         """
         self.listen = list(listen)
@@ -192,16 +199,21 @@ class ServerLink:
         self.index = index
         self.restarts = 0
         self.connections = 0
+        self.waiting = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
             "limits": (limits or LimitsConfig()).model_dump(),
-            "token": token,
+            "access": {
+                "tokens": list(tokens),
+                "tls": None if tls is None else dataclasses.asdict(tls),
+            },
             "graph": dict(graph),
-            "tls": None if tls is None else dataclasses.asdict(tls),
             "version": __version__,
         }
         self._python_modules = list(python_modules)
+        self._tls = tls
         self._beyond_loopback = insecure or tls is not None
+        self._socket_group = socket_group
         self._writer = ResultsWriter()
         self._listeners: list[tuple[socket.socket, str]] = []
         self._template: Template | None = None
@@ -212,6 +224,8 @@ class ServerLink:
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._totals = _Totals()
+        self._refused_before: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -222,9 +236,12 @@ class ServerLink:
             ConfigError: an address, or the files for TLS, cannot be used.
         """
         try:
-            check_tls(self._settings["tls"])
+            if self._tls is not None:
+                checked_tls(self._tls)
             for text in self.listen:
-                self._listeners.append(open_listener(text, beyond_loopback=self._beyond_loopback))
+                self._listeners.append(
+                    open_listener(text, beyond_loopback=self._beyond_loopback, socket_group=self._socket_group)
+                )
         except ConfigError:
             self._close_listeners()
             raise
@@ -249,6 +266,12 @@ class ServerLink:
         return None if template is None else template.pid
 
     @property
+    def is_answering(self) -> bool:
+        """It is ready, and was heard of not long ago: a process that hangs is there, and answers nobody."""
+        process = self._process
+        return self.is_ready and process is not None and time.monotonic() - process.reported < SILENT_SECONDS_MAX
+
+    @property
     def pid(self) -> int | None:
         """The server process."""
         process = self._process
@@ -265,6 +288,20 @@ class ServerLink:
             if time.monotonic() > deadline:
                 raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
             time.sleep(0.01)
+
+    def renew_access(self, tokens: Sequence[str]) -> None:
+        """Take these tokens from now on, and the files for TLS as they are now; others are turned out.
+
+        Raises:
+            ConfigError: the files for TLS cannot be used; all stays as it was.
+        """
+        if self._tls is not None:
+            checked_tls(self._tls)
+        access = {**self._settings["access"], "tokens": list(tokens)}
+        with self._lock:
+            self._settings["access"] = access
+            if self._process is not None:
+                self._process.send({"kind": "access", "access": access})
 
     def stop(self) -> None:
         """End the server, close the sockets and remove their paths; harmless to repeat."""
@@ -339,6 +376,13 @@ class ServerLink:
         with self._lock:
             return self._totals.sum()
 
+    def refused(self) -> dict[str, int]:
+        """Connections refused since ``start``, by reason (``admission.REASONS``); about a second old."""
+        with self._lock:
+            return {
+                reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
+            }
+
     def _send_index(self) -> int:
         """Send the index's arrays if the server does not have them yet; their generation."""
         with self._lock:
@@ -393,7 +437,8 @@ class ServerLink:
             raise
         with self._lock:
             self._process = process
-            process.send(self._settings, [listener.fileno() for listener, _ in self._listeners])
+            settings = {**self._settings, "restarts": self.restarts}
+            process.send(settings, [listener.fileno() for listener, _ in self._listeners])
             self._send_index()
             self._send_results()
         answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
@@ -438,7 +483,8 @@ class ServerLink:
         with self._lock:
             self._process = None
             self._totals.end()
-            self.connections = 0
+            self._refused_before, self._refused = self.refused(), {}
+            self.connections = self.waiting = 0
             graces, process.graces = process.graces or {}, None
         for over in graces.values():
             over.set()
@@ -456,6 +502,7 @@ class ServerLink:
             if not message:
                 return
             report = msgpack.unpackb(message)
+            process.reported = time.monotonic()
             if report["kind"] == "ready":
                 process.ready.set()
                 process.notify()
@@ -468,7 +515,8 @@ class ServerLink:
             elif report["kind"] == "statistics":
                 with self._lock:
                     self._totals.take(report["latency"])
-                    self.connections = report["connections"]
+                    self.connections, self.waiting = report["connections"], report["waiting"]
+                    self._refused = report["refused"]
                     # It reads again, if it had paused: what found no room is sent now.
                     self._send_index()
                     self._send_results()
@@ -515,6 +563,10 @@ class ServerLink:
             return np.frombuffer(params[name], np.uint32)
 
         match method:
+            case "standing":
+                wanted = {Partition(name, number): offset for name, number, offset in params["wanted"]}
+                standing = self.topology.standing(wanted)
+                return self.topology.current_epoch(), {"standing": [standing[partition] for partition in wanted]}
             case "neighbors":
                 page = self.topology.neighbors(
                     params["vertex"], params["direction"], params["limit"], params.get("cursor"), timeout_s

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,21 +26,26 @@ import numpy.typing as npt
 
 from ...compute.program import Program
 from ...compute.saved_scalars import named
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 """Of what is written. Format 1 had no ``graph/dead``: it is of before vertices could be deleted. In format 2,
 strings lay in ``index/data`` side by side, from ``index/offsets`` on. In format 3, scalars of programs had places
-in an array, and no names."""
-READABLE = (1, 2, 3, 4)
+in an array, and no names. In format 4, offsets said all about the source: there was no ``source/state``."""
+READABLE = range(1, FORMAT + 1)
 _SCALARS_NAMED = 4
 _CHUNK = 1 << 20
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
+_INCARNATION = "incarnation"
+
+
+class _NewerFormat(ValueError):
+    """Whole perhaps, but written by a version that is newer than this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,10 @@ class Checkpoint:
     """One epoch, ready to be written or just read.
 
     ``arrays`` are named ``graph/...`` (``keys``, ``weights``, and ``dead``, the dense ids of deleted vertices),
-    ``index/...`` and ``program/<id>/...``; ``programs`` maps each program id to what it was made from, so that a
-    state is only given to the same program again; ``identity`` is what must be the same at restart (source and
-    graph settings); ``offsets`` are in wire form. ``format`` is that of the checkpoint that it was read from.
+    ``index/...``, ``program/<id>/...``, and ``source/state`` (bytes that belong to ``offsets``); ``programs`` maps
+    each program id to what it was made from, so that a state is only given to the same program again; ``identity``
+    is what must be the same at restart (source and graph settings); ``offsets`` are in wire form. ``format`` is
+    that of the checkpoint that it was read from.
     """
 
     epoch: tuple[int, int]
@@ -60,6 +66,11 @@ class Checkpoint:
     facts: dict[str, Any]
     arrays: Arrays
     format: int = FORMAT
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was applied before it: it holds only where reading begins."""
+        return bool(self.facts["n_vertices"] == 0 and self.facts["updates"] == 0)
 
     def part(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """The arrays under ``prefix/``, with the prefix taken off."""
@@ -107,18 +118,28 @@ class CheckpointStore:
             shutil.rmtree(leftover, ignore_errors=True)
 
     def next_incarnation(self) -> int:
-        """Count this start, durably, and return its number (1 for the first)."""
-        counter = self.path / "incarnation"
+        """Count this start, durably, and return its number (1 for the first).
+
+        Raises:
+            NotWritten: the disk does not take it (it is full).
+        """
+        counter = self.path / _INCARNATION
         written = int(counter.read_text()) if counter.exists() else 0
         newest = max((epoch[0] for epoch, _ in self._folders()), default=0)
         incarnation = max(written, newest) + 1
-        fresh = self.path / "incarnation.new"
-        with open(fresh, "w") as file:
-            file.write(f"{incarnation}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, counter)
-        _sync_folder(self.path)
+        fresh = self.path / f"{_INCARNATION}.new"
+        try:
+            with open(fresh, "w") as file:
+                file.write(f"{incarnation}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(fresh, counter)
+            sync_folder(self.path)
+        except OSError as error:
+            raise NotWritten(
+                f"checkpoint.path = {str(self.path)!r}: the number of this start cannot be written to "
+                f"{_INCARNATION!r}: {error.strerror}"
+            ) from error
         return incarnation
 
     def write(self, checkpoint: Checkpoint, in_pieces: Mapping[str, Sequence[Array]] | None = None) -> int:
@@ -145,7 +166,7 @@ class CheckpointStore:
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        _sync_folder(self.path)
+        sync_folder(self.path)
         point("checkpoint.after_rename")
         self._prune()
         point("checkpoint.pruned")
@@ -172,7 +193,7 @@ class CheckpointStore:
             file.write(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(draft)
+        sync_folder(draft)
         return sum(int(file["bytes"]) for file in files.values()) + len(body)
 
     def _prune(self) -> None:
@@ -182,24 +203,44 @@ class CheckpointStore:
             except OSError as error:  # the new checkpoint stands all the same
                 log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
 
-    def newest_good(self) -> Checkpoint | None:
+    def newest_good(self, advance: Callable[[float], None] = lambda share: None) -> Checkpoint | None:
         """The newest checkpoint whose checksums all hold, or None when there is none at all.
 
+        ``advance`` is told how much of the one that is being read is read, from 0 to 1.
+
         Raises:
-            CheckpointError: there are checkpoints, but every one is damaged.
+            CheckpointError: there are checkpoints, but every one is damaged, or of a newer version.
         """
-        damaged = []
+        damaged, newer = list[str](), list[str]()
         for _, folder in self._folders():
             try:
-                return _read(folder)
+                return _read(folder, advance)
+            except _NewerFormat as error:
+                log.error(
+                    "checkpoint %s was written by a newer version (%s); trying an older one", folder.name, error
+                )
+                newer.append(f"{folder.name}: {error}")
             except (OSError, ValueError, KeyError) as error:
-                log.error("checkpoint %s is damaged (%s); trying the one before it", folder.name, error)
+                log.error("checkpoint %s is damaged (%s); trying an older one", folder.name, error)
                 damaged.append(f"{folder.name}: {error}")
+        if newer:
+            rest = f". Besides, there are damaged ones: {'; '.join(damaged)}" if damaged else ""
+            raise CheckpointError(
+                f"the checkpoints in {str(self.path)!r} were written by a newer version of graphtide: "
+                f"{'; '.join(newer)}. Start that version again, or give this one another checkpoint.path{rest}"
+            )
         if damaged:
             raise CheckpointError(
                 f"every checkpoint in {str(self.path)!r} is damaged: {'; '.join(damaged)}. To rebuild from the "
                 f"start of the source, move that folder away"
             )
+        return None
+
+    def oldest_offsets(self) -> dict[str, Any] | None:
+        """The offsets (in wire form) of the oldest checkpoint that is kept; None when it cannot be read."""
+        for _, folder in self._folders()[-1:]:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return dict(_manifest(folder)["offsets"])
         return None
 
     def close(self) -> None:
@@ -226,7 +267,8 @@ def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Pat
     if differences:
         raise CheckpointError(
             f"the checkpoint in {str(path)!r} was made under other settings, so its offsets and results would be "
-            f"wrong here: {'; '.join(differences)}. Set them back, or give this daemon another checkpoint.path"
+            f"wrong here: {'; '.join(differences)}. Set them back, give this daemon another checkpoint.path, or "
+            f"start anew without it (checkpoint.on_mismatch = 'discard')"
         )
 
 
@@ -264,28 +306,43 @@ def _write_array(path: Path, pieces: Sequence[Array]) -> dict[str, Any]:
     return {"file": path.name, "bytes": path.stat().st_size, "crc32c": checksum}
 
 
-def _checksum(path: Path) -> int:
+def _checksum(path: Path, advance: Callable[[int], None]) -> int:
+    """``advance`` is told the size of each piece that was read."""
     value = 0
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
             value = crc32c.crc32c(chunk, value)
+            advance(len(chunk))
     return value
 
 
-def _read(folder: Path) -> Checkpoint:
+def _manifest(folder: Path) -> dict[str, Any]:
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
     if json.loads(head)["crc32c"] != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
-    manifest = json.loads(body)
+    return dict(json.loads(body))
+
+
+def _read(folder: Path, advance: Callable[[float], None]) -> Checkpoint:
+    manifest = _manifest(folder)
     if manifest["format"] not in READABLE:
-        known = ", ".join(map(str, READABLE))
-        raise ValueError(f"format {manifest['format']} is not one that this version reads ({known})")
+        newer = isinstance(manifest["format"], int) and manifest["format"] >= READABLE.stop
+        known = f"this version reads {READABLE.start} to {READABLE.stop - 1}"
+        raise (_NewerFormat if newer else ValueError)(f"format {manifest['format']!r}; {known}")
     arrays = {}
+    done, total = 0, sum(entry["bytes"] for entry in manifest["files"].values())
+
+    def read(size: int) -> None:
+        nonlocal done
+        done += size
+        advance(done / (2 * total))  # each file is read twice: to be checked, and to be used
+
     for name, entry in manifest["files"].items():
         path = folder / entry["file"]
-        if path.stat().st_size != entry["bytes"] or _checksum(path) != entry["crc32c"]:
+        if path.stat().st_size != entry["bytes"] or _checksum(path, read) != entry["crc32c"]:
             raise ValueError(f"the checksum of {entry['file']} ({name}) does not hold")
         arrays[name] = np.load(path, allow_pickle=False)
+        read(entry["bytes"])
     incarnation, number = manifest["epoch"]
     return Checkpoint(
         epoch=(incarnation, number),
@@ -298,7 +355,8 @@ def _read(folder: Path) -> Checkpoint:
     )
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Return when the names in a folder are durable."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

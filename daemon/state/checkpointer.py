@@ -19,10 +19,10 @@ from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph
-from ..errors import CheckpointError
+from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..records.position import Position
-from ..records.stream import DeadLetters, Partition, offsets_to_wire
+from ..records.stream import DeadLetters, Offsets, Partition, offsets_to_wire
 from .checkpoint import Array, Checkpoint, CheckpointStore
 
 log = logging.getLogger(__name__)
@@ -71,6 +71,14 @@ class Buffers:
 
 
 @dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest checkpoint that is safe on disk: what a restart would go on from."""
+
+    epoch: tuple[int, int]
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
 class _Taken:
     """What the engine adds when the edges are copied: all of the epoch but them; there must be ``n_arcs``."""
 
@@ -92,7 +100,8 @@ class _Making:
 
 
 class Checkpointer:
-    """Makes one checkpoint at a time. The methods are for the engine's thread, between two epochs.
+    """Makes one checkpoint at a time. The methods are for the engine's thread, between two epochs; but the first
+    is for that of ingest.
 
     1. When the interval is over, ``step`` begins: a thread copies the edges piece by piece, while epochs go on.
     2. After the first epoch that ends with all edges copied, ``step`` takes what else belongs to that epoch:
@@ -117,8 +126,14 @@ class Checkpointer:
         metrics: Metrics,
         interval_s: float,
         on_checkpoint: Callable[[dict[Partition, int]], None],
+        source_state: Callable[[], bytes] = bytes,
+        newest: Newest | None = None,
     ) -> None:
-        """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets."""
+        """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
+
+        ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
+        graph was made from.
+        """
         self.graph = graph
         self.index = index
         self.programs = programs
@@ -130,11 +145,14 @@ class Checkpointer:
         self.metrics = metrics
         self.interval_s = interval_s
         self.on_checkpoint = on_checkpoint
+        self.source_state = source_state
+        self.newest = newest
         self._buffers = Buffers()
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
         self._written_epoch = position.epoch
+        self._failure = ""
 
     def memory_bytes(self) -> int:
         """Bytes that are kept from checkpoint to checkpoint."""
@@ -144,6 +162,29 @@ class Checkpointer:
     def writing(self) -> bool:
         """What belongs to an epoch before is being written: of vertices alive then nothing may change."""
         return self._making is not None and self._making.taken
+
+    def write_beginning(self, offsets: Offsets) -> None:
+        """Write the checkpoint of the empty graph at these offsets, for the thread that will read from them.
+
+        Where reading begins may depend on when that is decided (``source.start``). From here on, no restart
+        decides it anew, and what comes after these offsets cannot be passed over.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        arrays = {f"index/{name}": array for name, array in self.index.state(0).items()}
+        arrays["graph/dead"] = np.empty(0, np.uint32)
+        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
+        checkpoint = Checkpoint(
+            epoch=(self.position.incarnation, 0),
+            offsets=offsets_to_wire(offsets),
+            identity=dict(self.identity),
+            programs={},
+            facts={"n_vertices": 0, "updates": 0},
+            arrays=arrays,
+        )
+        weights = np.empty(0, np.float32) if self.graph.weighted else None
+        self._write(_Taken(checkpoint, dict(offsets), 0), [EdgeList(np.empty(0, np.uint64), weights)])
 
     def step(self) -> None:
         """Begin a checkpoint if one is due; go on with the one in the making."""
@@ -155,11 +196,20 @@ class Checkpointer:
             self._begin()
 
     def close(self) -> None:
-        """Write a last checkpoint if anything happened since the newest one, and wait for it."""
+        """Write a last checkpoint if anything happened since the newest one, and wait for it.
+
+        Raises:
+            NotWritten: it could not be written.
+        """
         self._complete()
         if self.position.epoch != self._written_epoch:
             self._begin()
             self._complete()
+        if self.position.epoch != self._written_epoch:
+            raise NotWritten(
+                f"the last checkpoint, of epoch {self.position.epoch}, is missing: {self._failure}. The next "
+                f"start replays what came after epoch {self._written_epoch}"
+            )
 
     # -- the engine's thread ------------------------------------------------------------------------------
 
@@ -224,6 +274,7 @@ class Checkpointer:
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
         arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
+        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
         checkpoint = Checkpoint(
             epoch=self.position.epoch,
             offsets=offsets_to_wire(self.position.offsets),
@@ -250,7 +301,12 @@ class Checkpointer:
             self._report_failure(epoch, error)
 
     def _report_failure(self, epoch: tuple[int, int], error: Exception) -> None:
-        log.error("the checkpoint of epoch %s failed; the one before it stays", epoch, exc_info=error)
+        self._failure = f"checkpoint.path = {str(self.store.path)!r}: {_said(error)}"
+        log.error(
+            "the checkpoint of epoch %s failed, and the one before it stays: %s; it is tried again in %g s",
+            *(epoch, self._failure, self.interval_s),
+            exc_info=None if isinstance(error, OSError | MemoryError) else error,
+        )
         self.metrics.checkpoint_failed(type(error).__name__)
 
     def _write(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
@@ -264,5 +320,15 @@ class Checkpointer:
         self.dead_letters.flush()
         size = self.store.write(taken.checkpoint, columns)
         self._written_epoch = taken.checkpoint.epoch
+        self.newest = Newest(taken.checkpoint.epoch, taken.offsets)
         self.on_checkpoint(taken.offsets)
         self.metrics.checkpoint(seconds=time.monotonic() - started, size_bytes=size)
+
+
+def _said(error: Exception) -> str:
+    """What went wrong, in a few words, and with what file."""
+    if isinstance(error, MemoryError):
+        return f"out of memory ({error})" if str(error) else "out of memory"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__

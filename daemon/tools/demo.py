@@ -33,8 +33,9 @@ from ..client import Client
 from ..errors import ConfigError, GraphtideError, Unavailable
 from ..records.encode import encode_msgpack
 from ..records.spool_format import SpoolWriter
+from .files import read_updates
 from .generate import Churn, Updates
-from .produce import read_updates, windowed
+from .windows import windowed
 
 MATHOVERFLOW = Path(__file__).resolve().parents[3] / "shared" / "data" / "mathoverflow.events.tsv.xz"
 WINDOW_SECONDS = 180 * 86_400

@@ -5,6 +5,7 @@ A check is a function from the configuration to findings. A check that itself fa
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib
 import json
@@ -12,10 +13,12 @@ import os
 import platform
 import resource
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -216,7 +219,11 @@ def _directories(config: Config) -> Iterator[Finding]:
     for key, folder in folders.items():
         if _may_write(folder):
             there = "" if folder.is_dir() else " (will be made)"
-            yield Finding(key, "ok", f"{folder}{there}")
+            if _may_all_write(folder):
+                hint = f"who may write it may change the graph: chmod o-w {folder}"
+                yield Finding(key, "warn", f"every user may write {folder}", hint)
+            else:
+                yield Finding(key, "ok", f"{folder}{there}")
         else:
             who = f"user {os.geteuid()}"
             yield Finding(key, "fail", f"{folder} cannot be written", f"give {who} a folder that it may write")
@@ -236,17 +243,22 @@ def _may_write(folder: Path) -> bool:
         return False
 
 
+def _may_all_write(folder: Path) -> bool:
+    return folder.is_dir() and bool(folder.stat().st_mode & stat.S_IWOTH)
+
+
 def _secrets(config: Config) -> Iterator[Finding]:
     if config.server.token_file is not None:
-        yield _secret_file("server.token_file", config.server.token_file)
+        yield _secret_file("server.token_file", config.server.token_file, config.server.read_tokens)
     for option, value in config.source.client.items():
         if option.endswith("_file"):
-            yield _secret_file(f"source.client.{option}", Path(str(value)))
+            key, path = f"source.client.{option}", Path(str(value))
+            yield _secret_file(key, path, partial(read_secret, key, path))
 
 
-def _secret_file(key: str, path: Path) -> Finding:
+def _secret_file(key: str, path: Path, read: Callable[[], object]) -> Finding:
     try:
-        read_secret(key, path)
+        read()
     except GraphtideError as error:
         return Finding(key, "fail", error.message, "make the file, readable by the daemon's user only")
     if path.stat().st_mode & 0o077:
@@ -258,9 +270,16 @@ def _addresses(config: Config) -> Iterator[Finding]:
     for text in config.server.listen:
         address = parse_address(text)
         if isinstance(address, UnixAddress):
-            good = _may_write(Path(address.path).parent)
-            hint = "" if good else "the folder of the socket must be writable"
-            yield Finding("listen", "ok" if good else "fail", text, hint)
+            folder = Path(address.path).parent
+            if not _may_write(folder):
+                yield Finding("listen", "fail", text, "the folder of the socket must be writable")
+            elif _may_all_write(folder):
+                hint = (
+                    "others can take the name first, and PrivateTmp= of a unit hides /tmp: use a folder of its own"
+                )
+                yield Finding("listen", "warn", f"{text}: every user may write {folder}", hint)
+            else:
+                yield Finding("listen", "ok", text)
         else:
             yield _tcp("listen", text, address.host, address.port)
     if (metrics := config.metrics.address()) is not None:
@@ -302,13 +321,47 @@ def _kafka(config: Config) -> Iterator[Finding]:
         known = consumer.topics()
         for topic in config.source.topics:
             if topic in known:
-                partitions = consumer.partitions_for_topic(topic) or ()
-                yield Finding(f"topic {topic}", "ok", f"{len(partitions)} partitions")
+                yield from _topic(config, consumer, topic, options)
             else:
                 hint = "create it, or let this user describe it"
                 yield Finding(f"topic {topic}", "fail", "not there", hint)
     finally:
         disconnect(consumer)
+
+
+def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -> Iterator[Finding]:
+    from kafka import KafkaAdminClient, TopicPartition
+
+    from ..ingest.kafka_client import connect
+    from ..ingest.topic_settings import (
+        beginning_problem,
+        compaction_problem,
+        read_topic_settings,
+        retention_problem,
+    )
+
+    name = f"topic {topic}"
+    partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
+    yield Finding(name, "ok", f"{len(partitions)} partitions")
+    with contextlib.closing(connect(KafkaAdminClient, config.source.client_options(), **options)) as admin:
+        settings = read_topic_settings(admin, [topic]).get(topic)
+    if settings is None:
+        hint = "let this user describe its configs"
+        yield Finding(name, "warn", "its settings cannot be seen, so whether it is compacted is not known", hint)
+    else:
+        if problem := compaction_problem(topic, settings):
+            accepted = config.source.compacted == "accept"
+            hint = 'set cleanup.policy=delete; only where keys are edges source.compacted = "accept"'
+            yield Finding(name, "warn" if accepted else "fail", problem, "" if accepted else hint)
+        if problem := retention_problem(topic, settings, config.checkpoint.reach()):
+            yield Finding(name, "warn", problem, "raise retention.ms of the topic, or lower checkpoint.interval")
+    if config.source.start == "earliest":
+        begins = consumer.beginning_offsets(partitions)
+        cut = [tp for tp in partitions if begins[tp]]
+        if cut and (problem := beginning_problem(f"{topic}/{cut[0].partition}", begins[cut[0]])):
+            others = f" (and so do {len(cut) - 1} others)" if len(cut) > 1 else ""
+            hint = "only a checkpoint holds it; without one write the graph to the topic again"
+            yield Finding(name, "warn", f"{problem}{others}", hint)
 
 
 CHECKS: tuple[Check, ...] = (

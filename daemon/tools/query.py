@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 
 from ..client import Client
 from ..client.wire import unpack_bitmap, unpack_column
+from ..errors import RequestError
 from ..terminal import output, table
 
 LISTS = ("vertices", "src", "dst")
 """Parameters that the protocol takes as arrays: one value, or several with commas, may stand for them."""
+SWITCHES = ("parents",)
+"""Parameters that stand for true without a value."""
+OUTER_COMMA = re.compile(r",(?![^(]*\))")
+"""A comma between ids of programs, which may have some in brackets: ``bfs(1,2)``."""
 
 
-def parse_parameters(arguments: Sequence[str]) -> dict[str, Any]:
-    """``--name value`` pairs as parameters; a name without a value is true, a repeated one makes a list.
+def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, Any]:
+    """``--name value`` pairs as parameters of a method; a repeated name makes a list.
 
     Raises:
-        ValueError: an argument is neither a name nor the value of one.
+        ValueError: an argument is neither a name nor the value of one, or a name has no value.
     """
     params: dict[str, Any] = {}
     waiting = list(arguments)
@@ -31,10 +38,14 @@ def parse_parameters(arguments: Sequence[str]) -> dict[str, Any]:
         if not name.startswith("--") or name == "--":
             raise ValueError(f"{name!r} stands alone; parameters are given as --name value")
         key = name.removeprefix("--").replace("-", "_")
-        if not equals and (not waiting or waiting[0].startswith("--")):
-            value: Any = True
+        if equals or (waiting and not waiting[0].startswith("--")):
+            text = text if equals else waiting.pop(0)
+            several = method == "get" and key == "program" and len(OUTER_COMMA.split(text)) > 1
+            value: Any = OUTER_COMMA.split(text) if several else parse_value(text, listed=key in LISTS)
+        elif key in SWITCHES:
+            value = True
         else:
-            value = parse_value(text if equals else waiting.pop(0), listed=key in LISTS)
+            raise ValueError(f"{name} needs a value")
         if key not in params:
             params[key] = value
         else:
@@ -72,7 +83,10 @@ def run_query(
     """
     waits_ms = params.get("timeout_ms")
     with Client(address, token=token, ssl_context=tls) as client:
-        answer = client.call(method, params, timeout_ms=waits_ms if isinstance(waits_ms, int) else 0)
+        try:
+            answer = client.call(method, params, timeout_ms=waits_ms if isinstance(waits_ms, int) else 0)
+        except RequestError as error:
+            raise type(error)(in_flags(error, method), error.detail) from None
     result = readable(answer)
     if as_json:
         # An infinite value shows as Infinity, which most parsers read: null means something else.
@@ -80,6 +94,22 @@ def run_query(
     else:
         show(method, params, result, output())
     return 0
+
+
+def in_flags(error: RequestError, method: str) -> str:
+    """The message of an error, its parameters named as on the command line."""
+    if unknown := error.detail.get("unknown"):
+        known = ", ".join(map(_flag, error.detail.get("known", ()))) or "no parameters"
+        return f"unknown: {', '.join(map(_flag, unknown))}; {method} takes {known}"
+    name = error.detail.get("parameter")
+    if not isinstance(name, str):
+        return error.message
+    rest = error.message.removeprefix(f"{name} ")
+    return f"{_flag(name)} {rest}" if rest != error.message else f"{_flag(name)}: {rest}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def readable(value: Any) -> Any:
@@ -120,14 +150,21 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
         columns, answer = _values(params, answer, set(unknown))
     else:
         columns, answer = _parallel(params, answer)
+    if method == "path" and not any(columns.values()):
+        console.print(f"there is no path to {params.get('target')!r}", markup=False)
+        columns, answer = {}, {}
     if columns:
-        console.print(table(tuple(columns), zip(*columns.values(), strict=True)))
+        headings = tuple(VERTEX if name in VERTEX_COLUMNS else name for name in columns)
+        console.print(table(headings, zip(*columns.values(), strict=True)))
     if rows := list(_rows(answer)):
         console.print(table(("", ""), rows))
     if unknown:
         console.print(f"unknown: {', '.join(map(str, unknown))}", style="yellow", markup=False)
     console.print(_stamp(result), style="dim", markup=False)
 
+
+VERTEX, VERTEX_COLUMNS = "vertex", ("vertices", "ids", "members")
+"""What the column of vertices is called in every table, and what the protocol calls it."""
 
 Split = tuple[dict[str, list[Any]], dict[str, Any]]
 """The columns of an answer by the heading that they get, and what else it says."""
@@ -137,7 +174,7 @@ def _values(params: Mapping[str, Any], answer: Mapping[str, Any], unknown: set[A
     """``get``: the vertices that were asked for and are known, and each program's values."""
     asked = params["vertices"]
     results: Mapping[str, Any] = answer.get("results", {str(params["program"]): answer})
-    columns, rest = {"vertex": asked}, {}
+    columns, rest = {VERTEX: asked}, {}
     for id, result in results.items():
         columns[id] = result["values"]
         if "parents" in result:
@@ -176,6 +213,10 @@ def _short(value: Any) -> Any:
     return value
 
 
+TIMES = ("ended", "timestamp", "timestamp_seconds")
+"""How the names of times end; they are seconds since 1970."""
+
+
 def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested maps as dotted names and values."""
     for key, value in answer.items():
@@ -184,6 +225,8 @@ def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _rows(value, f"{name}.")
         elif isinstance(value, list):
             yield name, ", ".join(map(str, value))
+        elif key.endswith(TIMES) and isinstance(value, int | float):
+            yield name, datetime.fromtimestamp(value, UTC).isoformat(" ", "seconds")
         else:
             yield name, value
 

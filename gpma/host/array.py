@@ -19,6 +19,7 @@ from ..edges import (
     DELETED,
     EMPTY_KEY,
     INSERTED,
+    MAX_UPDATES,
     ChangeReport,
     EdgeBatch,
     EdgeList,
@@ -30,6 +31,7 @@ from ..edges import (
 from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..threads import Pair
+from ..vertex_columns import grown
 from . import load_export, merge, migration, search, sorting, windows
 from .arrays import ReportColumns, RowIndex
 from .contents import Contents
@@ -50,7 +52,7 @@ from .work import (
     totals_of,
 )
 
-# Rows and work arrays grow by this factor, so that a new vertex or a larger batch costs constant time.
+# Work arrays grow by this factor, so that a larger batch costs constant time.
 ROOM = 1.5
 # Work arrays (about a hundred bytes an update, half of them ever written) are kept for so many updates, or for
 # one update to so many edges; larger ones are given back after the batch.
@@ -100,20 +102,25 @@ class PackedMemoryArray:
     def ensure_vertices(self, n_vertices: int) -> None:
         """Make room for rows 0 .. n_vertices - 1; new rows are empty."""
         now = self._contents
-        if n_vertices > now.rows.degrees.size:
-            room = max(n_vertices, int(now.rows.degrees.size * ROOM))
-            rows = RowIndex(np.zeros(room, np.uint32), np.zeros(room, np.uint32))
-            for new, old in zip(rows, now.rows, strict=True):
-                new[: old.size] = old
-            now.rows = rows
+        if n_vertices > min(now.rows.leaf.size, now.rows.degrees.size):
+            now.rows = RowIndex(*(grown(column, n_vertices, 0) for column in now.rows))
         now.n_vertices = max(now.n_vertices, n_vertices)
 
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """Take ``ensure_vertices`` back: there are only so many rows, of which the others were never written."""
+        self._contents.n_vertices = n_vertices
+
     def load(self, edges: EdgeList) -> None:
-        """Replace the contents by these edges (ascending keys, no key twice).
+        """Replace the contents by these edges (ascending keys, no key twice), or nothing where an exception is
+        raised (those of ``prepare_load``)."""
+        self.commit_load(self.prepare_load(edges))
+
+    def prepare_load(self, edges: EdgeList) -> LoadPlan:
+        """Everything of ``load`` that can fail; the contents are only read.
 
         Raises:
             ValueError: the keys are not strictly ascending, name a row that does not exist, or lack weights.
-            MemoryError: there is not enough; the contents are as before.
+            MemoryError: there is not enough.
         """
         keys = column(edges.keys, np.uint64)
         weights = self._weight_column(edges.weights)
@@ -124,7 +131,11 @@ class PackedMemoryArray:
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
-        other = self._other_memory(layout)
+        return LoadPlan(keys, weights, layout, self._other_memory(layout))
+
+    def commit_load(self, plan: LoadPlan) -> None:
+        """Write what ``prepare_load`` planned; cannot fail."""
+        now, (keys, weights, layout, other) = self._contents, plan
         self._migration.forget()
         if other is not None:
             now.memory = other
@@ -153,9 +164,12 @@ class PackedMemoryArray:
         A plan is good until the next ``prepare`` or change; one that is not committed is simply dropped.
 
         Raises:
-            ValueError: the batch names a row that does not exist (``ensure_vertices``).
+            ValueError: the batch names a row that does not exist (``ensure_vertices``), or has more than
+                ``MAX_UPDATES`` updates.
             MemoryError: there is not enough.
         """
+        if len(batch) > MAX_UPDATES:
+            raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {len(batch)}")
         self._n_windows = 0
         parts = self._look_up(batch) if len(batch) else []
         totals = parts[0].totals if len(parts) == 1 else totals_of(parts)
@@ -167,6 +181,14 @@ class PackedMemoryArray:
             layout = layout.grown()
         columns = report_columns(totals, weighted=self.weighted)
         return Plan(parts, n_edges, layout, at_once, columns, self._other_memory(layout))
+
+    def more_bytes(self, plan: Plan | LoadPlan) -> int:
+        """How much memory the layout of a plan takes beyond the present one's; negative: it takes less."""
+
+        def size(layout: Layout) -> int:
+            return SlotMemory.bytes_of(layout.n_leaves, LEAF_SHIFT, weighted=self.weighted)
+
+        return size(plan.layout) - (0 if plan.other is not None else size(self._contents.layout))
 
     def commit(self, plan: Plan) -> ChangeReport:
         """Write what ``prepare`` planned. Cannot fail: it takes no memory that grows with batch or graph.
@@ -439,6 +461,15 @@ class PackedMemoryArray:
 
     def _weight_column(self, weights: Weights | None) -> Weights:
         return _NO_WEIGHTS if weights is None or not self.weighted else column(weights, np.float32)
+
+
+class LoadPlan(NamedTuple):
+    """Edges to load, checked; their layout; and the memory to which the array moves, if it must."""
+
+    keys: Keys
+    weights: Weights
+    layout: Layout
+    other: SlotMemory | None
 
 
 class _Written(NamedTuple):

@@ -1,46 +1,38 @@
 """The memory of a packed array: columns that grow and shrink in place.
 
-The columns lie in reserved address space: as much as the machine has memory, so that no array can outgrow it.
-Pages that were never written cost nothing, growth takes further ones, and shrinking gives pages back. A page
+The columns lie in reserved address space (``address_space.py``): growth takes further pages, and shrinking gives
+pages back. A page
 costs most when it is touched first (a large one up to a millisecond, as long as a batch of thousands of
-updates), so a thread of its own asks for those of a grown array ahead of their use. Where
-address space is not free (a limit on it, or strict accounting of memory: a reservation would take away what the
-rest of the process, or of the machine, needs), columns are ordinary arrays of just the size that is needed, and
-another size means other columns and a copy.
+updates), so a thread of its own asks for those of a grown array ahead of their use. Where no address space is to
+be had, columns are ordinary arrays of just the size that is needed, and another size means other columns and a
+copy.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-import resource
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..address_space import LARGE_PAGE, Reserved, memory_bytes, reserve
 from ..layout import TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots
 
-# mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
-_MAP_NORESERVE = 0x4000
 # Fault pages in as if they were written, contents unchanged; Linux 5.14 and later. mmap.madvise would not do: it
 # keeps the interpreter lock.
 _MADV_POPULATE_WRITE, _MADV_DONTNEED = 23, 4
-# How the system accounts for memory (proc(5)); under strict accounting MAP_NORESERVE means nothing.
-_OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
 _HUGE_MIN = 4 << 20
-# Columns begin at multiples of this, the size of a large page.
-_ALIGNMENT = 2 << 20
+# Columns begin at multiples of this.
+_ALIGNMENT = LARGE_PAGE
 # Pages come for so many leaves at a time: 2 MiB of keys.
 _PIECE_LEAVES = 1 << 13
 # Bytes of the entries of one leaf and of one slot: count, head, and its share of a top; key and weight.
@@ -61,7 +53,7 @@ class SlotMemory:
     heads: npt.NDArray[np.uint64]
     tops: npt.NDArray[np.uint64]
     leaf_shift: int
-    reservation: mmap.mmap | None
+    reservation: Reserved | None
 
     @property
     def n_leaves_max(self) -> int:
@@ -74,9 +66,9 @@ class SlotMemory:
         Raises:
             MemoryError: there is not enough.
         """
-        leaf_bytes = _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
-        reserved = _reserve(_memory_bytes() + 5 * _ALIGNMENT)
-        n_leaves_max = int(_memory_bytes() / leaf_bytes) >> TOP_SHIFT << TOP_SHIFT
+        leaf_bytes = _leaf_bytes(leaf_shift, weighted=weighted)
+        reserved = reserve(memory_bytes() + 5 * _ALIGNMENT)
+        n_leaves_max = int(memory_bytes() / leaf_bytes) >> TOP_SHIFT << TOP_SHIFT
         if reserved is None or n_leaves > n_leaves_max:
             return cls(
                 np.empty(n_leaves << leaf_shift, np.uint64),
@@ -101,6 +93,11 @@ class SlotMemory:
             offset = -(-(offset + column.nbytes) // _ALIGNMENT) * _ALIGNMENT
         keys, weights, counts, heads, tops = columns
         return cls(keys, weights, counts, heads, tops, leaf_shift, reserved)
+
+    @staticmethod
+    def bytes_of(n_leaves: int, leaf_shift: int, *, weighted: bool) -> int:
+        """What so many leaves take."""
+        return int(n_leaves * _leaf_bytes(leaf_shift, weighted=weighted))
 
     def slots(self, n_leaves: int, stretch: tuple[int, int] | None = None) -> Slots:
         """The first so many leaves; ``stretch``: those of them that a migration keeps empty."""
@@ -226,31 +223,10 @@ _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
+def _leaf_bytes(leaf_shift: int, *, weighted: bool) -> float:
+    return _LEAF_BYTES + ((_KEY_BYTES + _WEIGHT_BYTES * weighted) << leaf_shift)
+
+
 def _n_tops(n_leaves: int) -> int:
     """How many tops so many leaves have."""
     return (n_leaves + TOP_LEAVES - 1) >> TOP_SHIFT
-
-
-def _memory_bytes() -> int:
-    """The memory of the machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _address_space_is_free() -> bool:
-    """Whether address space that is reserved, and not used, counts nowhere."""
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        return False
-    try:
-        return _OVERCOMMIT.read_text().strip() != _STRICT
-    except OSError:
-        return True
-
-
-def _reserve(n_bytes: int) -> mmap.mmap | None:
-    """Zeroed memory that takes no room before it is written; None where that is refused, or harms others."""
-    if sys.platform != "linux" or not _address_space_is_free():
-        return None
-    try:
-        return mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-    except OSError:
-        return None

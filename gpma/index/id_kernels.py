@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import NO_VERTEX, Int, Vertices
-from ..intrinsics import load_acquire, prefetch_to_read, store_release
+from ..intrinsics import address_of, ask_for_byte, copy_bytes, load_acquire, prefetch_to_read, store_release
 from .hash_table import (
     COVERED,
     DENSE,
@@ -33,7 +33,7 @@ from .hash_table import (
     vacant_before,
     vacate,
 )
-from .hashing import Bytes, Words
+from .hashing import Bytes, Words, less_bytes
 from .ids import IntColumn
 from .kinds import (
     LENGTH,
@@ -280,6 +280,7 @@ def copy_strings(
     Strings that lie side by side are copied together.
     """
     end = np.int64(used)
+    source, target = address_of(arena), address_of(to_arena)
     i = 0
     while i < dense.size:
         begin = first = np.int64(places[dense[i]] >> LENGTH_BITS)
@@ -293,6 +294,26 @@ def copy_strings(
             to_places[dense[i]] = (np.uint64(end + first - begin) << LENGTH_BITS) | np.uint64(length)
             first += length
             i += 1
-        to_arena[end : end + first - begin] = arena[begin:first]
+        copy_bytes(target + np.uint64(end), source + np.uint64(begin), first - begin)
         end += first - begin
     return end
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def smallest_string(places: Words, arena: Bytes, dense: Vertices) -> np.int64:
+    """The position of the vertex (of at least one) whose string is the smallest."""
+    start = address_of(arena)
+    best, best_place = np.int64(0), places[dense[0]]
+    for i in range(1, dense.size):
+        if i + 2 * _AHEAD < dense.size:
+            prefetch_to_read(places, np.int64(dense[i + 2 * _AHEAD]))
+            ask_for_byte(start + (places[dense[i + _AHEAD]] >> LENGTH_BITS))
+        place = places[dense[i]]
+        if less_bytes(
+            start + (place >> LENGTH_BITS),
+            np.int64(place & LENGTH),
+            start + (best_place >> LENGTH_BITS),
+            np.int64(best_place & LENGTH),
+        ):
+            best, best_place = np.int64(i), place
+    return best

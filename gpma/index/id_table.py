@@ -50,6 +50,7 @@ from .id_kernels import (
     insert,
     lookup,
     remove,
+    smallest_string,
 )
 from .ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn
 from .kinds import LENGTH, LENGTH_BITS
@@ -183,6 +184,10 @@ class IntTable(_Table):
     def ids(self, dense: Vertices) -> IdColumn:
         return self.external[dense]
 
+    def smallest(self, dense: Vertices) -> int:
+        """The position of the vertex (of at least one) with the smallest id."""
+        return int(self.external[dense].argmin())
+
     def state(self, n_vertices: int, counts: Counts) -> dict[str, npt.NDArray[Any]]:
         """What the first vertices' ids are read from, not copied."""
         return {"ids": self.external[:n_vertices]}
@@ -259,9 +264,11 @@ class StringTable(_Table):
         self.places[dense] = 0
 
     def ids(self, dense: Vertices) -> IdColumn:
-        places = self.places[dense]
-        lengths = (places & LENGTH).astype(np.int64)
-        return StringColumn.gathered(self.arena, (places >> LENGTH_BITS).astype(np.int64), lengths)
+        return strings_at(self.places[dense], self.arena)
+
+    def smallest(self, dense: Vertices) -> int:
+        """The position of the vertex (of at least one) with the smallest id."""
+        return int(smallest_string(frozen(self.places), frozen(self.arena), frozen(dense)))
 
     def state(self, n_vertices: int, counts: Counts) -> dict[str, npt.NDArray[Any]]:
         """What the first vertices' ids are read from, not copied."""
@@ -362,7 +369,10 @@ class GrowingTable:
         """``table`` is empty."""
         self.table = table
         self.counts: Counts = np.zeros(COUNTS, np.int64)
+        # Those that were given to ids lie behind those that are left, up to ``_n_kept``, until written over.
         self._free = np.empty(0, np.uint32)
+        self._n_kept = 0
+        self._given: list[Vertices] = []
         self._allocate = allocate
         self._copy: _Copy | None = None
         self._replaced: list[object] = []
@@ -394,19 +404,19 @@ class GrowingTable:
         self.table.insert(ids, 0, 0, self._free, self.counts, out)
         if int(self.counts[IDS]) != dense.size:
             raise ValueError(f"the state of the vertex index names {dense.size - int(self.counts[IDS])} ids twice")
-        self._free = np.empty(0, np.uint32)
+        self._free, self._n_kept = np.empty(0, np.uint32), 0
 
-    def insert(self, ids: IdColumn, half: int, out: Vertices) -> Vertices:
-        """Give every id its dense vertex (``half``: see ``VertexIndex.insert_edges``); those that were free."""
+    def insert(self, ids: IdColumn, half: int, out: Vertices) -> None:
+        """Give every id its dense vertex (``half``: see ``VertexIndex.insert_edges``).
+
+        Should there be no memory to grow, those that have theirs keep it, and ``take_given`` knows of them.
+        """
         visit, counts = 0, self.counts
-        n_free = int(counts[FREE])
         while True:
-            # Counted at each step: should there be no memory to grow, the table and the counts still agree.
             before = int(counts[FREE])
             visit = self.table.insert(ids, half, visit, self._free, counts, out)
             if self._copy is not None and counts[FREE] < before:
-                given = self._free[int(counts[FREE]) : before]
-                self._copy.again(given[given < self._copy.done])
+                self._copy_again(self._free[int(counts[FREE]) : before])
             if visit == out.size:
                 break
             self._make_room()
@@ -414,8 +424,13 @@ class GrowingTable:
         if self._replaced:  # now that no frame holds them any more
             let_go(self._replaced)
             self._replaced = []
-        given = self._free[int(counts[FREE]) : n_free]
-        return given.copy() if given.size else given
+
+    def take_given(self) -> Vertices:
+        """The vertices that were free and got an id since the last call."""
+        self._keep_given()
+        given = np.concatenate(self._given) if self._given else np.empty(0, np.uint32)
+        self._given = []
+        return given
 
     def remove(self, dense: Vertices) -> None:
         """Take the ids of these vertices out of the table."""
@@ -426,22 +441,37 @@ class GrowingTable:
 
     def give_back(self, dense: Vertices) -> None:
         """These vertices, which have no id in the table, may be given to others."""
-        self.table.forget(dense, self.counts)
-        if self._copy is not None:
-            self._copy.again(dense[dense < self._copy.done])
+        self._keep_given()
         n = int(self.counts[FREE])
         if n + dense.size > self._free.size:
             larger = np.empty(max(2 * self._free.size, n + dense.size), np.uint32)
             larger[:n] = self._free[:n]
             self._free = larger
+        self.table.forget(dense, self.counts)
+        if self._copy is not None:
+            self._copy_again(dense)
         self._free[n : n + dense.size] = dense
-        self.counts[FREE] = n + dense.size
+        self.counts[FREE] = self._n_kept = n + dense.size
 
     def memory_bytes(self) -> int:
         """Bytes of the arrays, of the copy being made too. Any thread may call this."""
         held = sum(array.nbytes for array in arrays_of(self.table).values()) + self._free.nbytes
         copy = self._copy  # taken once: the writer may be through with it at any time
         return held if copy is None else held + copy.nbytes
+
+    def _keep_given(self) -> None:
+        """Note which of the free vertices were given to ids, before others are written over them."""
+        n = int(self.counts[FREE])
+        if n < self._n_kept:
+            self._given.append(self._free[n : self._n_kept].copy())
+            self._n_kept = n
+
+    def _copy_again(self, dense: Vertices) -> None:
+        """These vertices have other ids now: the copy that is being made must have them, or begin anew."""
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.again(dense[dense < copy.done])
+            self._copy = copy
 
     def _make_room(self) -> None:
         """Let at least one more id in: begin to move to another table, or finish a copy at once."""
@@ -481,6 +511,7 @@ class GrowingTable:
             self._renew(copy.columns())
             copy.count(self.counts)
             self._copy = None
+            self._replaced.append(copy)  # it holds the arrays of when it began
 
     def _renew(self, arrays: Mapping[str, npt.NDArray[Any]], start: int | None = None) -> None:
         """Go on with these arrays as another generation; whoever holds the one before sees nothing newer in it."""

@@ -84,19 +84,6 @@ class StringColumn:
             tied = tied[in_run]
         return order
 
-    def argmin(self) -> int:
-        """The position of the smallest string; n must not be 0."""
-        candidates = np.arange(len(self))
-        for depth in itertools.count(step=_WORD):
-            words, left = self._words(candidates, depth)
-            smallest = words == words.min()
-            candidates, left = candidates[smallest], left[smallest]
-            shortest = left == left.min()
-            candidates = candidates[shortest]
-            if candidates.size == 1 or left[shortest][0] <= _WORD:
-                return int(candidates[0])
-        raise AssertionError("strings have ends")
-
     def _words(
         self, rows: npt.NDArray[np.int64], depth: int
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:

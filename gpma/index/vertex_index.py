@@ -66,7 +66,6 @@ class VertexIndex:
     def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
         self._growing = GrowingTable(table, allocate)
         self._allocate = allocate
-        self._given: list[Vertices] = []
         self._vertices_max = min(vertices_max, capacity(CELLS_MAX))
 
     @classmethod
@@ -158,8 +157,7 @@ class VertexIndex:
 
     def take_reused(self) -> Vertices:
         """The vertices that were free and got an id since the last call."""
-        given, self._given = self._given, []
-        return np.concatenate(given) if given else np.empty(0, np.uint32)
+        return self._growing.take_given()
 
     def lookup(self, ids: IdColumn, n_vertices: int | None = None) -> Vertices:
         """The dense vertex of each id (uint32[n]); ``NO_VERTEX`` where it is unknown or not below n_vertices.
@@ -175,14 +173,17 @@ class VertexIndex:
         Raises:
             IndexError: one is not a vertex.
         """
-        if dense.size and int(dense.max()) >= self.n_vertices:
-            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
+        self._check(dense)
         return self._table.ids(dense)
 
     def smallest(self, dense: Vertices) -> int:
-        """Of these vertices (at least one) the one with the smallest external id."""
-        ids = self.external(dense)
-        return int(dense[ids.argmin()])
+        """Of these vertices (at least one) the one with the smallest external id.
+
+        Raises:
+            IndexError: one is not a vertex.
+        """
+        self._check(dense)
+        return int(dense[self._table.smallest(dense)])
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         """These vertices in ascending order of their external ids: integers by value, strings by bytes."""
@@ -218,7 +219,7 @@ class VertexIndex:
         growing.load(ids, dense, n)
         if without is not None:
             growing.give_back(np.sort(without)[::-1])
-        self._growing, self._given = growing, []
+        self._growing = growing
 
     def _saved(
         self, state: Mapping[str, npt.NDArray[Any]], without: Vertices | None
@@ -254,10 +255,12 @@ class VertexIndex:
             raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
         self._check_room(ids)
         out = np.empty(len(ids), np.uint32)
-        given = self._growing.insert(ids, half, out)
-        if given.size:
-            self._given.append(given)
+        self._growing.insert(ids, half, out)
         return out
+
+    def _check(self, dense: Vertices) -> None:
+        if dense.size and int(dense.max()) >= self.n_vertices:
+            raise IndexError(f"vertex {int(dense.max())} is not below {self.n_vertices}")
 
     def _check_room(self, ids: IdColumn) -> None:
         """Refuse a batch that would pass the limit; counting exactly only where it could."""
@@ -285,6 +288,8 @@ def warm_up(kind: Kind) -> None:
         ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
         index.insert_edges(ids, ids)
     index.lookup(ids)
+    index.sort_by_external(np.arange(100, dtype=np.uint32))
+    index.smallest(np.arange(100, dtype=np.uint32))
     index.remove(np.arange(100, dtype=np.uint32))
     index.free(np.arange(100, dtype=np.uint32))
     index.insert(ids)

@@ -87,11 +87,12 @@ STREAM = (
     ),
     PanelSpec(
         "Lag",
-        "What is still to be read, in records for Kafka and in bytes for a spool.",
+        "What is still to be read, in records for Kafka and in bytes for a spool; who waits at a barrier.",
         "short",
         (
             Query(f"sum({_series('source_lag_records')})", "records"),
             Query(f"sum({_series('source_lag_bytes')})", "bytes"),
+            Query(f"sum({_series('barrier_waiting_partitions')})", "partitions at a barrier"),
         ),
     ),
     PanelSpec(
@@ -102,13 +103,16 @@ STREAM = (
     ),
     PanelSpec(
         "Bad records",
-        "Records sent to the dead letters, by reason; tombstones, outages and misrouted edges beside them.",
+        "Records sent to the dead letters, by reason, and whether reading waits for room there (1); tombstones, "
+        "outages, misrouted edges and barriers beside them.",
         "short",
         (
             Query(_rate("bad_records_total", "reason"), "{{reason}}"),
+            Query(f"max({_series('ingest_waiting')})", "waiting for room"),
             Query(_rate("tombstones_total"), "tombstones"),
             Query(_rate("source_outages_total"), "outages"),
             Query(_rate("misrouted_edges_total"), "misrouted edges"),
+            Query(_rate("barriers_total", "outcome"), "barriers {{outcome}}"),
         ),
     ),
 )
@@ -118,7 +122,10 @@ EPOCHS = (
         "Time per stage",
         "Seconds spent in each stage per second: what the time goes to.",
         "percentunit",
-        (Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),),
+        (
+            Query(_rate("epoch_duration_seconds_sum", "stage"), "{{stage}}"),
+            Query(_rate("order_log_wait_seconds_total"), "wait for the order log"),
+        ),
         stacked=True,
     ),
     PanelSpec(
@@ -154,6 +161,16 @@ EPOCHS = (
         "Bytes of the newest checkpoint.",
         "bytes",
         (Query(f"max({_series('checkpoint_size_bytes')})"),),
+    ),
+    PanelSpec(
+        "Where a restart goes on",
+        "Offsets of the newest checkpoint, and the records from the log's start to it where they are fewest.",
+        "short",
+        (
+            Query(f"max by (partition) ({_series('checkpoint_offset')})", "{{partition}}"),
+            Query(f"min({_series('checkpoint_log_margin_records')})", "least margin"),
+        ),
+        log=True,
     ),
     PanelSpec(
         "Checkpoint failures",
@@ -243,12 +260,20 @@ GRAPH = (
     ),
     PanelSpec(
         "Process memory",
-        "Resident memory of the engine process and of the query server.",
+        "Resident memory of the engine process and of the query server, and what counts against the budget.",
         "bytes",
         (
             Query('sum(process_resident_memory_bytes{instance=~"$instance"})', "engine"),
             Query(f"sum({_series('server_process_resident_memory_bytes')})", "query server"),
+            Query(f"sum({_series('memory_used_bytes')})", "counted"),
+            Query(f"sum({_series('memory_budget_bytes')})", "budget"),
         ),
+    ),
+    PanelSpec(
+        "Waiting for memory",
+        "1 while nothing more is read: the budget is used up, or an array finds no memory to grow.",
+        "short",
+        (Query(f"max({_series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
         "Density",
@@ -326,6 +351,32 @@ QUERIES = (
         "Requests answered with an error per second, by code.",
         "reqps",
         (Query(_rate("query_errors_total", "code"), "{{code}}"),),
+    ),
+    PanelSpec(
+        "Query server",
+        "Open connections, requests that wait for an epoch, and how often the process was replaced.",
+        "short",
+        (
+            Query(f"sum({_series('server_connections')})", "connections"),
+            Query(f"sum({_series('server_waiting_requests')})", "waiting"),
+            Query(f"sum({_series('server_restarts_total')})", "restarts"),
+        ),
+    ),
+    PanelSpec(
+        "Stages and heartbeat",
+        "The stage that the daemon is in, how much of it is done, and the time since the engine last went round.",
+        "short",
+        (
+            Query(f"max by (stage) ({_series('stage')})", "{{stage}}"),
+            Query(f"min({_series('stage_progress_ratio')})", "progress"),
+            Query(f"max({_series('engine_heartbeat_seconds')})", "heartbeat"),
+        ),
+    ),
+    PanelSpec(
+        "Refused connections",
+        "Connections refused per second, by reason: guessed tokens, silence, crowds.",
+        "cps",
+        (Query(_rate("connections_refused_total", "reason"), "{{reason}}"),),
     ),
 )
 

@@ -1,0 +1,93 @@
+"""What the order log must hold of an epoch before anybody sees it, and the wait where a disk does not take it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from ..errors import CheckpointError
+from ..ingest.prepared import Prepared
+from ..records.stream import Offsets, Passed
+from ..state.order_log import OrderLog
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class Recording:
+    """``begin`` when an epoch is taken, ``finish`` before it can be seen. For the engine's thread."""
+
+    def __init__(self, order: OrderLog, stop: threading.Event, still_waiting: Callable[[], None]) -> None:
+        """``stop`` ends a wait for the disk; ``still_waiting`` is called now and then in one."""
+        self.trouble: str | None = None
+        self._order = order
+        self._stop = stop
+        self._still_waiting = still_waiting
+        self._before: Offsets = {}
+        self._passed: Sequence[Passed] = ()
+        self._synced: Future[None] | None = None
+
+    def begin(self, before: Offsets, taken: Sequence[Prepared], in_trouble: Callable[[], None]) -> None:
+        """Write where the epoch passes; what must be durable is synced meanwhile.
+
+        ``before``: where the epoch begins; ``in_trouble``: called once if the disk does not take it, and then it
+        is waited for.
+
+        Raises:
+            CheckpointError: it was stopped while it waited.
+        """
+        fresh = [item for item in taken if not item.recorded]
+        known = taken[: len(taken) - len(fresh)]
+        self._before = known[-1].offsets if known else before
+        self._passed = [Passed(item.offsets, item.together) for item in fresh]
+        if self._passed:
+            self._write(in_trouble)
+
+    def finish(self) -> float:
+        """Return once it is durable: seconds that this took here.
+
+        Raises:
+            CheckpointError: it was stopped while it waited.
+        """
+        if self._synced is None or (self._synced.done() and self._synced.exception() is None):
+            self._synced = None
+            return 0.0
+        started = time.perf_counter()
+        while self._synced is not None:
+            try:
+                self._synced.result()
+                self._synced = None
+            except OSError as error:
+                self._order.undo()
+                self._wait(error, lambda: None)
+                self._write(lambda: None)
+        self._well()
+        return time.perf_counter() - started
+
+    def _write(self, in_trouble: Callable[[], None]) -> None:
+        while True:
+            try:
+                self._synced = self._order.record(self._before, self._passed)
+                break
+            except OSError as error:
+                self._wait(error, in_trouble)
+        self._well()
+
+    def _wait(self, error: OSError, in_trouble: Callable[[], None]) -> None:
+        message = f"the order log in {str(self._order.folder)!r} cannot be written: {error.strerror}"
+        if self.trouble is None:
+            self.trouble = message
+            log.error("%s; epochs wait, since nothing is shown that a restart could not show again", message)
+            in_trouble()
+        self._still_waiting()
+        if self._stop.wait(RETRY_S):
+            raise CheckpointError(f"{message}; stopped before it could be")
+
+    def _well(self) -> None:
+        if self.trouble is not None:
+            self.trouble = None
+            log.info("the order log can be written again")

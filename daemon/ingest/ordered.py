@@ -1,0 +1,239 @@
+"""The order between partitions: what a source gives becomes steps, and a restart takes the steps of before.
+
+Records of one *step* are applied in the order of partitions and offsets, and steps one after the other. Which
+records come into which step depends on time, so what was shown once is in the order log, as offsets (``Passed``):
+after a restart the reader goes along those, and only then by what comes.
+
+Where a barrier stands, a partition waits for others (``barriers.py``). Of a partition that waits, or that is ahead
+of the log, the source reads nothing; what it gave of it already is kept here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ..records.stream import Lag, Partition, Passed, RawRecord, Source
+from .barriers import Barriers, is_barrier
+
+log = logging.getLogger(__name__)
+
+LEAST_BYTES = 1 << 16
+"""A poll asks for so many bytes at least, however much is kept already."""
+STALLED_S = 30.0
+"""When the log of the order names records that do not come, that is logged so often."""
+_RECORD_BYTES = 64  # what a record takes besides its value, about
+
+
+class Step(NamedTuple):
+    """Records to be applied together, sorted by partition and offset, and where the reader stands after them.
+
+    ``ordered``: that they came in this step is known from nothing else; ``recorded``: the order log has them.
+    """
+
+    records: Sequence[RawRecord]
+    offsets: dict[Partition, int]
+    ordered: bool = False
+    recorded: bool = False
+
+
+class OrderedReader:
+    """See the module. One thread calls it; ``lag`` and ``state`` may be called from others."""
+
+    def __init__(
+        self,
+        source: Source,
+        barriers: Barriers,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``wall_clock``: seconds since 1970."""
+        self.source = source
+        self.barriers = barriers
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._progress_at = clock()
+        self._passed: Iterator[Passed] = iter(())
+        self._target: Passed | None = None
+        self._kept: dict[Partition, deque[RawRecord]] = {}
+        self._kept_bytes = 0
+        self._held: frozenset[Partition] = frozenset()
+        self._behind: tuple[Mapping[Partition, int], float] = ({}, 0.0)
+
+    @property
+    def unit(self) -> str:
+        """As of the source."""
+        return self.source.unit
+
+    def follow(self, passed: Iterator[Passed]) -> None:
+        """Go along these first, as far as the source is not past them already; each is past the one before."""
+        self._passed = passed
+        self._target = next(passed, None)
+        self._progress_at = self._clock()
+
+    def poll(self, bytes_max: int, timeout_s: float) -> Step:
+        """The next step; one without records when none came in time.
+
+        Raises:
+            SourceError: see ``Source.poll``.
+        """
+        step = self._next() if self._kept or self._target is not None else None
+        if step is None:
+            self._hold()
+            fresh = self.source.poll(max(bytes_max - self._kept_bytes, LEAST_BYTES), timeout_s)
+            if not self._kept and self._target is None and not any(map(is_barrier, fresh)):
+                return Step(_sorted(fresh), self.source.position())
+            self._keep(fresh)
+            step = self._next() or Step([], self.position(), recorded=self._target is not None)
+            if self._target is not None:
+                self._watch(self._target, progress=bool(fresh))
+        self._hold()
+        return step
+
+    def position(self) -> dict[Partition, int]:
+        """The next offset of every partition that no step held yet."""
+        first = {partition: records[0].offset for partition, records in self._kept.items()}
+        return self.source.position() | first
+
+    def lag(self) -> Lag:
+        """The source's, and what is kept here."""
+        lag = self.source.lag()
+        kept, oldest_s = self._behind
+        if not kept:
+            return lag
+        amount = {partition: lag.amount.get(partition, 0) + n for partition, n in kept.items()}
+        return Lag({**lag.amount, **amount}, max(lag.seconds, self._wall_clock() - oldest_s))
+
+    def backlog(self) -> int | None:
+        """The source's, and what is kept here."""
+        left = self.source.backlog()
+        return None if left is None else left + sum(self._behind[0].values())
+
+    def state(self) -> dict[str, Any]:
+        """Whether it goes along the order of before, and which barriers wait."""
+        return {"replaying": self._target is not None, "barriers": self.barriers.state}
+
+    # -- steps ------------------------------------------------------------------------------------------
+
+    def _next(self) -> Step | None:
+        while (target := self._target) is not None:
+            reached = self._reached(target)
+            records = self._take_up_to(target.offsets) if reached or not target.together else []
+            if reached:
+                self._target = next(self._passed, None)
+            if records:
+                return Step(records, self.position(), recorded=True)
+            if not reached:
+                return None
+        return self._next_by_barriers()
+
+    def _reached(self, target: Passed) -> bool:
+        position = self.source.position()
+        return all(_is_past(position, partition, offset) for partition, offset in target.offsets.items())
+
+    def _watch(self, target: Passed, *, progress: bool) -> None:
+        """Say so when nothing of what the log names comes: it is an outage, or those records are lost."""
+        now = self._clock()
+        if progress:
+            self._progress_at = now
+        elif now - self._progress_at >= STALLED_S:
+            self._progress_at = now
+            position = self.source.position()
+            missing = [
+                f"{partition.name}{'' if partition.number is None else f'/{partition.number}'} up to {offset}"
+                for partition, offset in sorted(target.offsets.items())
+                if not _is_past(position, partition, offset)
+            ]
+            log.warning(
+                "waiting for what was read before the restart, in the order of then: %s. If it is lost for good, "
+                "stop, and move the folder `order` beside the checkpoints away",
+                ", ".join(missing),
+            )
+
+    def _next_by_barriers(self) -> Step | None:
+        """What stands in front of barriers; where one lets go, it and what stands behind it."""
+        heads = {partition: kept[0] for partition, kept in self._kept.items() if is_barrier(kept[0])}
+        passing, given_up = self.barriers.passing(heads, self.source.position()) if heads else (set(), False)
+
+        def stops(record: RawRecord) -> bool:
+            return is_barrier(record) and not (record.partition in passing and record is heads[record.partition])
+
+        records = self._take(stops)
+        return Step(records, self.position(), ordered=given_up) if records else None
+
+    def _take_up_to(self, offsets: Mapping[Partition, int]) -> list[RawRecord]:
+        """All that is kept below these offsets; of a partition that they do not name, nothing."""
+        for partition, kept in self._kept.items():
+            self._cut(kept, offsets.get(partition, 0))
+        return self._take(lambda record: record.offset >= offsets.get(record.partition, 0))
+
+    def _cut(self, kept: deque[RawRecord], offset: int) -> None:
+        """Lines come in blocks, which another time may end elsewhere: have one end here."""
+        for place, record in enumerate(kept):
+            value = record.value or b""
+            if record.offset < offset < record.next_offset == record.offset + len(value):
+                at = offset - record.offset
+                kept[place] = replace(record, next_offset=offset, value=value[:at])
+                kept.insert(place + 1, replace(record, offset=offset, value=value[at:]))
+                self._kept_bytes += _RECORD_BYTES
+            if record.next_offset >= offset:
+                return
+
+    def _take(self, stops: Callable[[RawRecord], bool]) -> list[RawRecord]:
+        """Of each partition all that is kept up to the first record that stops."""
+        taken: list[RawRecord] = []
+        for partition in sorted(self._kept):
+            kept = self._kept[partition]
+            while kept and not stops(kept[0]):
+                taken.append(kept.popleft())
+            if not kept:
+                del self._kept[partition]
+        self._kept_bytes -= sum(map(_size, taken))
+        return taken
+
+    def _keep(self, records: Sequence[RawRecord]) -> None:
+        for record in records:
+            self._kept.setdefault(record.partition, deque()).append(record)
+        self._kept_bytes += sum(map(_size, records))
+
+    def _hold(self) -> None:
+        """Let the source read only what can be used, and note what is behind by what is kept."""
+        if not self._kept and not self._held and self._target is None:
+            return
+        position = self.source.position()
+        if self._target is None:
+            held = frozenset(self._kept)
+        else:
+            limits = self._target.offsets
+            held = frozenset(p for p, offset in position.items() if offset >= limits.get(p, 0))
+        if held != self._held:
+            self._held = held
+            self.source.hold(held)
+        oldest_ms = min((kept[0].timestamp_ms for kept in self._kept.values()), default=0)
+        behind = {p: position.get(p, 0) - kept[0].offset for p, kept in self._kept.items()}
+        self._behind = (behind, oldest_ms / 1000)
+
+
+def _is_past(position: Mapping[Partition, int], partition: Partition, offset: int) -> bool:
+    """Whether nothing is to come below this offset. A file that is gone was read whole; a topic may come yet."""
+    if partition not in position:
+        return partition.number is None
+    return position[partition] >= offset
+
+
+def _sorted(records: Sequence[RawRecord]) -> Sequence[RawRecord]:
+    by_partition: dict[Partition, list[RawRecord]] = {}
+    for record in records:
+        by_partition.setdefault(record.partition, []).append(record)
+    if len(by_partition) < 2:
+        return records
+    return list(chain.from_iterable(by_partition[partition] for partition in sorted(by_partition)))
+
+
+def _size(record: RawRecord) -> int:
+    return _RECORD_BYTES + len(record.value or b"")

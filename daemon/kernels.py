@@ -1,0 +1,298 @@
+"""Kernels: all that a configuration uses are compiled before the first epoch, by processes side by side.
+
+Where all are in the cache, they are loaded from it. Else ``python -m graphtide.daemon.kernels`` compiles them into
+it, with a worker a core and one more (one may wait for a kernel that another compiles), and this process loads
+them then: the compiler's memory goes with its processes, and a signal ends the start at once. Whatever a worker
+could not do, for want of a writable cache or of memory, or because it was killed, this process compiles by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import logging
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from numba.core import event
+
+from ..compute import registry
+from ..compute.program import ProgramError
+from ..gpma import runtime
+from ..gpma.host import array as pma
+from ..gpma.host import snapshot
+from ..gpma.index import vertex_index
+from ..gpma.kernel_cache import MISSING
+from ..partition import graph
+from .config.settings import Config
+from .errors import ConfigError
+from .ingest import decode, reuse
+from .records import placement
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 5.0
+"""How often a log hears how compiling goes on."""
+
+ELSEWHERE = "about 25 s on two idle cores"
+"""How long compiling took somewhere, with BFS, components and PageRank."""
+
+COMPILE = "numba:compile"
+"""Numba's event that a kernel is about to be compiled."""
+
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What decides which kernels are used."""
+
+    directed: bool
+    weighted: bool
+    vertex_ids: Literal["int", "string"]
+    programs: list[tuple[str, dict[str, Any]]]
+    python_modules: list[str]
+
+    @classmethod
+    def of(cls, config: Config) -> Needs:
+        """Those of a daemon with this configuration."""
+        return cls(
+            directed=config.graph.directed,
+            weighted=config.graph.weights != "unweighted",
+            vertex_ids=config.graph.vertex_ids,
+            programs=[(program.name, program.parameters) for program in config.program],
+            python_modules=list(config.compute.python_modules),
+        )
+
+    def steps(self) -> list[tuple[str, Callable[[], None]]]:
+        """What to call, by name, so that every kernel is compiled or loaded.
+
+        What later steps build on comes first; beside it what builds on nothing.
+        """
+        return [
+            ("packed arrays", pma.warm_up),
+            ("vertex index", lambda: vertex_index.warm_up(self.vertex_ids)),
+            ("decoders", lambda: decode.warm_up(self.vertex_ids)),
+            *self._programs(),
+            ("copies of edges", snapshot.warm_up),
+            ("vertices", graph.warm_up),
+            ("placement", lambda: placement.warm_up(self.vertex_ids)),
+            ("reuse of ids", reuse.warm_up),
+        ]
+
+    def _programs(self) -> list[tuple[str, Callable[[], None]]]:
+        """Each once, whatever ids it has."""
+        different = {
+            registry.default_id(name, given, ambiguous=True): (name, given) for name, given in self.programs
+        }
+        return [
+            (
+                f"program {id}",
+                partial(registry.warm_up, directed=self.directed, weighted=self.weighted, programs=[program]),
+            )
+            for id, program in different.items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far compiling is: parts done and in all, kernels begun, the parts that are left, seconds so far."""
+
+    done: int
+    total: int
+    kernels: int
+    left: list[str]
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.done} of {self.total} parts, {self.kernels} kernels; left: {', '.join(self.left)}"
+
+
+class Stopped(BaseException):
+    """Whoever waited for the kernels does not want them any more."""
+
+
+class _Missing(BaseException):
+    """A kernel is not in the cache."""
+
+
+def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> None:
+    """Load every kernel, compiling first what is not in the cache.
+
+    ``report`` is called when compiling begins, and several times a second while it goes on.
+
+    Raises:
+        ConfigError: a program cannot be made, compiled or run; the message names it.
+        Stopped: ``stop`` was set; every process has ended.
+    """
+    folder = runtime.cache_directory()
+    if runtime.is_writable(folder):
+        try:
+            with _listening(MISSING, _refuse):
+                _load(needs)
+            return
+        except _Missing:
+            pass
+        log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
+        _compile_aside(needs, stop, report)
+    else:
+        log.warning("kernels are compiled at every start: no folder for them can be written, as %s cannot", folder)
+
+    def unless_stopped() -> None:
+        if stop.is_set():
+            raise Stopped
+
+    with _listening(MISSING, unless_stopped), _listening(COMPILE, unless_stopped):
+        try:
+            _load(needs)
+        finally:
+            unless_stopped()  # the compiler may have taken that for a mistake of a kernel
+
+
+def _load(needs: Needs) -> None:
+    try:
+        for _, work in needs.steps():
+            work()
+    except ProgramError as error:
+        raise ConfigError(f"program {error}") from error
+
+
+def _refuse() -> None:
+    raise _Missing
+
+
+@contextlib.contextmanager
+def _listening(kind: str, hears: Callable[[], None]) -> Iterator[None]:
+    """Calls the function whenever an event of this kind begins."""
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, begun: Any) -> None:
+            hears()
+
+        def on_end(self, ended: Any) -> None: ...
+
+    listener = Listener()
+    event.register(kind, listener)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        event.unregister(kind, listener)  # type: ignore[no-untyped-call]
+
+
+# -- the side of the daemon -----------------------------------------------------------------------------------
+
+
+def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> None:
+    """Have all compiled by another process and its workers; returns when they have ended, whatever came of it.
+
+    Raises:
+        Stopped: as ``prepare``.
+    """
+    started = time.monotonic()
+    known = [path for path in sys.path if path and Path(path).exists()]
+    compiler = subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(known)},
+        process_group=0,  # it and its workers end together, and a terminal's signals are ours to pass on
+    )
+    assert compiler.stdin is not None and compiler.stdout is not None
+    names = [name for name, _ in needs.steps()]
+    left, kernels = dict.fromkeys(names), 0
+    with compiler.stdin, compiler.stdout:
+        try:
+            compiler.stdin.write(json.dumps(asdict(needs)).encode() + b"\n")
+            compiler.stdin.flush()  # it stays open: that it ends tells the compiler that we are gone
+            waiting = b""
+            while True:
+                if stop.is_set():
+                    raise Stopped
+                seconds = time.monotonic() - started
+                report(Progress(len(names) - len(left), len(names), kernels, list(left), seconds))
+                if not select.select([compiler.stdout], [], [], _LOOK_SECONDS)[0]:
+                    continue
+                came = os.read(compiler.stdout.fileno(), 1 << 16)
+                if not came:
+                    break
+                *lines, waiting = (waiting + came).split(b"\n")
+                for line in lines:
+                    if line:
+                        left.pop(json.loads(line), None)
+                    else:
+                        kernels += 1
+        except BrokenPipeError:
+            pass  # it has ended already
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(compiler.pid, signal.SIGKILL)
+            status = compiler.wait()
+    if left:
+        log.warning("compiling side by side ended early (status %d); this process goes on alone", status)
+
+
+# -- the side of the compiler ---------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Compile what standard input names, saying on standard output which steps are done, and a line a kernel.
+
+    With ``--all`` compile what there is, for any configuration.
+    """
+    if sys.argv[1:] == ["--all"]:
+        configurations = list(_all())
+    else:
+        configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
+        threading.Thread(target=_end_with_daemon, daemon=True).start()
+        registry.load_modules(configurations[0].python_modules)
+    # What a compiler makes lives as long as it does: looking for garbage is a seventh of its time.
+    gc.freeze()
+    gc.disable()
+    steps = [(needs, step) for needs in configurations for step in range(len(needs.steps()))]
+    workers = min(len(steps), len(os.sched_getaffinity(0)) + 1)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        for done in as_completed([pool.submit(_compile, needs, step) for needs, step in steps]):
+            done.result()
+
+
+def _all() -> Iterator[Needs]:
+    """Configurations that use every kernel between them."""
+    for directed, weighted in itertools.product((True, False), repeat=2):
+        programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
+        yield Needs(directed, weighted, "int" if directed else "string", programs, [])
+
+
+def _compile(needs: Needs, step: int) -> None:
+    name, work = needs.steps()[step]
+    # A program's mistake is found, and said, by the daemon.
+    with _listening(COMPILE, lambda: _say("")), contextlib.suppress(ProgramError):
+        work()
+    _say(json.dumps(name))
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())
+
+
+def _end_with_daemon() -> None:
+    while os.read(0, 1):  # not ``sys.stdin``, whose lock a worker would inherit
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The budget of memory: when it is used up ingest waits, and goes on by itself when memory comes free.
+
+What was read already is still applied, and questions are answered meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ..gpma.memory import Memory
+from ..ops.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+READ_INTERVAL_S = 0.1
+"""The system is asked so often at most."""
+
+FREE_SHARE = 32
+"""Ingest goes on when one of so many bytes of the budget is free again."""
+
+BUDGET, GROWTH = "budget", "growth"
+"""What is waited for: that less is used than the budget; that an array which must grow finds its memory."""
+
+
+def budget_bytes(budget: str, total: int) -> int | None:
+    """Of the setting ``memory.budget``: bytes, of so many; None: no budget."""
+    if budget == "off":
+        return None
+    return total * int(budget[:-1]) // 100 if budget.endswith("%") else int(budget)
+
+
+class MemoryGuard:
+    """``has_room`` is for the ingest thread, ``refused`` and ``granted`` are for the engine's; any may read."""
+
+    def __init__(
+        self,
+        budget: str,
+        metrics: Metrics,
+        memory: Memory | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``budget``: as ``memory.budget`` has it."""
+        self._setting = budget
+        self._metrics = metrics
+        self._memory = memory or Memory()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._waits: set[str] = set()
+        self._budget: int | None = None
+        self._used = 0
+        self._limit = 0
+        self._read_at = -READ_INTERVAL_S
+        self._read()
+
+    @property
+    def waits_for(self) -> str | None:
+        """``BUDGET`` or ``GROWTH`` while updates wait for memory, else None."""
+        return min(self._waits, default=None)
+
+    def has_room(self) -> bool:
+        """Whether more may be read."""
+        if self._clock() - self._read_at >= READ_INTERVAL_S:
+            self._read()
+            if self._budget is None:
+                self._resume(BUDGET)
+            elif self._used > self._budget:
+                self._wait(BUDGET, f"{self._used} bytes of memory are used, and memory.budget is {self._budget}")
+            elif self._used <= self._budget - self._budget // FREE_SHARE:
+                self._resume(BUDGET)
+        return BUDGET not in self._waits
+
+    def refused(self, reason: str) -> None:
+        """The graph cannot grow for now."""
+        self._wait(GROWTH, reason)
+
+    def granted(self) -> None:
+        """The graph took what came."""
+        self._resume(GROWTH)
+
+    def stats(self) -> dict[str, Any]:
+        """For the request ``stats``; bytes."""
+        return {
+            "limit": self._limit,
+            "budget": self._budget,
+            "used": self._used,
+            "waits_for": self.waits_for,
+        }
+
+    def _read(self) -> None:
+        self._read_at = self._clock()
+        smallest = self._memory.smallest()
+        self._limit = smallest.total
+        self._budget = budget_bytes(self._setting, smallest.total)
+        # Of a group that is limited everything in it counts; of a machine, what is ours.
+        self._used = self._memory.resident() if smallest.is_machine else smallest.used
+        self._metrics.memory_budget(budget=self._budget or 0, used=self._used)
+
+    def _wait(self, what: str, reason: str) -> None:
+        with self._lock:
+            if what not in self._waits:
+                if not self._waits:
+                    log.warning("%s: reading waits until memory comes free", reason)
+                self._waits = self._waits | {what}
+                self._metrics.waits_for_memory(True)
+
+    def _resume(self, what: str) -> None:
+        with self._lock:
+            if what in self._waits:
+                self._waits = self._waits - {what}
+                if not self._waits:
+                    log.info("there is memory again: reading goes on")
+                    self._metrics.waits_for_memory(False)

@@ -1,0 +1,293 @@
+"""The order log: where the stream stood after each epoch, for a restart to go the same way through its partitions.
+
+What was applied in one step (deletions of vertices, above all, which meet edges of other partitions) must come
+in one step again, after all that came before. Such an epoch is durable here before anybody sees it. Of the others
+only the newest counts: it is written over the one before it, and synced now and then.
+
+The log is a folder of segments, ``<number>.log``, of frames (``records.spool_format``) of MessagePack: first
+``{v, identity, offsets}``, where the segment begins; then ``[together, offsets]``, the partitions that moved. A
+segment ends with each checkpoint, and goes when the oldest kept checkpoint covers it. What a crash left incomplete
+at the end of the newest was shown to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from ..errors import CheckpointError
+from ..failpoints import point
+from ..records.spool_format import FramingLost, frame, read_frames
+from ..records.stream import Offsets, Partition, Passed, offsets_from_wire, offsets_to_wire
+from .checkpoint import sync_folder
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+SYNC_INTERVAL_S = 1.0
+"""What need not be durable at once is synced so often, while epochs go on."""
+_SUFFIX = ".log"
+
+
+@dataclass(slots=True)
+class _Segment:
+    """The segment that is written: ``end`` of what stays, behind which the newest vector is written anew."""
+
+    path: Path
+    handle: int
+    end: int
+    size: int
+    named: bool = False  # its name in the folder is durable
+
+
+class OrderLog:
+    """``open`` first; then ``record`` and ``close`` are for the engine's thread, ``cut`` for any."""
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Args:
+            folder: made when something is written.
+        """
+        self.folder = folder
+        self._identity = ""
+        self._fixed: dict[Partition, int] = {}  # at the end of what stays
+        self._newest: dict[Partition, int] = {}
+        self._before: dict[Partition, int] = {}  # before the last record
+        self._number = 0
+        self._segment: _Segment | None = None
+        self._closed: list[tuple[Path, dict[Partition, int]]] = []  # with where each ends
+        self._covered: Offsets | None = None
+        self._sync_at = 0.0
+        self._failing = False
+        self._syncing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="order-log")
+
+    def open(self, identity: Mapping[str, Any]) -> Iterator[Passed]:
+        """What the log holds, from its beginning on; a log of another source or graph is discarded.
+
+        Raises:
+            CheckpointError: the folder cannot be used.
+        """
+        self._identity = json.dumps(identity, sort_keys=True)
+        paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
+        try:
+            begins = [_begin_of(path) for path in paths]
+            while paths and begins[-1] is None:  # a crash before its first frame was whole
+                paths.pop().unlink()
+                begins.pop()
+            if any(begin is not None and begin["identity"] != self._identity for begin in begins):
+                log.warning("the order log %s is of another source or graph, and is not used", self.folder)
+                while paths:
+                    paths.pop().unlink()
+            if paths:
+                self._number = int(paths[-1].stem)
+                self._fixed = self._newest = self._before = _end_of(paths[-1])
+        except OSError as error:
+            raise CheckpointError(
+                f"the order log {str(self.folder)!r} cannot be used: {error.strerror}"
+            ) from error
+        end = self._fixed
+        for path, begin in zip(reversed(paths), reversed(begins), strict=False):
+            self._closed.insert(0, (path, end))
+            end = end if begin is None else offsets_from_wire(begin["offsets"])
+        return _passed(paths)
+
+    def record(self, before: Offsets, passed: Sequence[Passed]) -> Future[None]:
+        """Write where an epoch passed; nobody may see the epoch before the result is there.
+
+        The result comes at once where no order can matter. ``before``: where the epoch began.
+
+        Raises:
+            OSError: it cannot be written; nothing of it is kept, and it may be tried again.
+        """
+        done: Future[None] = Future()
+        done.set_result(None)
+        if all(_alone(item.offsets) for item in passed):
+            return done
+        self._end_segment_if_covered()
+        fixed, must_stay, newest = self._fixed, b"", dict(before)
+        for item in passed:
+            if item.together and len(item.offsets) > 1:
+                if newest != fixed:
+                    must_stay += _entry(fixed, newest, together=False)
+                must_stay += _entry(newest, item.offsets, together=True)
+                fixed = dict(item.offsets)
+            newest = dict(item.offsets)
+        tail = _entry(fixed, newest, together=False) if newest != fixed else b""
+        try:
+            segment = self._segment or self._begin_segment()
+            self._write(segment, must_stay + tail)
+        except OSError as error:
+            if must_stay:
+                raise
+            if not self._failing:
+                self._failing = True
+                log.error("the order log %s cannot be written: %s", self.folder, error.strerror)
+            self._newest = newest
+            return done
+        self._failing = False
+        segment.end += len(must_stay)
+        self._before, self._fixed, self._newest = self._newest, fixed, newest
+        point("order.written")
+        if must_stay:
+            return self._syncing.submit(_sync, segment)
+        if time.monotonic() >= self._sync_at:
+            self._sync_at = time.monotonic() + SYNC_INTERVAL_S
+            self._syncing.submit(_sync, segment)
+        return done
+
+    def undo(self) -> None:
+        """The sync of what was recorded last failed: it may be recorded again, in another file."""
+        self._end_segment()
+        self._fixed = self._newest = self._before
+
+    def cut(self, covered: Offsets) -> None:
+        """The oldest checkpoint that is kept has these offsets: what lies before them goes with the next epoch."""
+        self._covered = dict(covered)
+
+    def close(self) -> None:
+        """Sync and close."""
+        self._end_segment()
+        self._syncing.shutdown()
+
+    # -- segments ---------------------------------------------------------------------------------------
+
+    def _begin_segment(self) -> _Segment:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self.folder / f"{self._number + 1:020}{_SUFFIX}"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        segment = _Segment(path, handle, 0, 0)
+        begin = {"v": VERSION, "identity": self._identity, "offsets": offsets_to_wire(self._fixed)}
+        try:
+            self._write(segment, _framed(begin))
+        except OSError:
+            os.close(handle)
+            raise
+        segment.end = segment.size
+        self._segment = segment
+        self._number += 1
+        return segment
+
+    def _write(self, segment: _Segment, data: bytes) -> None:
+        at = segment.end
+        while at < segment.end + len(data):
+            at += os.pwrite(segment.handle, data[at - segment.end :], at)
+            segment.size = max(segment.size, at)
+        if at < segment.size:
+            os.ftruncate(segment.handle, at)
+        segment.size = at
+
+    def _end_segment(self) -> None:
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            self._fixed = self._newest
+            self._closed.append((segment.path, self._fixed))
+            self._syncing.submit(_close, segment)
+
+    def _end_segment_if_covered(self) -> None:
+        """A checkpoint was written: begin another segment, and delete those that no kept checkpoint needs."""
+        covered, self._covered = self._covered, None
+        if covered is None:
+            return
+        self._end_segment()
+        ends = [place for place, (_, end) in enumerate(self._closed) if _covers(covered, end)]
+        for path, _ in self._closed[: ends[-1] + 1 if ends else 0]:
+            with contextlib.suppress(OSError):  # it may go another time
+                path.unlink()
+        del self._closed[: ends[-1] + 1 if ends else 0]
+
+
+def _begin_of(path: Path) -> dict[str, Any] | None:
+    """How a segment begins; None: its beginning is not whole."""
+    try:
+        begin = next(_entries(path), None)
+    except FramingLost:
+        return None
+    return begin if isinstance(begin, dict) and begin.get("v") == VERSION else None
+
+
+def _passed(paths: Sequence[Path]) -> Iterator[Passed]:
+    """Everything that these segments hold; where one is damaged, it goes on with the next."""
+    for path in paths:
+        offsets: dict[Partition, int] = {}
+        try:
+            for entry in _entries(path):
+                if isinstance(entry, dict):
+                    offsets = offsets_from_wire(entry["offsets"])
+                    yield Passed(offsets, together=False)
+                else:
+                    together, moved = entry
+                    offsets = offsets | offsets_from_wire(moved)
+                    yield Passed(offsets, together)
+        except FramingLost as error:
+            log.error("the order log %s is damaged at byte %d: %s", path, error.position, error.why)
+
+
+def _entries(path: Path) -> Iterator[Any]:
+    for item in read_frames(path):
+        if not item.good:
+            raise FramingLost(item.start, "a checksum does not hold")
+        yield _unpacked(item.payload)
+
+
+def _end_of(path: Path) -> dict[Partition, int]:
+    """Where a segment ends. What is incomplete there, or was torn, is cut off."""
+    offsets: dict[Partition, int] = {}
+    end = 0
+    try:
+        for item in read_frames(path):
+            if not item.good:
+                raise FramingLost(item.start, "a checksum does not hold")
+            entry = _unpacked(item.payload)
+            offsets |= offsets_from_wire(entry["offsets"] if isinstance(entry, dict) else entry[1])
+            end = item.stop
+    except FramingLost as error:
+        log.warning("the order log %s is cut off at byte %d: %s", path, end, error.why)
+    os.truncate(path, end)
+    return offsets
+
+
+def _entry(before: Offsets, after: Offsets, *, together: bool) -> bytes:
+    moved = {partition: offset for partition, offset in after.items() if before.get(partition) != offset}
+    return _framed([together, offsets_to_wire(moved)])
+
+
+def _framed(content: object) -> bytes:
+    return frame(msgpack.packb(content, unicode_errors="surrogateescape"))
+
+
+def _unpacked(payload: bytes) -> Any:
+    return msgpack.unpackb(payload, strict_map_key=False, unicode_errors="surrogateescape")
+
+
+def _alone(offsets: Offsets) -> bool:
+    """Within the one partition of a topic, offsets are all the order that there is; files come and go."""
+    return len(offsets) < 2 and all(partition.number is not None for partition in offsets)
+
+
+def _covers(covered: Offsets, end: Offsets) -> bool:
+    return all(covered.get(partition, -1) >= offset for partition, offset in end.items())
+
+
+def _sync(segment: _Segment) -> None:
+    os.fdatasync(segment.handle)
+    point("order.synced")
+    if not segment.named:
+        sync_folder(segment.path.parent)
+        segment.named = True
+
+
+def _close(segment: _Segment) -> None:
+    try:
+        _sync(segment)
+    finally:
+        os.close(segment.handle)

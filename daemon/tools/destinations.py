@@ -1,0 +1,166 @@
+"""Where produced records go: a new file of a spool, or a Kafka topic."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..errors import ConfigError, GraphtideError
+from ..records.barrier import HEADERS as BARRIER_HEADERS
+from ..records.barrier import barrier_value
+from ..records.encodings import CONTENT_TYPE
+from ..records.spool_format import SpoolWriter
+from ..records.stream import Partition
+
+_CONNECT_TIMEOUT_MS = 10_000
+_IN_FLIGHT_MAX = 64
+
+
+class ProduceFailed(GraphtideError):
+    """The destination did not take a record."""
+
+    code = "produce-failed"
+    retriable = True
+
+
+class Destination(Protocol):
+    """Where records go."""
+
+    partitions: int
+
+    def send(self, partition: int, payload: bytes) -> None: ...
+
+    def barrier(self) -> None:
+        """Order what was sent before what comes, in all partitions."""
+        ...
+
+    def finish(self) -> dict[Partition, int]:
+        """Return once everything is safe: the next offsets, which a ``wait`` for it needs."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SpoolDestination:
+    """A new file of a spool directory; none stays when nothing was written."""
+
+    partitions = 1
+
+    def __init__(self, directory: Path | str, *, name: str | None = None) -> None:
+        self._writer = SpoolWriter(directory, name=name)
+
+    def send(self, partition: int, payload: bytes) -> None:
+        self._writer.append(payload)
+        self._writer.flush()
+
+    def barrier(self) -> None:
+        """Nothing to do: one file is in order."""
+
+    def finish(self) -> dict[Partition, int]:
+        self._writer.sync()
+        return {Partition(self._writer.name): self._writer.offset} if self._writer.offset else {}
+
+    def close(self) -> None:
+        self._writer.close()
+        if not self._writer.offset:
+            self._writer.path.unlink(missing_ok=True)
+
+
+class KafkaDestination:
+    """A topic, written idempotently: a retry neither repeats nor reorders records."""
+
+    def __init__(
+        self,
+        bootstrap_servers: Sequence[str] | str,
+        topic: str,
+        *,
+        client: Mapping[str, Any] | None = None,
+        compression: str | None = "lz4",
+    ) -> None:
+        """
+        Raises:
+            ProduceFailed: the cluster cannot be reached, or has no such topic.
+            ConfigError: it refuses the client, or the client its settings.
+        """
+        from kafka import KafkaAdminClient, KafkaProducer
+        from kafka.errors import KafkaConfigurationError, KafkaError
+
+        from ..ingest.kafka_client import REFUSALS, connect
+
+        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
+        self.topic = topic
+        self._error = KafkaError
+        self._in_flight: deque[Any] = deque()
+        self._next: dict[Partition, int] = {}
+        self._name, self._barriers = uuid.uuid4().hex, 0
+        try:
+            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": _CONNECT_TIMEOUT_MS}
+            with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
+                (described,) = admin.describe_topics([topic])
+            self.partitions = len(described["partitions"])
+            if not self.partitions:
+                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}")
+            self._producer = connect(
+                KafkaProducer,
+                client or {},
+                **options,
+                acks="all",
+                enable_idempotence=True,
+                compression_type=compression,
+                max_request_size=64 << 20,
+                allow_auto_create_topics=False,
+                max_block_ms=_CONNECT_TIMEOUT_MS,
+            )
+        except KafkaError as error:
+            wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
+            kind = ConfigError if wrong else ProduceFailed
+            raise kind(f"Kafka at {','.join(servers)}: {type(error).__name__}: {error}") from error
+
+    def send(self, partition: int, payload: bytes) -> None:
+        """
+        Raises:
+            ProduceFailed: a record was refused.
+        """
+        self._send(partition, payload, (("content-type", CONTENT_TYPE.encode()),))
+
+    def barrier(self) -> None:
+        """One record in each partition; an idempotent producer keeps it between what is sent before and after.
+
+        Raises:
+            ProduceFailed: a record was refused.
+        """
+        self._barriers += 1
+        value = barrier_value(f"{self._name}-{self._barriers}")
+        for partition in range(self.partitions):
+            self._send(partition, value, BARRIER_HEADERS)
+
+    def _send(self, partition: int, payload: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
+        try:
+            future = self._producer.send(self.topic, payload, partition=partition, headers=list(headers))
+        except self._error as error:
+            raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
+        self._in_flight.append(future)
+        while len(self._in_flight) > _IN_FLIGHT_MAX:
+            self._settle()
+
+    def finish(self) -> dict[Partition, int]:
+        self._producer.flush()
+        while self._in_flight:
+            self._settle()
+        return dict(self._next)
+
+    def close(self) -> None:
+        from ..ingest.kafka_client import disconnect
+
+        disconnect(self._producer, timeout_s=5.0)
+
+    def _settle(self) -> None:
+        try:
+            sent = self._in_flight.popleft().get(timeout=130)
+        except self._error as error:
+            raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
+        self._next[Partition(self.topic, sent.partition)] = sent.offset + 1

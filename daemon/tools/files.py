@@ -1,0 +1,233 @@
+"""Files of updates, read as the daemon reads records: what it would refuse is left out and counted.
+
+By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or ``.jsonl``
+(JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
+seconds); anything else is an edge list (``src dst [weight [ts]]``, MatrixMarket headers allowed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import lzma
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, cast
+
+import numpy as np
+import zstandard
+
+from ...gpma.index.ids import concatenate_ids
+from ...partition.weights import WeightDomain
+from ..errors import GraphtideError
+from ..ingest.decode import Decoder
+from ..ingest.decode_columns import Bad, Reason, select
+from ..ingest.decode_text import csv_layout
+from ..records.columns import UpdateColumns
+from ..records.encodings import ROW
+from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
+
+PLACES_KEPT = 3
+COMPILED_FROM = 512 << 10
+"""Bytes of a block whose lines the compiled parser reads in less time than it takes to load it."""
+
+_BLOCK_BYTES = 8 << 20
+_ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard.open}
+
+_EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
+_NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
+_NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
+_NO_TIME = -(1 << 63)
+"""The time of an event that has none."""
+_SECONDS_MAX = (1 << 63) // 1000
+
+
+class BadInput(GraphtideError):
+    """A file cannot be read as updates; the message says which file, where and why."""
+
+    code = "bad-input"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """What the graph takes, as far as it is known: by default whatever some graph takes."""
+
+    vertex_ids: Literal["int", "string"] = "int"
+    weights: WeightDomain = "any"
+    self_loops: Literal["keep", "drop"] = "keep"
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """How many updates were left out: those refused by reason, with the first places of each; and self-loops."""
+
+    refused: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=dict)
+    self_loops: int = 0
+
+    def refuse(self, reason: str, place: Callable[[], str]) -> None:
+        """Count one; ``place`` says where it stood and what was wrong."""
+        self.refused[reason] += 1
+        kept = self.places.setdefault(reason, [])
+        if len(kept) < PLACES_KEPT:
+            kept.append(place())
+
+
+def read_columns(path: Path, accepts: Accepts, left_out: LeftOut) -> Iterator[UpdateColumns]:
+    """The updates of one file, in big blocks.
+
+    Raises:
+        BadInput: the file cannot be decompressed, or its header line names no columns.
+        OSError: it cannot be read.
+    """
+    name = path.with_suffix("") if path.suffix in _OPENERS else path
+    events = name.suffix == ".tsv" and _has_events(path)
+    encoding = "csv" if events else _ENCODINGS.get(name.suffix, "el")
+    decoder = Decoder(
+        vertex_ids=accepts.vertex_ids,
+        weights=accepts.weights,
+        self_loops=accepts.self_loops,
+        csv_columns=_EVENT_COLUMNS if events else None,
+        csv_delimiter="\t" if events else ",",
+        compiled_from=COMPILED_FROM,
+    )
+    lines = 0
+    for offset, block in _blocks(path):
+        if encoding == "csv" and not events and offset == 0:
+            _check_header(path, block)
+        value = _event_lines(block, accepts.vertex_ids) if events else block
+        stop, time_ms = offset + len(value), _NO_TIME if events else 0
+        decoded = decoder.decode(RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms))
+        for bad in decoded.bad:
+            place = partial(_place, path, lines, value, bad.offset - offset, bad)
+            left_out.refuse(bad.reason, place)
+        left_out.self_loops += decoded.self_loops_dropped
+        updates = decoded.block
+        if updates is not None and events:
+            updates = _in_milliseconds(updates, path, left_out)
+        if updates is not None and len(updates):
+            yield _columns(updates)
+        lines += value.count(b"\n")
+
+
+def read_updates(path: Path, accepts: Accepts | None = None) -> UpdateColumns:
+    """The updates of one file, all at once: see ``read_columns``; weights are 1.0 where the file has none.
+
+    Raises:
+        BadInput: something in it is no update.
+    """
+    left_out = LeftOut()
+    parts = list(read_columns(path, accepts or Accepts(), left_out))
+    for reason, places in left_out.places.items():
+        raise BadInput(places[0], {"reason": reason})
+    if not parts:
+        raise BadInput(f"{path} holds no edges")
+    whole = concatenated(parts)
+    weights = np.ones(len(whole), np.float32) if whole.weights is None else whole.weights
+    return UpdateColumns(whole.src, whole.dst, whole.ops, weights, whole.timestamps_ms)
+
+
+def _columns(updates: UpdateBlock) -> UpdateColumns:
+    times = updates.timestamps_ms
+    ts = times if isinstance(times, np.ndarray) and times.any() else None
+    return UpdateColumns(updates.src, updates.dst, updates.ops, updates.weights, ts)
+
+
+def _place(path: Path, lines: int, value: bytes, at: int, bad: BadRecord) -> str:
+    """``lines``: those before this block; ``at``: the byte of the block at which the bad line begins."""
+    row = dict(bad.headers).get(ROW)
+    part = "" if row is None else f", row {row.decode()}"
+    line = lines + value.count(b"\n", 0, at) + 1
+    return f"{path}:{line}{part}: {bad.detail}"
+
+
+def _check_header(path: Path, block: bytes) -> None:
+    try:
+        csv_layout(block.partition(b"\n")[0], ",")
+    except Bad as bad:
+        raise BadInput(f"{path}:1: {bad.detail}", {"reason": bad.reason.value}) from None
+
+
+def _blocks(path: Path) -> Generator[tuple[int, bytes], None, None]:
+    """Blocks of whole lines with the offset of each."""
+    opened = cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))
+    with opened as file:
+        offset, rest = 0, b""
+        try:
+            while piece := file.read(_BLOCK_BYTES):
+                stop = piece.rfind(b"\n") + 1
+                if stop == 0:
+                    rest += piece
+                    continue
+                block, rest = rest + piece[:stop], piece[stop:]
+                yield offset, block
+                offset += len(block)
+        except (EOFError, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
+            raise BadInput(f"{path} cannot be decompressed: {error}") from error
+        if rest:
+            yield offset, rest
+
+
+# -- events -------------------------------------------------------------------------------------------------
+
+
+def _has_events(path: Path) -> bool:
+    """Whether the first line has the five fields of an event: a line of an edge list has at most four."""
+    with contextlib.closing(_blocks(path)) as blocks:
+        _, block = next(blocks, (0, b""))
+    first = block.partition(b"\n")[0]
+    return len(first.split()) == 5 and not first.startswith((b"#", b"%"))
+
+
+def _event_lines(block: bytes, vertex_ids: str) -> bytes:
+    """Events as CSV between tabs, where an empty field stands for none."""
+    if b" " in block:
+        block = b"\n".join(b"\t".join(line.split()) for line in block.split(b"\n"))
+    if b"\t-" not in block:
+        return block
+    # A dash is no integer, wherever it stands; a string may be one.
+    block = _NO_WEIGHT.sub(rb"\1", block) if vertex_ids == "string" else block.replace(b"\t-\t", b"\t\t")
+    timeless = b"\t-\n" in block or b"\t-\r" in block or block.endswith(b"\t-")
+    return _NO_TS.sub(b"", block) if timeless else block
+
+
+def _in_milliseconds(updates: UpdateBlock, path: Path, left_out: LeftOut) -> UpdateBlock:
+    """The events with their seconds as milliseconds; without times where one has none."""
+    seconds = updates.timestamps_ms
+    if isinstance(seconds, int) or (seconds == _NO_TIME).any():
+        return UpdateBlock(updates.src, updates.dst, updates.ops, updates.weights, 0)
+    fits = np.abs(seconds) <= _SECONDS_MAX
+    for second in seconds[~fits].tolist():
+        detail = f"{path}: ts is {second}; in milliseconds it must be a 64-bit integer"
+        left_out.refuse(Reason.BAD_TIMESTAMP.value, partial(str, detail))
+    kept = updates if fits.all() else select(updates, fits)
+    assert isinstance(kept.timestamps_ms, np.ndarray)
+    return UpdateBlock(kept.src, kept.dst, kept.ops, kept.weights, kept.timestamps_ms * 1000)
+
+
+def concatenated(parts: Sequence[UpdateColumns]) -> UpdateColumns:
+    """These (at least one) as one; a weight that is missing is 1.0, a time that is missing is now."""
+
+    def optional(name: str, absent: float, dtype: Any) -> Any:
+        columns = [getattr(part, name) for part in parts]
+        if all(column is None for column in columns):
+            return None
+        filled = (
+            np.full(len(part), absent, dtype) if column is None else column
+            for part, column in zip(parts, columns, strict=True)
+        )
+        return np.concatenate(list(filled))
+
+    return UpdateColumns(
+        concatenate_ids([part.src for part in parts]),
+        concatenate_ids([part.dst for part in parts]),
+        np.concatenate([part.ops for part in parts]),
+        optional("weights", 1.0, np.float32),
+        optional("timestamps_ms", time.time_ns() // 10**6, np.int64),
+    )

@@ -1,0 +1,54 @@
+"""Reserved address space: arrays that grow where they lie.
+
+As much is reserved as the machine has memory, so that no array can outgrow it. Pages that were never written
+cost nothing. Where address space is not free (a limit on it, or strict accounting of memory: a reservation would
+take away what the rest of the process, or of the machine, needs), there is none to be had.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import sys
+from pathlib import Path
+
+# mmap has the name from Python 3.13 on; the value is that of Linux on all common processors.
+_MAP_NORESERVE = 0x4000
+# How the system accounts for memory (proc(5)); under strict accounting MAP_NORESERVE means nothing.
+_OVERCOMMIT, _STRICT = Path("/proc/sys/vm/overcommit_memory"), "2"
+
+
+LARGE_PAGE = 2 << 20
+
+
+class Reserved(mmap.mmap):
+    """Reserved memory, told from other maps by its type; it ends with the last array in it."""
+
+
+def memory_bytes() -> int:
+    """The memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def is_free() -> bool:
+    """Whether address space that is reserved, and not used, counts nowhere."""
+    if sys.platform != "linux" or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return False
+    try:
+        return _OVERCOMMIT.read_text().strip() != _STRICT
+    except OSError:
+        return True
+
+
+def reserve(n_bytes: int) -> Reserved | None:
+    """Zeroed memory of at least so many bytes that takes no room before it is written; None where that is refused,
+    or harms others."""
+    if not is_free():
+        return None
+    # The system places whole large pages where large pages fit.
+    n_bytes = -(-n_bytes // LARGE_PAGE) * LARGE_PAGE
+    try:
+        return Reserved(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    except OSError:
+        return None

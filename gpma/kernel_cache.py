@@ -1,0 +1,155 @@
+"""Numba's disk cache, shared by processes that compile side by side: no kernel is compiled twice.
+
+By itself that cache loses entries when two processes save forms of one kernel at the same time (its index is read,
+changed and written), and both would compile what both need. Here a process that does not find a kernel takes the
+kernel's *turn*: a lock on one byte of a file in that folder of the cache. All of it happens under Numba's own lock
+of compiling, so that the threads of a process take turns anyway. Who finds the turn taken waits and then loads
+what the other has saved. The system frees the turns of a process that ends, however it ends. Kernels wait only for
+those that they call, so that turns cannot be waited for in a circle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import pickle
+import time
+from typing import Any
+
+import numba.core.dispatcher
+from numba.core import event
+from numba.core.caching import FunctionCache, NullCache
+
+MISSING = "graphtide:missing"
+"""Numba's event (``numba.core.event``) that a kernel is not in the cache: before it is compiled, and again and
+again while another process does that. A listener that raises ends the wait."""
+
+_FILE = "turns.lock"
+_LOOK_SECONDS = 0.02
+
+
+class _Turns:
+    """The turns that this process holds. One may be taken again while it is held."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], int] = {}
+        self._files: dict[str, int | None] = {}
+
+    def take(self, folder: str, name: str) -> bool:
+        """Whether nobody else has it; where no locks can be had nobody waits, and work may be done twice."""
+        file = self._file(folder)
+        if file is None:
+            return True
+        if (folder, name) not in self._held:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(name))
+            except (BlockingIOError, PermissionError):  # which of them is the system's choice
+                return False
+            except OSError:
+                return True
+        self._held[folder, name] = self._held.get((folder, name), 0) + 1
+        return True
+
+    def give(self, folder: str, name: str) -> None:
+        """Let others have the turn; harmless where it is not held."""
+        held = self._held.pop((folder, name), 0) - 1
+        if held > 0:
+            self._held[folder, name] = held
+        elif held == 0 and (file := self._file(folder)) is not None:
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, _place(name))
+
+    def holds(self, folder: str, name: str) -> bool:
+        return (folder, name) in self._held
+
+    def _file(self, folder: str) -> int | None:
+        # Kept open for good: closing any descriptor of the file would free all turns of this process.
+        if folder not in self._files:
+            try:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                self._files[folder] = os.open(os.path.join(folder, _FILE), flags, 0o600)
+            except OSError:
+                self._files[folder] = None
+        return self._files[folder]
+
+
+def _place(name: str) -> int:
+    """The byte of the file that stands for a kernel; of 2^48, so that no two kernels share one."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "little")
+
+
+_turns = _Turns()
+
+
+class SharedCache(FunctionCache):
+    """A kernel's cache that waits for whoever is compiling the same kernel."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled form, or None: then the caller compiles it, and all others wait for that."""
+        found = self._load(sig, target_context)
+        if found is None:
+            self._take_turn()
+            found = self._load(sig, target_context)
+            if found is not None:
+                self.give_turn()
+        return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (AttributeError, ImportError, EOFError, pickle.UnpicklingError):
+            # Of another version, whose types are no longer there, or cut: it can be no guide to anything.
+            with contextlib.suppress(OSError):
+                os.unlink(self._cache_file._index_path)
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Save the compiled form, and let the next one have its turn."""
+        try:
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+        except OSError:  # a full disk, say: the kernel is there all the same, for this process
+            pass
+        finally:
+            self.give_turn()
+
+    def _take_turn(self) -> None:
+        event.start_event(MISSING)  # type: ignore[no-untyped-call]
+        while not _turns.take(self.cache_path, self._impl.filename_base):
+            time.sleep(_LOOK_SECONDS)
+            event.start_event(MISSING)  # type: ignore[no-untyped-call]
+
+    @property
+    def holds_turn(self) -> bool:
+        """Whether others wait for this process to compile this kernel."""
+        return _turns.holds(self.cache_path, self._impl.filename_base)
+
+    def give_turn(self) -> None:
+        """Let others compile this kernel."""
+        _turns.give(self.cache_path, self._impl.filename_base)
+
+
+class _GiveUp(event.Listener):  # type: ignore[misc]
+    """A kernel that cannot be compiled is never saved: its turn ends here."""
+
+    def on_start(self, compiling: Any) -> None: ...
+
+    def on_end(self, compiling: Any) -> None:
+        dispatcher, args = compiling.data["dispatcher"], tuple(compiling.data["args"])
+        if args not in dispatcher.overloads and isinstance(dispatcher._cache, SharedCache):
+            dispatcher._cache.give_turn()
+
+
+def _cache_of(function: Any) -> SharedCache | NullCache:
+    """The cache of a kernel; none where no folder can be written: then each process compiles for itself."""
+    try:
+        return SharedCache(function)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # no folder will do
+        return NullCache()
+
+
+def install() -> None:
+    """Let all kernels that are defined from now on use it."""
+    if numba.core.dispatcher.FunctionCache is not _cache_of:  # type: ignore[attr-defined]
+        numba.core.dispatcher.FunctionCache = _cache_of  # type: ignore[attr-defined]
+        event.register("numba:compile", _GiveUp())  # type: ignore[no-untyped-call]

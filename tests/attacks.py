@@ -1,0 +1,412 @@
+"""Ways to wrong a running daemon; each takes a few seconds, and none may change an answer.
+
+An attack is a function of a ``Target`` and a random generator. It returns a word on what it did. What it starts
+it ends, what it stops it lets go on: afterwards the daemon must be able to catch up. ``ATTACKS`` holds them all;
+to add one, write the function and put it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import resource
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import psutil
+from disks import filled
+from running import Daemon
+from waiting import until
+
+from graphtide import Client
+from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.records.columns import UpdateColumns
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.gpma.edges import Op
+from graphtide.ops.kafka import DevKafka
+
+TOKEN = "correct-horse-battery"
+SECONDS = 3.0
+"""How long an attack lasts that lasts."""
+VERTICES = 400
+
+
+class Stream:
+    """Updates of edges, produced to a real broker and remembered for the reference."""
+
+    def __init__(self, producer: Any, topic: str, partitions: int, rng: np.random.Generator) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.partitions = partitions
+        self.rng = rng
+        self.columns: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self.bad = 0
+        self._sent: list[Any] = []
+
+    def send_good(self, records: int = 1, *, timestamp_ms: int | None = None) -> None:
+        """Records of 50 updates, each to a partition of its own sources."""
+        for _ in range(records):
+            partition = int(self.rng.integers(self.partitions))
+            n = 50
+            src = self.rng.integers(0, VERTICES // self.partitions, n) * self.partitions + partition
+            dst = self.rng.integers(0, VERTICES, n)
+            ops = np.where(self.rng.random(n) < 0.7, Op.INSERT, Op.DELETE).astype(np.uint8)
+            weights = self.rng.integers(1, 9, n).astype(np.float32)
+            self.columns.append((src, dst, ops))
+            self._send(partition, encode_msgpack(src, dst, ops, weights), timestamp_ms=timestamp_ms)
+
+    def send_edge(self, src: int, dst: int) -> None:
+        """One edge."""
+        columns = np.array([src]), np.array([dst]), np.array([Op.INSERT], np.uint8)
+        self.columns.append(columns)
+        self._send(src % self.partitions, encode_msgpack(*columns, np.ones(1, np.float32)))
+
+    def send_many(self, updates: int) -> None:
+        """One record of edges between vertices that may be new."""
+        partition = int(self.rng.integers(self.partitions))
+        src = self.rng.integers(0, 20_000, updates) * self.partitions + partition
+        dst = self.rng.integers(0, 60_000, updates)
+        columns = src, dst, np.full(updates, Op.INSERT, np.uint8)
+        self.columns.append(columns)
+        self._send(partition, encode_msgpack(*columns, np.ones(updates, np.float32)))
+
+    def send_bad(self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
+        """A record that no update may come of."""
+        self.bad += value is not None
+        self._send(int(self.rng.integers(self.partitions)), value, key=b"bad", headers=headers)
+
+    def _send(self, partition: int, value: bytes | None, **options: Any) -> None:
+        self._sent.append(self.producer.send(self.topic, value, partition=partition, **options))
+
+    def offsets(self) -> dict[str, dict[str, int]]:
+        """What to wait for to see all of it, once the broker has it."""
+        last: dict[int, int] = {}
+        for future in self._sent:
+            sent = future.get(timeout=60)
+            last[sent.partition] = max(last.get(sent.partition, 0), sent.offset + 1)
+        return {self.topic: {str(partition): offset for partition, offset in last.items()}}
+
+    def updates(self) -> UpdateColumns:
+        """All good updates so far, in an order that every partition agrees with."""
+        src, dst, ops = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        return UpdateColumns(src, dst, ops, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What there is to attack. ``disk``: a small one with its checkpoints and dead letters, or None."""
+
+    daemon: Daemon
+    stream: Stream
+    broker: DevKafka
+    tcp: tuple[str, int]
+    disk: Path | None
+
+    def client(self) -> Client:
+        """A client that knows the token."""
+        return Client(self.daemon.address, token=TOKEN, timeout=120)
+
+    @property
+    def engine(self) -> psutil.Process:
+        """The daemon's process, which holds the graph."""
+        assert self.daemon.process is not None
+        return psutil.Process(self.daemon.process.pid)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.tcp, 10)
+
+
+# -- clients ------------------------------------------------------------------------------------------------------
+
+
+def _request(number: int, method: str, **params: Any) -> bytes:
+    packed: bytes = msgpack.packb([0, number, method, [params]])
+    return packed
+
+
+def _send(connection: socket.socket, data: bytes) -> bool:
+    """False when the server has had enough."""
+    try:
+        connection.sendall(data)
+    except OSError:
+        return False
+    return True
+
+
+def noise(target: Target, rng: np.random.Generator) -> str:
+    """Random bytes, lengths that promise gigabytes, arrays in arrays without end."""
+    shapes: tuple[Callable[[], bytes], ...] = (
+        lambda: rng.bytes(int(rng.integers(1, 5000))),
+        lambda: b"\xdd\xff\xff\xff\xff",
+        lambda: b"\xc6\xff\xff\xff\xff" + rng.bytes(100),
+        lambda: b"\x91" * 100_000,
+        lambda: _request(1, "hello", token=TOKEN)[: int(rng.integers(1, 20))],
+        lambda: msgpack.packb({"not": "a request"}),
+    )
+    sent = 0
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), target.connect() as connection:
+            sent += _send(connection, shapes[int(rng.integers(len(shapes)))]())
+    return f"{sent} connections of noise"
+
+
+def strangers(target: Target, rng: np.random.Generator) -> str:
+    """Silent connections, half requests and wrong tokens, as many as fit; who has a token is served."""
+    with contextlib.ExitStack() as stack:
+        held = 0
+        for number in range(400):
+            try:
+                connection = stack.enter_context(target.connect())
+            except OSError:
+                break
+            held += 1
+            match number % 3:
+                case 1:
+                    _send(connection, b"\xc6\x00\x10\x00\x00" + rng.bytes(4096))
+                case 2:
+                    _send(connection, _request(1, "hello", token="wrong " + rng.bytes(8).hex()))
+        with target.client() as client:
+            client.stats()
+    return f"{held} strangers, and one client who was answered"
+
+
+def hogs(target: Target, rng: np.random.Generator) -> str:
+    """Large requests, many at once, by clients that hang up; others are answered meanwhile."""
+    vertices = np.arange(500_000, dtype="<i8").tobytes()
+    greedy = _request(1, "hello", token=TOKEN) + b"".join(
+        _request(number, "degree", vertices=vertices) for number in range(2, 6)
+    )
+    sent = answered = 0
+    end = time.monotonic() + SECONDS
+    with target.client() as client:
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError), target.connect() as connection:
+                sent += _send(connection, greedy)
+            client.get("hops", [0, int(rng.integers(VERTICES))])
+            answered += 1
+    return f"{sent} hogs, {answered} answers to another"
+
+
+def slow_readers(target: Target, rng: np.random.Generator) -> str:
+    """Clients that ask for much and read nothing, and waits that can never end."""
+    vertices = np.arange(100_000, dtype="<i8").tobytes()
+    far = {target.stream.topic: {"0": 1 << 60}}
+    with contextlib.ExitStack() as stack:
+        for number in range(60):
+            try:
+                connection = stack.enter_context(target.connect())
+            except OSError:
+                break
+            connection.setblocking(False)
+            greedy = [_request(2, "get", program="hops", vertices=vertices)] * 20
+            patient = [_request(n, "wait", min_offsets=far, timeout_ms=60_000) for n in range(2, 40)]
+            data = _request(1, "hello", token=TOKEN) + b"".join(patient if number % 2 else greedy)
+            with contextlib.suppress(OSError):
+                connection.send(data)
+        time.sleep(SECONDS)
+        with target.client() as client:
+            client.stats()
+    return "60 who never read"
+
+
+# -- the stream ---------------------------------------------------------------------------------------------------
+
+
+def bad_records(target: Target, rng: np.random.Generator) -> str:
+    """Records that are wrong in every way that we know, between good ones."""
+    good = msgpack.unpackb(
+        encode_msgpack(np.arange(9), np.arange(9), np.ones(9, np.uint8), np.ones(9, np.float32))
+    )
+    wrong: list[Any] = [
+        {**good, "v": 2},
+        {**good, "dst": good["dst"][:-3]},
+        {**good, "src": "text"},
+        {**good, "op": b"\x09" * 9},
+        {**good, "weight": b"\0"},
+        {key: value for key, value in good.items() if key != "src"},
+        ["no", "map"],
+        None,
+        1 << 40,
+    ]
+    values = [msgpack.packb(item) for item in wrong]
+    values += [
+        msgpack.packb(good)[:-1],
+        b"",
+        b"\xc1",
+        rng.bytes(100_000),
+        msgpack.packb({"v": 1, "src": [[[]]] * 9}),
+    ]
+    for value in values:
+        target.stream.send_bad(value)
+        target.stream.send_good()
+    json_header = [("content-type", b"application/json")]
+    for value in (b"{", b'{"src": 1e400, "dst": 2}', b"\xff\xfe", json.dumps({"v": 1, "edges": 7}).encode()):
+        target.stream.send_bad(value, json_header)
+    target.stream.send_bad(b"1 2", [("content-type", b"application/x-unheard-of")])
+    target.stream.send_bad(gzip.compress(bytes(1 << 20)), [("content-type", b"text/csv")])
+    target.stream.send_bad(None)  # a tombstone
+    return f"{len(values) + 7} bad records"
+
+
+def dates(target: Target, rng: np.random.Generator) -> str:
+    """Good records from the beginning and the end of time."""
+    for timestamp_ms in (0, 1, 253_402_300_799_000, 1 << 62):
+        target.stream.send_good(timestamp_ms=timestamp_ms)
+    return "records of 1970 and long after"
+
+
+def broker_pauses(target: Target, rng: np.random.Generator) -> str:
+    """The broker hangs, and goes on."""
+    os.kill(target.broker.pid, signal.SIGSTOP)
+    try:
+        _keep_coming(target.stream)
+    finally:
+        os.kill(target.broker.pid, signal.SIGCONT)
+    return "the broker hung"
+
+
+def broker_restarts(target: Target, rng: np.random.Generator) -> str:
+    """The broker goes away, and comes back."""
+    target.broker.restart()
+    return "the broker was restarted"
+
+
+# -- signals ------------------------------------------------------------------------------------------------------
+
+
+def _pause(process: psutil.Process, stream: Stream) -> None:
+    """Stop it for some seconds, in which updates go on coming, and let it go on."""
+    process.suspend()
+    try:
+        _keep_coming(stream)
+    finally:
+        process.resume()
+
+
+def _keep_coming(stream: Stream) -> None:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        stream.send_good()
+        time.sleep(0.02)
+
+
+def server_pauses(target: Target, rng: np.random.Generator) -> str:
+    """The query server stands still for a while, and is the same afterwards."""
+    server = target.daemon.query_server()
+    _pause(server, target.stream)
+    with target.client() as client:
+        client.stats()
+    assert target.daemon.query_server().pid == server.pid, "a healthy server was replaced because it paused"
+    return "the query server paused"
+
+
+def server_dies(target: Target, rng: np.random.Generator) -> str:
+    """The query server is killed, and another one answers."""
+    dead = target.daemon.query_server()
+    dead.kill()
+    until(lambda: target.daemon.query_server().pid != dead.pid, 60)
+    until(lambda: _answers(target), 60)
+    return "the query server was killed"
+
+
+def _answers(target: Target) -> bool:
+    try:
+        with target.client() as client:
+            client.stats()
+    except GraphtideError:
+        return False
+    return True
+
+
+def engine_pauses(target: Target, rng: np.random.Generator) -> str:
+    """The whole daemon stands still for a while."""
+    _pause(target.engine, target.stream)
+    return "the engine paused"
+
+
+def engine_dies(target: Target, rng: np.random.Generator) -> str:
+    """kill -9, and a new start."""
+    time.sleep(float(rng.uniform(0, 1)))
+    target.daemon.kill()
+    target.daemon.start(ready_s=None)
+    until(lambda: _answers(target), 120)
+    return "the daemon was killed"
+
+
+def engine_restarts(target: Target, rng: np.random.Generator) -> str:
+    """SIGTERM, a clean end, and a new start."""
+    assert target.daemon.stop() == 0, target.daemon.log_tail()
+    target.daemon.start(ready_s=None)
+    until(lambda: _answers(target), 120)
+    return "the daemon was restarted"
+
+
+def hang_up(target: Target, rng: np.random.Generator) -> str:
+    """SIGHUP asks for certificates and tokens to be read again, nothing more."""
+    for _ in range(5):
+        target.engine.send_signal(signal.SIGHUP)
+        time.sleep(0.1)
+    return "5 hang-ups"
+
+
+# -- disk and memory ----------------------------------------------------------------------------------------------
+
+
+def disk_full(target: Target, rng: np.random.Generator) -> str:
+    """Nothing can be written for a while: no checkpoint, no dead letter."""
+    if target.disk is None:
+        return "left out: no disk of its own may be mounted here"
+    with filled(target.disk):
+        target.stream.send_bad(b"\xc1 while the disk is full")
+        _keep_coming(target.stream)
+    return "the disk was full"
+
+
+def memory_short(target: Target, rng: np.random.Generator) -> str:
+    """No more address space while the graph grows: whatever fails meanwhile, the next start is right."""
+    engine = target.engine
+    before = resource.prlimit(engine.pid, resource.RLIMIT_AS)
+    resource.prlimit(engine.pid, resource.RLIMIT_AS, (engine.memory_info().vms + (1 << 20), before[1]))
+    target.stream.send_many(40_000)
+    _keep_coming(target.stream)
+    assert target.daemon.process is not None
+    if target.daemon.process.poll() is None:
+        resource.prlimit(engine.pid, resource.RLIMIT_AS, before)
+    if not _answers(target):
+        target.daemon.kill()
+        target.daemon.start(ready_s=None)
+        until(lambda: _answers(target), 120)
+        return "memory ran out, and the daemon was started again"
+    return "memory was short"
+
+
+Attack = Callable[[Target, np.random.Generator], str]
+
+ATTACKS: tuple[Attack, ...] = (
+    noise,
+    strangers,
+    hogs,
+    slow_readers,
+    bad_records,
+    dates,
+    broker_pauses,
+    broker_restarts,
+    server_pauses,
+    server_dies,
+    engine_pauses,
+    engine_dies,
+    engine_restarts,
+    hang_up,
+    disk_full,
+    memory_short,
+)

@@ -1,0 +1,28 @@
+"""Certificates for tests of TLS, made by openssl."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+
+class Certificate(NamedTuple):
+    """PEM files: a certificate that signed itself (so it is its own authority), and its key."""
+
+    certificate: str
+    key: str
+
+
+def certificate(folder: Path, name: str) -> Certificate:
+    """A certificate of 127.0.0.1 for two days; skips the test where openssl cannot make one."""
+    made = Certificate(f"{folder}/{name}.pem", f"{folder}/{name}.key")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", made.key, "-out", made.certificate]
+    try:
+        subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"openssl cannot make a certificate: {error}")
+    return made

@@ -1,0 +1,330 @@
+"""Who is let in by the query server, and what strangers cost: tokens, TLS, places, time and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from certificates import certificate
+from running import Daemon
+from test_server import Chain, raw, request, serving
+from waiting import until
+
+from graphtide.daemon import errors
+from graphtide.daemon.client import Client
+from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.serve.admission import Admission, Guest, origin_of
+from graphtide.daemon.serve.listening import TlsFiles
+
+TOKEN = "sesame-open"
+FEW = LimitsConfig(connections_max=4, strangers_max=8, hello_seconds_max=60)
+
+
+@pytest.fixture
+def chain() -> Chain:
+    chain = Chain()
+    chain.grow(10)
+    return chain
+
+
+def hello(token: str, msgid: int = 1) -> bytes:
+    return request(msgid, "hello", {"token": token})
+
+
+# -- places -----------------------------------------------------------------------------------------------
+
+
+def test_silent_strangers_keep_nobody_out_who_has_a_token(chain, tmp_path):
+    with serving(chain, tmp_path, FEW, tokens=[TOKEN]) as link, contextlib.ExitStack() as stack:
+        address = link.addresses[0]
+        for _ in range(50):
+            stack.enter_context(raw(address))
+        for _ in range(FEW.connections_max):
+            client = stack.enter_context(Client(address, token=TOKEN, timeout=20))
+            assert client.get("rank", [100]).values.tolist() == [1]
+        with pytest.raises(errors.LimitExceeded, match="more than 4 connections"):
+            stack.enter_context(Client(address, token=TOKEN, timeout=20)).stats()
+        for _ in range(50):
+            stack.enter_context(raw(address))
+        assert client.get("rank", [100]).values.tolist() == [1]
+        until(lambda: link.refused()["crowded"] >= 42)
+        until(lambda: link.refused()["full"] >= 1)
+
+
+def test_silent_clients_keep_nobody_out_where_no_token_is_asked_for_either(chain, tmp_path):
+    with serving(chain, tmp_path, FEW) as link, contextlib.ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(raw(link.addresses[0]))
+        with Client(link.addresses[0], timeout=20) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+
+
+def test_handshakes_that_never_end_keep_nobody_out(chain, tmp_path):
+    own = certificate(tmp_path, "server")
+    trust = ssl.create_default_context(cafile=own.certificate)
+    listen = ["tcp://127.0.0.1:0"]
+    with (
+        serving(chain, tmp_path, FEW, listen=listen, tls=TlsFiles(*own), tokens=[TOKEN]) as link,
+        contextlib.ExitStack() as stack,
+    ):
+        port = int(link.addresses[0].rpartition(":")[2])
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        with Client(link.addresses[0], token=TOKEN, ssl_context=trust, timeout=20) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+
+
+class Turned:
+    """Guests that remember who was turned out."""
+
+    def __init__(self) -> None:
+        self.out: list[str] = []
+
+    def guest(self, name: str, origin: str) -> Guest:
+        return Guest(origin, lambda _: self.out.append(name))
+
+
+def test_room_is_made_by_the_oldest_of_the_largest_crowd():
+    async def scenario() -> list[str]:
+        limits = LimitsConfig(strangers_max=4)
+        door = Admission({"tokens": [TOKEN], "tls": None}, limits, asyncio.get_running_loop())
+        turned = Turned()
+        first = turned.guest("b1", "b")
+        for guest in (first, turned.guest("a1", "a"), turned.guest("a2", "a"), turned.guest("a3", "a")):
+            door.enter(guest)
+        door.enter(turned.guest("c1", "c"))
+        door.enter(turned.guest("a4", "a"))
+        door.let_in(first)  # which leaves a place free
+        door.enter(turned.guest("a5", "a"))
+        door.enter(turned.guest("d1", "d"))
+        door.close()
+        return turned.out
+
+    assert asyncio.run(scenario()) == ["a1", "a2", "a3"]
+
+
+def test_where_a_connection_comes_from():
+    left, right = socket.socketpair()
+    with left, right:
+        assert re.fullmatch(r"uid \d+", origin_of(left, ""))
+    with socket.socket(socket.AF_INET) as four, socket.socket(socket.AF_INET6) as six:
+        assert origin_of(four, ("192.0.2.7", 5)) == "192.0.2.7"
+        assert origin_of(six, ("2001:db8:1:2:3:4:5:6", 5, 0, 0)) == "2001:db8:1:2::/64"
+        assert origin_of(six, ("::ffff:192.0.2.7", 5, 0, 0)) == "192.0.2.7"
+
+
+# -- bytes and time ---------------------------------------------------------------------------------------
+
+
+def test_before_hello_a_request_has_four_kibibytes(chain, tmp_path):
+    long = request(2, "get", {"program": "rank", "vertices": [100] * 50_000})
+    with serving(chain, tmp_path, tokens=[TOKEN]) as link:
+        address = link.addresses[0]
+        for data in (long, long[:5000], hello(TOKEN + "!" * 5000)):
+            with raw(address) as connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.send(data)
+                assert connection.error() == "limit-exceeded"
+        with raw(address) as connection:  # in one piece: what follows hello may be long
+            short = request(3, "get", {"program": "rank", "vertices": [100] * 9000})
+            connection.send(hello(TOKEN) + short)
+            answers = {answer[1]: answer for answer in (connection.answer(), connection.answer())}
+            assert answers[1][2] is None and answers[3][2] is None
+        until(lambda: link.refused()["request"] == 3)
+
+
+def test_who_says_nothing_is_told_so_and_those_inside_may_be_silent(chain, tmp_path):
+    limits = LimitsConfig(hello_seconds_max=0.5)
+    with serving(chain, tmp_path, limits, tokens=[TOKEN]) as link:
+        with raw(link.addresses[0]) as inside, raw(link.addresses[0]) as silent, raw(link.addresses[0]) as half:
+            inside.send(hello(TOKEN))
+            assert inside.answer()[2] is None
+            half.send(hello(TOKEN)[:-1])
+            assert silent.error() == "timeout" and half.error() == "timeout"
+            inside.send(request(2, "stats"))
+            assert inside.answer()[:3] == [1, 2, None]
+        until(lambda: link.refused()["silent"] == 2)
+
+
+# -- tokens -----------------------------------------------------------------------------------------------
+
+
+def test_wrong_tokens_end_the_connection_are_counted_and_do_not_fill_the_log(chain, tmp_path, capfd):
+    with serving(chain, tmp_path, tokens=[TOKEN]) as link:
+        for _ in range(300):
+            with raw(link.addresses[0]) as connection:
+                connection.send(hello("sesame-opem") + hello(TOKEN, 2))
+                assert connection.answer()[2]["code"] == "unauthorized"
+                assert connection.answer() is None
+        until(lambda: link.refused()["token"] == 300)
+    lines = [line for line in capfd.readouterr().err.splitlines() if "refused" in line]
+    counted = [re.search(r"refused (\d+) connections?: .*from uid \d+ \(a wrong token", line) for line in lines]
+    assert sum(int(found[1]) for found in counted if found) == 300
+    assert len(lines) <= 5  # the first one, one a minute, and one at the end
+
+
+def test_counts_of_refusals_outlive_the_server(chain, tmp_path):
+    with serving(chain, tmp_path, tokens=[TOKEN]) as link:
+        for round in (1, 2):
+            with raw(link.addresses[0]) as connection:
+                connection.send(request(1, "stats"))
+                assert connection.answer()[2]["code"] == "unauthorized"
+            until(lambda round=round: link.refused()["token"] == round)
+            os.kill(link.pid, signal.SIGKILL)
+            until(lambda round=round: link.restarts == round)
+
+
+def test_two_tokens_are_right_while_clients_change_over(chain, tmp_path):
+    with serving(chain, tmp_path, tokens=["old-token", "new-token"]) as link:
+        address = link.addresses[0]
+        with raw(address) as old, raw(address) as new:
+            old.send(hello("old-token"))
+            new.send(hello("new-token"))
+            assert old.answer()[2] is None and new.answer()[2] is None
+            link.renew_access(["new-token"])
+            assert old.error() == "unauthorized"
+            new.send(request(2, "stats"))
+            assert new.answer()[:3] == [1, 2, None]
+        with pytest.raises(errors.Unauthorized), Client(address, token="old-token", timeout=20) as client:
+            client.stats()
+        os.kill(link.pid, signal.SIGKILL)  # the next server knows them, too
+        with Client(address, token="new-token", timeout=60) as client:
+            client.stats()
+        with pytest.raises(errors.Unauthorized), Client(address, token="old-token", timeout=60) as client:
+            client.stats()
+
+
+# -- TLS --------------------------------------------------------------------------------------------------
+
+
+def test_clients_must_show_a_certificate_where_an_authority_is_named(chain, tmp_path):
+    own, theirs, strange = (certificate(tmp_path, name) for name in ("server", "client", "strange"))
+    files = TlsFiles(*own, client_ca=theirs.certificate)
+    with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"], tls=files) as link:
+
+        def trusting() -> ssl.SSLContext:
+            return ssl.create_default_context(cafile=own.certificate)
+
+        known, unknown, without = trusting(), trusting(), trusting()
+        known.load_cert_chain(*theirs)
+        unknown.load_cert_chain(*strange)
+        with Client(link.addresses[0], ssl_context=known, timeout=20) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+        for context in (unknown, without):
+            with (
+                pytest.raises(errors.Unavailable),
+                Client(link.addresses[0], ssl_context=context, timeout=20) as client,
+            ):
+                client.stats()
+        until(lambda: link.refused()["tls"] == 2)
+
+
+def test_sighup_reads_tokens_and_certificates_again(tmp_path):
+    """In a real daemon; what cannot be used leaves all as it was."""
+    before, after = certificate(tmp_path, "before"), certificate(tmp_path, "after")
+    used = tmp_path / "used.pem", tmp_path / "used.key"
+    tokens = tmp_path / "tokens"
+
+    def install(files: tuple[str, str]) -> None:
+        for source, target in zip(files, used, strict=True):
+            shutil.copy(source, target)
+
+    install(before)
+    tokens.write_text("old-token\n")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    tcp = f"tcp://127.0.0.1:{port}"
+    tls = {"certificate": used[0], "key": used[1]}
+    server = {"listen": [tcp], "token_file": tokens, "tls": tls}
+    metrics = {"listen": "127.0.0.1:0", "tls": tls}
+    with Daemon(tmp_path / "daemon", {"server": server, "metrics": metrics, "program": []}) as daemon:
+        daemon.start(ready_s=None)
+
+        def answers(token: str, trusted: str) -> bool:
+            context = ssl.create_default_context(cafile=trusted)
+            try:
+                with Client(tcp, token=token, ssl_context=context, timeout=20) as client:
+                    return client.stats()["vertices"] == 0
+            except (errors.Unavailable, errors.Unauthorized):
+                return False
+
+        def served() -> str:
+            (found,) = re.findall(r"metrics at https://127.0.0.1:(\d+)/metrics", daemon.log.read_text())
+            return ssl.get_server_certificate(("127.0.0.1", int(found)))
+
+        def wait_until_logged(text: str, times: int) -> None:
+            deadline = time.monotonic() + 120
+            while daemon.log.read_text().count(text) < times:
+                assert daemon.process is not None and daemon.process.poll() is None, daemon.log_tail()
+                assert time.monotonic() < deadline, daemon.log_tail()
+                time.sleep(0.05)
+
+        wait_until_logged("is published", 1)
+        assert daemon.process is not None
+        assert answers("old-token", before.certificate)
+        assert served() == Path(before.certificate).read_text()
+        install(after)
+        tokens.write_text("new-token\nother-token\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until_logged("were read again", 1)
+        until(lambda: answers("new-token", after.certificate))
+        assert answers("other-token", after.certificate)
+        assert not answers("old-token", after.certificate) and not answers("new-token", before.certificate)
+        assert served() == Path(after.certificate).read_text()
+        used[0].write_text("no certificate")
+        tokens.write_text("short\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until_logged("not reloaded", 2)
+        assert "(line 1)" in daemon.log.read_text()
+        assert answers("new-token", after.certificate)
+        assert daemon.stop() == 0
+
+
+WAITING = """
+import sys, threading
+from graphtide.daemon.service import _signals
+
+done = threading.Event()
+
+def say(word):
+    print(word, file=open(sys.argv[1], "a"), flush=True)
+
+with _signals(lambda: (say("stop"), done.set()), lambda: say("reload")):
+    say("ready")
+    done.wait()
+"""
+
+
+def test_sighup_means_a_stop_only_where_the_terminal_is_gone(tmp_path):
+    said = tmp_path / "said"
+    ours, theirs = os.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING, str(said)], stdin=theirs, start_new_session=True, preexec_fn=take_terminal
+    )
+    try:
+        os.close(theirs)
+        until(lambda: said.exists() and said.read_text() == "ready\n")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: said.read_text() == "ready\nreload\n")
+        os.close(ours)
+        assert process.wait(60) == 0
+        assert said.read_text() == "ready\nreload\nstop\n"
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,115 @@
+"""The daemon under attack: whatever is done to it, its answers stay those of the graph.
+
+One daemon reads a real broker while updates keep coming, and one attack after the other is tried on it
+(``attacks.py``). After each the daemon must catch up with everything that was produced, and every vertex's hops,
+component and rank must equal what SciPy computes from the same updates; at the end, after one more kill, too. The
+order is drawn from a seed, which is printed; ``--seed S`` plays it again. ``--attacks N`` says how many are tried
+(default: each once), ``--attacks noise,disk_full`` which.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from attacks import ATTACKS, TOKEN, VERTICES, Attack, Stream, Target
+from brokers import client
+from disks import small_disk
+from kafka import KafkaProducer
+from running import Daemon
+from waiting import until
+
+from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.tools.verify import FinalGraph
+from graphtide.ops.kafka import DevKafka, free_port
+
+pytestmark = [pytest.mark.kafka, pytest.mark.attack, pytest.mark.timeout(36_000)]
+
+PARTITIONS = 3
+
+
+def check(target: Target) -> None:
+    """Wait for all that was produced, and compare every vertex with SciPy."""
+    stream = target.stream
+    stream.send_good()
+    offsets = stream.offsets()
+    until(lambda: _covered(target, offsets), 180)
+    updates = stream.updates()
+    final = FinalGraph.replay(updates.src, updates.dst, updates.ops)
+    with target.client() as client:
+        stats = client.stats()
+        assert (stats["vertices"], stats["edges"]) == (final.ids.size, final.src.size)
+        hops = client.get("hops", final.ids).values.filled(2**32 - 1).astype(np.uint32)
+        np.testing.assert_array_equal(hops, final.hops(0).astype(np.uint32))
+        np.testing.assert_array_equal(client.get("components", final.ids).values, final.component_labels())
+        np.testing.assert_allclose(client.get("pagerank", final.ids).values, final.pagerank(), rtol=1e-3)
+
+
+def _covered(target: Target, offsets: dict[str, dict[str, int]]) -> bool:
+    process = target.daemon.process
+    assert process is not None and process.poll() is None, f"the daemon ended:\n{target.daemon.log_tail()}"
+    try:
+        with target.client() as client:
+            client.wait(offsets, timeout_ms=10_000)
+    except GraphtideError as error:
+        if not error.retriable:
+            raise
+        return False
+    return True
+
+
+def test_answers_stay_right_under_attack(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    rng = np.random.default_rng(seed)
+    attacks = _drawn(request.config.getoption("--attacks"), rng)
+    with DevKafka() as broker, small_disk(tmp_path / "disk", megabytes=64) as disk:
+        topic = f"attacked-{uuid.uuid4().hex[:8]}"
+        # Records of any date are taken, and stay.
+        broker.create_topic(
+            topic, PARTITIONS, {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+        )
+        tcp = ("127.0.0.1", free_port())
+        kept = disk or tmp_path
+        settings: dict[str, Any] = {
+            "source": {"kind": "kafka", "bootstrap_servers": [broker.bootstrap], "topics": [topic]},
+            "dead_letters": {"path": kept / "dead-letters"},
+            "checkpoint": {"path": kept / "checkpoints", "interval": 1.0},
+            "program": [
+                {"name": "bfs", "id": "hops", "source": 0},
+                {"name": "components"},
+                {"name": "pagerank", "tolerance": 1e-3},
+            ],
+        }
+        with Daemon(tmp_path, settings) as daemon, client(KafkaProducer, broker.bootstrap) as producer:
+            daemon.listen(f"tcp://{tcp[0]}:{tcp[1]}", token=TOKEN)
+            target = Target(daemon, Stream(producer, topic, PARTITIONS, rng), broker, tcp, disk)
+            # Vertex 0 must be there before anybody asks for it.
+            target.stream.send_edge(0, 1)
+            target.stream.send_good(VERTICES // 10)
+            daemon.start(ready_s=None)
+            check(target)
+            for number, attack in enumerate(attacks, 1):
+                began = time.monotonic()
+                target.stream.send_good(5)
+                said = attack(target, rng)
+                check(target)
+                took = time.monotonic() - began
+                print(f"{number}/{len(attacks)} {attack.__name__}: {said}; right after {took:.1f} s", flush=True)
+            daemon.kill()
+            daemon.start(ready_s=None)
+            check(target)
+            assert daemon.stop() == 0, daemon.log_tail()
+
+
+def _drawn(wanted: str | None, rng: np.random.Generator) -> list[Attack]:
+    """Those that are named; else each once, in any order, before one comes a second time."""
+    by_name = {attack.__name__: attack for attack in ATTACKS}
+    if wanted is not None and not wanted.isdigit():
+        return [by_name[name] for name in wanted.split(",")]
+    count = len(ATTACKS) if wanted is None else int(wanted)
+    rounds = -(-count // len(ATTACKS))
+    order = np.concatenate([rng.permutation(len(ATTACKS)) for _ in range(rounds)])[:count]
+    return [ATTACKS[which] for which in order]

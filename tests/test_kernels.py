@@ -1,0 +1,272 @@
+"""The first start: kernels are compiled side by side into one cache, which the next start finds whole."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numba as nb
+import psutil
+import pytest
+from running import Daemon
+from waiting import until
+
+from graphtide.daemon import kernels
+from graphtide.daemon.kernels import Needs
+from graphtide.gpma import runtime
+from graphtide.gpma.kernel_cache import MISSING, SharedCache
+
+COLD_S = 800.0
+LEAST: dict[str, Any] = {"graph": {"weights": "unweighted"}, "program": [{"name": "bfs", "source": 1}]}
+
+
+@pytest.fixture
+def cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for the processes that the test starts."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    return folder
+
+
+def compiled(cache: Path) -> dict[str, int]:
+    """Every file of a compiled kernel, and when it was written."""
+    return {str(file.relative_to(cache)): file.stat().st_mtime_ns for file in cache.rglob("*.nbc")}
+
+
+@pytest.mark.timeout(900)  # all kernels are compiled, on a machine as busy as it may be
+def test_what_the_first_start_compiles_the_second_one_finds(tmp_path: Path, cold: Path) -> None:
+    """By all processes of it: the query server looks ids up with a kernel, too."""
+    with Daemon(tmp_path, LEAST) as daemon:
+        daemon.start(ready_s=COLD_S)
+        daemon.stop()
+        first = daemon.log.read_text()
+        assert f"compiling kernels for this machine, once ({kernels.ELSEWHERE})" in first
+        assert "parts, " in first, "no progress was logged"
+        after_first = compiled(cold)
+        assert len(after_first) > 80
+        daemon.start()
+        daemon.stop()
+        assert "compiling kernels" not in daemon.log.read_text().removeprefix(first)
+    assert compiled(cold) == after_first
+
+
+@pytest.mark.timeout(900)
+def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold: Path) -> None:
+    with Daemon(tmp_path, LEAST) as daemon:
+        process = daemon.start(ready_s=None).process
+        assert process is not None
+        until(lambda: compiled(cold), timeout_s=COLD_S)
+        compilers = psutil.Process(process.pid).children(recursive=True)
+        assert compilers
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        _, alive = psutil.wait_procs(compilers, 60)
+        assert not alive
+        assert "kernels are ready" not in daemon.log.read_text()
+
+
+@pytest.mark.timeout(900)
+def test_compilers_end_with_a_daemon_that_is_killed(tmp_path: Path, cold: Path) -> None:
+    with Daemon(tmp_path, LEAST) as daemon:
+        process = daemon.start(ready_s=None).process
+        assert process is not None
+        until(lambda: compiled(cold), timeout_s=COLD_S)
+        compilers = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        _, alive = psutil.wait_procs(compilers, 60)
+        assert not alive
+
+
+def needs(**changed: Any) -> Needs:
+    given = {"directed": True, "weighted": False, "vertex_ids": "int", "programs": [], "python_modules": []}
+    return Needs(**{**given, **changed})
+
+
+def test_a_compiler_that_fails_is_told_and_leaves_the_work_to_the_daemon(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    seen: list[kernels.Progress] = []
+    kernels._compile_aside(needs(python_modules=["no_such_module"]), threading.Event(), seen.append)
+    assert "ended early (status 1); this process goes on alone" in caplog.text
+    assert seen[0].done == 0 and seen[0].total == len(seen[0].left) == len(needs().steps())
+
+
+def test_only_what_is_configured_is_compiled() -> None:
+    names = [name for name, _ in needs(programs=[("bfs", {"source": 1}), ("bfs", {"source": 1})]).steps()]
+    assert [name for name in names if name.startswith("program")] == ["program bfs(1)"]
+
+
+@pytest.mark.parametrize("first", ["numba", "graphtide.daemon.service", "graphtide.compute.registry"])
+def test_kernels_are_kept_in_one_folder_whoever_imports_numba_first(tmp_path: Path, first: str) -> None:
+    code = f"import {first}; from graphtide.gpma.host import sorting; print(sorting.survey._cache.cache_path)"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(found.stdout.strip()).is_relative_to(tmp_path / "graphtide" / "numba")
+
+
+def test_a_folder_that_cannot_be_written_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert runtime.cache_directory() == tmp_path / "graphtide" / "numba"
+
+
+# -- turns ------------------------------------------------------------------------------------------------------
+
+_OWN = """
+import os, sys, time
+from pathlib import Path
+import graphtide.gpma
+import numba as nb
+import numpy as np
+from numba.core import event
+
+class Count(event.Listener):
+    n = 0
+    def on_start(self, compiling):
+        Count.n += compiling.data["dispatcher"] is own
+    def on_end(self, compiling): ...
+
+event.register("numba:compile", Count())
+
+@nb.njit(cache=True)
+def own(values):
+    total = values[0]
+    for value in values:
+        total += value
+    return total
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).touch()
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.001)
+    for dtype in sys.argv[3].split(","):
+        own(np.ones(3, dtype))
+    print(Count.n)
+"""
+
+
+def count_compilations(folder: Path, *dtypes: str) -> list[int]:
+    """How often each of several processes compiles ``own``, all beginning at one moment, for these arrays."""
+    module, go = folder / "own_kernel.py", folder / "go"
+    module.write_text(_OWN)
+    go.unlink(missing_ok=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NUMBA_CACHE_DIR": str(folder / "cache")}
+    ready = [folder / f"ready-{i}" for i in range(len(dtypes))]
+    processes = [
+        subprocess.Popen([sys.executable, module, file, go, dtype], env=environment, stdout=subprocess.PIPE)
+        for file, dtype in zip(ready, dtypes, strict=True)
+    ]
+    until(lambda: all(file.exists() for file in ready), timeout_s=COLD_S)
+    go.touch()
+    return [int(process.communicate()[0]) for process in processes]
+
+
+def test_two_processes_that_need_a_kernel_compile_it_once(tmp_path: Path) -> None:
+    assert sum(count_compilations(tmp_path, "int64", "int64")) == 1
+
+
+def test_forms_of_a_kernel_that_are_saved_at_once_are_all_kept(tmp_path: Path) -> None:
+    dtypes = ["int64", "float64", "uint8"]
+    assert count_compilations(tmp_path, *dtypes) == [1, 1, 1]
+    assert count_compilations(tmp_path, ",".join(dtypes)) == [0]
+
+
+def test_what_another_version_left_in_the_cache_is_compiled_anew(tmp_path: Path) -> None:
+    """Its index names types that are no longer there, or is cut."""
+    assert count_compilations(tmp_path, "int64") == [1]
+    (index,) = (tmp_path / "cache").rglob("own_kernel.own*.nbi")
+    gone = pickle.dumps(nb.__version__) + b"cgraphtide.gpma.edges\nNoSuchType\n."
+    for damaged in (gone, b"", index.read_bytes()[:-10]):
+        index.write_bytes(damaged)
+        assert count_compilations(tmp_path, "int64") == [1], damaged
+        assert count_compilations(tmp_path, "int64") == [0]
+
+
+def fails(value):  # type: ignore[no-untyped-def]
+    return value.no_such_attribute
+
+
+def test_a_kernel_that_cannot_be_compiled_gives_its_turn_away() -> None:
+    kernel = nb.njit(cache=True)(fails)
+    assert isinstance(kernel._cache, SharedCache)
+    with pytest.raises(nb.TypingError):
+        kernel(1)
+    assert not kernel._cache.holds_turn
+
+
+def test_kernels_that_are_never_kept_do_not_make_a_start_a_first_one() -> None:
+    """Those of a user's program, say."""
+    with kernels._listening(MISSING, kernels._refuse):
+        assert nb.njit(lambda value: value + 1)(1) == 2
+    kept = nb.njit(cache=True)(fails)
+    with pytest.raises(kernels._Missing), kernels._listening(MISSING, kernels._refuse):
+        kept(1)
+    assert not kept._cache.holds_turn
+
+
+_HOLDER = """
+import sys, time
+import graphtide.gpma
+import numba as nb
+sys.path.insert(0, sys.argv[1])
+from test_kernels import fails
+nb.njit(cache=True)(fails)._cache._take_turn()
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_waiting_for_another_process_can_be_stopped() -> None:
+    """And ends by itself when that process does."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", _HOLDER, str(Path(__file__).parent)]
+    asked = []
+
+    def stop_at_the_third() -> None:
+        asked.append(None)
+        if len(asked) == 3:
+            raise kernels.Stopped
+
+    kernel = nb.njit(cache=True)(fails)
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"taken\n"
+        with pytest.raises(kernels.Stopped), kernels._listening(MISSING, stop_at_the_third):
+            kernel(1)
+        assert not kernel._cache.holds_turn
+    with pytest.raises(nb.TypingError):
+        kernel(1)
+
+
+def test_a_stop_while_this_process_compiles_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does where no folder for kernels can be written."""
+    monkeypatch.setattr(runtime, "is_writable", lambda folder: False)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(kernels.Stopped):
+        kernels.prepare(needs(), stop, lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import graphtide.gpma",
+        "import numba, graphtide.gpma",
+        "import graphtide.gpma, importlib.util; importlib.util.find_spec('numba'); import numba",
+    ],
+)
+def test_kernels_share_their_cache_whenever_numba_is_loaded(before: str) -> None:
+    script = f"import sys; {before}; from graphtide.daemon.records import placement as module; "
+    script += "print(type(module._place_integers._cache).__name__, *map(type, sys.meta_path))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("SharedCache ") and "_AfterNumba" not in done.stdout

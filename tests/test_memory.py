@@ -1,0 +1,288 @@
+"""Memory: the limits that the system tells, growth that is refused in time, and ingest that waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from running import Daemon
+from waiting import until
+
+from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.storage import Storage
+from graphtide.daemon.errors import TimedOut
+from graphtide.daemon.health import Health
+from graphtide.daemon.ingest.dense import DenseBatch
+from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue
+from graphtide.daemon.memory import BUDGET, GROWTH, READ_INTERVAL_S, MemoryGuard, budget_bytes
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.position import Position
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.records.stream import Partition
+from graphtide.gpma.edges import EdgeBatch, EdgeList, pack
+from graphtide.gpma.memory import RESERVE_BYTES, UNASKED_BYTES, Memory
+from graphtide.ops.metrics import Metrics
+from graphtide.partition.graph import Graph, NoMemory
+
+GIB = 1 << 30
+P = Partition("t", 0)
+
+
+class System:
+    """Files such as the system has them, in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("proc/meminfo", f"MemTotal: {16 << 20} kB\nMemFree: 1 kB\nMemAvailable: {8 << 20} kB\n")
+        self.write("proc/self/statm", "1000 256 0 0 0 0 0\n")
+        self.write("proc/self/cgroup", "")
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(self.root)
+
+    def write(self, path: str, text: str) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def group(self, path: str, limit: int | str, used: int, cached: int = 0) -> None:
+        """A group of version 2."""
+        folder = f"sys/fs/cgroup/{path}".rstrip("/")
+        self.write(f"{folder}/memory.max", f"{limit}\n")
+        self.write(f"{folder}/memory.current", f"{used}\n")
+        self.write(f"{folder}/memory.stat", f"anon 7\nactive_file {cached}\ninactive_file {cached}\n")
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> System:
+    return System(tmp_path)
+
+
+def test_without_groups_the_machine_is_the_limit(system: System) -> None:
+    (machine,) = system.memory.limits()
+    assert (machine.total, machine.left, machine.is_machine) == (16 * GIB, 8 * GIB, True)
+    assert system.memory.resident() == 256 * 4096
+
+
+def test_every_group_above_ours_limits_us(system: System) -> None:
+    system.write("proc/self/cgroup", "0::/pods/one/daemon\n")
+    system.group("pods/one/daemon", "max", GIB)
+    system.group("pods/one", 4 * GIB, 3 * GIB, cached=GIB // 4)
+    system.group("pods", 9 * GIB, 8 * GIB)
+    found = {limit.name: (limit.total, limit.left) for limit in system.memory.limits()}
+    assert found == {
+        "the machine": (16 * GIB, 8 * GIB),
+        "the control group pods/one": (4 * GIB, 3 * GIB // 2),
+        "the control group pods": (9 * GIB, GIB),
+    }
+    assert system.memory.smallest().total == 4 * GIB
+
+
+def test_groups_of_the_first_version_limit_us_too(system: System) -> None:
+    system.write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n")
+    folder = "sys/fs/cgroup/memory"
+    system.write(f"{folder}/memory.limit_in_bytes", "9223372036854771712\n")
+    system.write(f"{folder}/memory.usage_in_bytes", "5\n")
+    # A container does not see the path that it has outside: its own group is the root of the mount.
+    assert [limit.is_machine for limit in system.memory.limits()] == [True]
+    system.write(f"{folder}/memory.limit_in_bytes", f"{2 * GIB}\n")
+    system.write(f"{folder}/memory.usage_in_bytes", f"{GIB}\n")
+    system.write(
+        f"{folder}/memory.stat", f"inactive_file 3\ntotal_inactive_file {GIB // 2}\ntotal_active_file 0\n"
+    )
+    group = system.memory.smallest()
+    assert (group.total, group.used, group.is_machine) == (2 * GIB, GIB // 2, False)
+
+
+@pytest.mark.parametrize("path", ["/../../other", "/gone/long/ago"])
+def test_a_path_that_leads_nowhere_ends_at_the_root(system: System, path: str) -> None:
+    system.write("proc/self/cgroup", f"0::{path}\n")
+    system.group("", 3 * GIB, 0)
+    assert system.memory.smallest().total == 3 * GIB
+
+
+def test_what_is_needed_is_refused_in_words(system: System) -> None:
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", GIB, GIB - RESERVE_BYTES - UNASKED_BYTES)
+    system.memory.require(UNASKED_BYTES)
+    with pytest.raises(
+        MemoryError, match=f"of {GIB} the control group a has {RESERVE_BYTES + UNASKED_BYTES} left"
+    ):
+        system.memory.require(UNASKED_BYTES + 1)
+    system.group("a", GIB, GIB)
+    system.memory.require(UNASKED_BYTES - 1)  # too little to ask
+
+
+def edges(n: int) -> EdgeList:
+    return EdgeList(np.unique(pack(np.arange(n) % 1000, np.arange(n) // 1000)))
+
+
+@pytest.fixture
+def graph(system: System) -> Iterator[Graph]:
+    """One under a control group that has no memory left."""
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", GIB, GIB)
+    graph = Graph(weighted=False)
+    graph._memory = system.memory
+    yield graph
+    graph.close()
+
+
+def test_a_graph_that_cannot_grow_is_as_before(system: System, graph: Graph) -> None:
+    keys = edges(1_000_000).keys
+    graph.apply(EdgeBatch(keys[:1000], np.ones(1000, np.uint8)), 1000)
+    batch = EdgeBatch(keys, np.ones(keys.size, np.uint8))
+    for change in (lambda: graph.apply(batch, 1001), lambda: graph.load(edges(1_000_000), 1001)):
+        with pytest.raises(NoMemory, match="the control group a has 0 left"):
+            change()
+        assert (graph.n_vertices, graph.n_edges) == (1000, 1000)
+        assert np.array_equal(graph.export().keys, keys[:1000])
+        assert graph.check() == []
+    system.group("a", GIB, 0)
+    assert graph.apply(batch, 1001).inserted == keys.size - 1000
+
+
+def test_an_array_that_grows_by_and_by_asks_first(system: System, graph: Graph) -> None:
+    """The leaves that it takes are not written at once, but the system would not refuse them later."""
+    system.group("a", GIB, 0)
+    graph.load(edges(2_000_000), 4000)
+    system.group("a", GIB, GIB)
+    first = 2_000_000
+
+    def go_on() -> None:
+        nonlocal first
+        while first < 4_000_000:
+            at = np.arange(first, first + 10_000)
+            graph.apply(EdgeBatch.of(at % 1000, at // 1000), 4000)
+            first += at.size
+
+    with pytest.raises(NoMemory):
+        go_on()
+    assert not graph.host.out.migrating
+    assert graph.n_edges == first
+    assert graph.check() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "bytes_"), [("off", None), ("90%", 900), ("100%", 1000), ("5", 5), ("1234567", 1_234_567)]
+)
+def test_budgets(setting: str, bytes_: int | None) -> None:
+    assert budget_bytes(setting, 1000) == bytes_
+
+
+def test_ingest_waits_while_the_budget_is_used_up_and_says_so_once(
+    system: System, caplog: pytest.LogCaptureFixture
+) -> None:
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", 1000, 500)
+    now, metrics = 0.0, Metrics()
+    guard = MemoryGuard("80%", metrics, system.memory, clock=lambda: now)
+
+    def after(used: int) -> bool:
+        nonlocal now
+        system.group("a", 1000, used)
+        now += 2 * READ_INTERVAL_S
+        return guard.has_room()
+
+    caplog.set_level(logging.INFO)
+    assert after(800) and guard.waits_for is None
+    assert not after(801)
+    assert not after(2000) and not after(799)  # not for a byte more
+    assert guard.stats() == {"limit": 1000, "budget": 800, "used": 799, "waits_for": BUDGET}
+    assert metrics.registry.get_sample_value("graphtide_waits_for_memory") == 1
+    assert metrics.registry.get_sample_value("graphtide_memory_budget_bytes") == 800
+    assert metrics.registry.get_sample_value("graphtide_memory_used_bytes") == 799
+    assert after(700) and guard.waits_for is None
+    assert metrics.registry.get_sample_value("graphtide_waits_for_memory") == 0
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "801 bytes of memory are used, and memory.budget is 800" in caplog.text
+
+
+def test_a_batch_that_finds_no_memory_is_taken_when_there_is_some(system: System, graph: Graph) -> None:
+    """Meanwhile the storage can be read, and what is published says why nothing happens."""
+    metrics, queue, waited = Metrics(), PreparedQueue(10**7), list[Any]()
+    pipeline = pipeline_of(graph, queue, metrics, system, waited)
+    queue.put(prepared(edges(1_000_000), 1000))
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    until(lambda: waited == [GROWTH])
+    assert metrics.registry.get_sample_value("graphtide_waits_for_memory") == 1
+    with pipeline.gate.read(settled=True, timeout_s=30):
+        assert graph.n_edges == 0
+    system.group("a", GIB, 0)
+    until(lambda: waited == [GROWTH, None])
+    queue.close()
+    engine.join(60)
+    assert not engine.is_alive()
+    assert (graph.n_edges, pipeline.position.offsets) == (1_000_000, {P: 7})
+
+
+def test_a_batch_that_finds_no_memory_does_not_hold_up_the_end(system: System, graph: Graph) -> None:
+    """It is read again after the next start: the offsets are those of the epoch before."""
+    queue, waited = PreparedQueue(10**7), list[Any]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
+    queue.put(prepared(edges(1_000_000), 1000))
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    until(lambda: waited == [GROWTH])
+    queue.close()
+    engine.join(60)
+    assert not engine.is_alive()
+    assert (graph.n_edges, graph.n_vertices, pipeline.position.offsets) == (0, 0, {})
+
+
+def prepared(edges: EdgeList, n_vertices: int) -> Prepared:
+    nothing = np.empty(0, np.int64)
+    batch = DenseBatch(EdgeBatch(edges.keys, np.ones(len(edges), np.uint8)))
+    return Prepared([batch], len(edges), n_vertices, {P: 7}, nothing, nothing)
+
+
+def pipeline_of(
+    graph: Graph, queue: PreparedQueue, metrics: Metrics, system: System, waited: list[Any]
+) -> Pipeline:
+    """Epochs of a graph without programs; ``waited``: what is published of the wait for memory, as it changes."""
+
+    def publish(publication: Any) -> None:
+        waits_for = publication.stats["memory"]["waits_for"]
+        if waits_for != (waited[-1] if waited else None):
+            waited.append(waits_for)
+
+    nothing: Any = SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", publish=publish, passes=0,
+        states=lambda: {}, programs=(), refresh=lambda change: [], memory_bytes=lambda: 0, stats=lambda: {},
+        run=lambda epoch, busy: [], step=lambda: None, writing=False, let_go=lambda alive, hold: None,
+        published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None,
+        trouble=None, begin=lambda taken, in_trouble: None, finish=lambda: 0.0,
+    )  # fmt: skip
+    return Pipeline(
+        storage=Storage(graph, Position(1)), engine=nothing, standing=nothing, index=nothing, reuse=nothing,
+        queue=queue, source=nothing, link=nothing, metrics=metrics, checkpoints=nothing,
+        memory=MemoryGuard("off", metrics, system.memory), background_audit=nothing,
+        epochs=SimpleNamespace(updates_max=10**7, linger_ms=0),  # type: ignore[arg-type]
+        recording=nothing, health=Health(60), dead_letters={},
+    )  # fmt: skip
+
+
+def test_a_daemon_over_its_budget_reads_nothing_answers_and_stops_well(tmp_path: Path) -> None:
+    with Daemon(tmp_path, {"memory": {"budget": 1_000_000}, "program": [{"name": "components"}]}) as daemon:
+        with SpoolWriter(daemon.spool, name="a") as writer:
+            writer.append(encode_msgpack(np.arange(10), np.arange(10) + 1))
+            offsets = {"a.msgpack": writer.offset}
+        daemon.start()
+        with daemon.client() as client:
+            until(lambda: client.stats()["memory"]["waits_for"] == BUDGET)
+            memory = client.stats()["memory"]
+            assert memory["budget"] == 1_000_000 < memory["used"] < memory["limit"]
+            with pytest.raises(TimedOut):
+                client.wait(offsets, timeout_ms=500)
+            assert client.stats()["vertices"] == 0
+        assert daemon.stop() == 0
+        log = daemon.log.read_text()
+        assert log.count("reading waits until memory comes free") == 1

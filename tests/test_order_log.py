@@ -1,0 +1,273 @@
+"""The order log's files: what is read back is what was recorded, whatever was torn, damaged, cut or discarded."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphtide.daemon.engine.recording import Recording
+from graphtide.daemon.errors import CheckpointError
+from graphtide.daemon.ingest.prepared import Prepared
+from graphtide.daemon.records.stream import Partition, Passed
+from graphtide.daemon.state import order_log
+from graphtide.daemon.state.order_log import OrderLog
+
+P, Q = Partition("t", 0), Partition("t", 1)
+FILE = Partition("edges.csv")
+IDENTITY = {"source": {"kind": "kafka", "topics": {"t": "id"}}, "graph": {"directed": True}}
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[list[OrderLog]]:
+    """Logs that are closed at the end."""
+    made: list[OrderLog] = []
+    yield made
+    for log in made:
+        log.close()
+
+
+def open_log(path: Path, opened: list[OrderLog], identity: object = IDENTITY) -> tuple[OrderLog, list[Passed]]:
+    log = OrderLog(path)
+    opened.append(log)
+    return log, list(log.open(identity))  # type: ignore[arg-type]
+
+
+def at(p: int, q: int, *, together: bool = False) -> Passed:
+    return Passed({P: p, Q: q}, together)
+
+
+def record(log: OrderLog, *passed: Passed) -> None:
+    log.record(log._newest, passed).result(60)
+
+
+def newest(path: Path) -> Path:
+    return max(path.glob("*.log"))
+
+
+def test_what_was_recorded_is_read_back(tmp_path: Path, opened: list[OrderLog]) -> None:
+    log, found = open_log(tmp_path / "order", opened)
+    assert found == []
+    record(log, at(1, 0))
+    record(log, at(2, 1), at(2, 3, together=True), at(4, 4))
+    record(log, at(5, 4), at(6, 4))
+    _, found = open_log(tmp_path / "order", opened)
+    assert found == [Passed({}, False), at(2, 1), at(2, 3, together=True), at(6, 4)]
+
+
+def test_a_step_begins_where_the_stream_stood_whether_that_was_logged_or_not(
+    tmp_path: Path, opened: list[OrderLog]
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    log.record({P: 5, Q: 4}, [at(6, 6, together=True)]).result(60)
+    _, found = open_log(tmp_path / "order", opened)
+    assert found[-3:] == [at(1, 1, together=True), at(5, 4), at(6, 6, together=True)]
+
+
+def test_one_partition_needs_no_order_and_one_file_may_be_joined_by_another(
+    tmp_path: Path, opened: list[OrderLog]
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    for together in (False, True):
+        assert log.record({}, [Passed({P: 7}, together)]).done()
+    assert not log.folder.exists()
+    assert log.record({}, [Passed({FILE: 7}, True)]).done(), "nor does it wait for a disk"
+    _, found = open_log(tmp_path / "order", opened)
+    assert found[-1] == Passed({FILE: 7}, False)
+
+
+def test_the_newest_vector_takes_no_more_room_than_one(tmp_path: Path, opened: list[OrderLog]) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(100, 100))
+    size = newest(log.folder).stat().st_size
+    for offset in range(101, 120):
+        record(log, at(offset, offset))
+    assert newest(log.folder).stat().st_size == size
+
+
+def test_files_come_and_go_whatever_their_names(tmp_path: Path, opened: list[OrderLog]) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    odd = Partition(os.fsdecode(b"\xff.csv"))
+    record(log, Passed({FILE: 5, odd: 2}, True))
+    record(log, Passed({odd: 1 << 40}, False))
+    _, found = open_log(tmp_path / "order", opened)
+    assert found[-1] == Passed({FILE: 5, odd: 1 << 40}, False), "a file that was read whole stays as it was"
+
+
+def test_a_torn_tail_is_cut_off_at_whatever_byte(tmp_path: Path, opened: list[OrderLog]) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    synced = newest(log.folder).stat().st_size
+    record(log, at(2, 2), at(3, 3, together=True), at(4, 3))
+    content = newest(log.folder).read_bytes()
+    whole = list(open_log(log.folder, opened)[1])
+    for end in range(0, len(content), 7):
+        for torn in (content[:end], content[:end] + bytes(len(content) - end)):
+            folder = tmp_path / f"torn-{end}-{len(torn)}"
+            folder.mkdir()
+            (folder / newest(log.folder).name).write_bytes(torn)
+            again, found = open_log(folder, opened)
+            assert found == whole[: len(found)]
+            assert end < synced or at(1, 1, together=True) in found
+            record(again, at(9, 9, together=True))
+            assert open_log(folder, opened)[1][-1] == at(9, 9, together=True)
+            while len(opened) > 1:
+                opened.pop().close()
+
+
+def test_a_checkpoint_cuts_what_the_oldest_kept_one_covers(tmp_path: Path, opened: list[OrderLog]) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    for number in range(1, 7):
+        record(log, at(10 * number, 10 * number, together=True))
+        log.cut({P: 10 * number - 10, Q: 10 * number - 10})
+    record(log, at(70, 65, together=True))
+    assert len(list(log.folder.glob("*.log"))) == 2
+    _, found = open_log(log.folder, opened)
+    assert found == [at(50, 50), at(60, 60, together=True), at(60, 60), at(70, 65, together=True)]
+    again, _ = open_log(log.folder, opened)
+    again.cut({P: 69, Q: 65})
+    record(again, at(80, 65, together=True))
+    assert len(list(log.folder.glob("*.log"))) == 2, "what is not covered stays"
+    again.cut({P: 70, Q: 65})
+    record(again, at(90, 65, together=True))
+    assert open_log(log.folder, opened)[1] == [
+        at(70, 65), at(80, 65, together=True), at(80, 65), at(90, 65, together=True)
+    ]  # fmt: skip
+
+
+def test_a_log_of_another_source_is_not_used(
+    tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    other, found = open_log(tmp_path / "order", opened, {"source": {"kind": "kafka", "topics": {"t": "anew"}}})
+    assert found == [] and "another source" in caplog.text
+    record(other, at(0, 1, together=True))
+    assert open_log(tmp_path / "order", opened)[1] == []
+
+
+def test_a_damaged_segment_does_not_hide_the_next(
+    tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    for number in range(1, 4):
+        record(log, at(number, number, together=True))
+        log.cut({})
+    first = min(log.folder.glob("*.log"))
+    content = bytearray(first.read_bytes())
+    content[20] ^= 1
+    first.write_bytes(content)
+    _, found = open_log(log.folder, opened)
+    assert found == [at(1, 1), at(2, 2, together=True), at(2, 2), at(3, 3, together=True)]
+    assert "is damaged at byte" in caplog.text
+
+
+# -- a disk that does not take it -----------------------------------------------------------------------------
+
+
+def item(p: int, q: int, *, together: bool, recorded: bool = False) -> Prepared:
+    return Prepared(
+        batches=[],
+        updates=0,
+        n_vertices=0,
+        offsets={P: p, Q: q},
+        record_times_ms=np.zeros(0, np.int64),
+        record_updates=np.zeros(0, np.int64),
+        together=together,
+        recorded=recorded,
+    )
+
+
+def full(*_: object) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_waited_for_with_one_line(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    recording = Recording(log, threading.Event(), lambda: None)
+    monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
+    tries = 0
+    shown: list[str | None] = []
+    real = os.pwrite
+
+    def taken_at_last(*arguments: object) -> int:
+        nonlocal tries
+        tries += 1
+        return full() if tries < 5 else real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(order_log.os, "pwrite", taken_at_last)
+    recording.begin(log._newest, [item(1, 1, together=True)], lambda: shown.append(recording.trouble))
+    assert len(shown) == 1 and shown[0] is not None
+    assert "cannot be written: No space left on device" in shown[0]
+    assert recording.finish() >= 0 and recording.trouble is None
+    assert caplog.text.count("No space left") == 1
+    assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
+
+
+def test_a_failed_sync_is_tried_again_in_another_file(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    recording = Recording(log, threading.Event(), lambda: None)
+    monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
+    recording.begin(log._newest, [item(1, 1, together=True)], lambda: None)
+    recording.finish()
+    real, failed = os.fdatasync, list[int]()
+
+    def fails_once(handle: int) -> None:
+        if not failed:
+            failed.append(handle)
+            full()
+        real(handle)
+
+    monkeypatch.setattr(order_log.os, "fdatasync", fails_once)
+    recording.begin(log._newest, [item(2, 2, together=True)], lambda: None)
+    recording.finish()
+    assert failed and len(list(log.folder.glob("*.log"))) == 2
+    found = open_log(log.folder, opened)[1]
+    assert found[-2:] == [at(1, 1), at(2, 2, together=True)]
+
+
+def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    stop = threading.Event()
+    recording = Recording(log, stop, lambda: None)
+    monkeypatch.setattr(order_log.os, "pwrite", full)
+    with pytest.raises(CheckpointError, match="No space left on device; stopped before it could be"):
+        recording.begin(log._newest, [item(1, 1, together=True)], stop.set)
+
+
+def test_what_needs_no_order_does_not_wait(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    recording = Recording(log, threading.Event(), lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(order_log.os, "pwrite", full)
+        for offset in (1, 2):
+            recording.begin(log._newest, [item(offset, 0, together=False)], lambda: None)
+            assert recording.finish() == 0.0
+    assert caplog.text.count("cannot be written") == 1
+    recording.begin(log._newest, [item(9, 9, together=True, recorded=True)], lambda: None)
+    assert recording.finish() == 0.0
+    assert not newest(log.folder).stat().st_size, "what the log has is not written again"
+    recording.begin(log._newest, [item(3, 1, together=True)], lambda: None)
+    recording.finish()
+    assert open_log(log.folder, opened)[1][-2:] == [at(2, 0), at(3, 1, together=True)]
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path, opened: list[OrderLog]) -> None:
+    (tmp_path / "order").mkdir()
+    (tmp_path / "order" / f"{1:020}.log").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        open_log(tmp_path / "order", opened)
