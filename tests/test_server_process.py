@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,15 @@ def test_a_server_that_pauses_is_kept_and_answers_from_the_newest_epoch(chain: C
 
 
 def fill(link: ServerLink, chain: Chain) -> None:
-    """Let results and index move until the socket to the server, which is stopped, has no more room."""
+    """Leave no room in the socket to the server, which is stopped; then let the results move to other memory."""
     process = link._process
     assert process is not None
     process.control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    while process.generations["results"] == link._writer.generation:
-        chain.grow(2 * chain.n + 2000)
-        link.publish(chain.publication())
+    while process.generations.get("grace", 0) == max(process.graces or {}, default=0):
+        link.begin_grace()
+    publication = chain.publication()
+    link.publish(replace(publication, stats={**publication.stats, "filler": bytes(1 << 20)}))
+    assert process.generations["results"] != link._writer.generation
 
 
 def test_what_finds_no_room_is_sent_when_there_is_some(chain: Chain, link: ServerLink) -> None:
