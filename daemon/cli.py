@@ -274,7 +274,10 @@ def produce(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", "-c", help="The daemon's TOML file: what \\[graph] takes, and \\[source.client] for Kafka."
+            "--config",
+            "-c",
+            envvar="GRAPHTIDE_CONFIG",
+            help="The daemon's TOML file: what \\[graph] takes, and \\[source.client] for Kafka.",
         ),
     ] = None,
     client: Annotated[

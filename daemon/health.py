@@ -119,9 +119,9 @@ class Health:
         return self._clock() - self._turned_at
 
     def live(self) -> Verdict:
-        """No: it should be restarted, for a thread has failed or the engine is stuck."""
+        """No: it should be restarted, for a thread has failed or the engine is stuck; unless it ends by itself."""
         heartbeat = self.heartbeat_seconds()
-        good = not self.failed and heartbeat <= self._stuck_after_s
+        good = self._stage == "stopping" or (not self.failed and heartbeat <= self._stuck_after_s)
         return Verdict(good, {"live": good, "stage": self.stage, "heartbeat_seconds": round(heartbeat, 3)})
 
     def ready(self) -> Verdict:

@@ -280,13 +280,13 @@ class Service:
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
         if checkpoint is not None:
-            if not checkpoint.is_empty:
-                self._restored = self._load(checkpoint, programs)
-            self.position.number = checkpoint.epoch[1]
-            self.position.updates = checkpoint.facts["updates"]
-            self.position.offsets = offsets_from_wire(checkpoint.offsets)
             self._identity["source"] = checkpoint.identity["source"]
-            self._newest = Newest(checkpoint.epoch, dict(self.position.offsets))
+            self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            if not checkpoint.is_empty:  # else answers are of no source yet
+                self._restored = self._load(checkpoint, programs)
+                self.position.number = checkpoint.epoch[1]
+                self.position.updates = checkpoint.facts["updates"]
+                self.position.offsets = dict(self._newest.offsets)
         self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
         self._stack.callback(self.engine.close)
 
@@ -498,17 +498,17 @@ class Service:
 
     def _read_source(self) -> None:
         """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
-        published = dict(self.position.offsets)
         try:
-            self._open_source(None if self._newest is None else published)
+            self._open_source(None if self._newest is None else self._newest.offsets)
             self.ingest.reader.follow(self.order.open(self._identity))
-            self.ingest.run(published)
+            self.ingest.run(self.position.offsets)
         except _Stopped:
             pass
         except SourceReplaced as error:
-            if self.config.checkpoint.on_mismatch != "discard":
-                raise
-            raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
+            if self.config.checkpoint.on_mismatch == "discard":
+                raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
+            advice = "To begin anew with it, start with checkpoint.on_mismatch = 'discard'"
+            raise SourceReplaced(f"{error.message}. {advice}", error.detail) from error
 
     def _open_source(self, offsets: Offsets | None) -> None:
         """Begin at these offsets of a checkpoint, else where the settings say, and make that durable.
@@ -519,21 +519,22 @@ class Service:
         """
         identity = self._source_identity()
         if offsets is not None:
-            saved = {"source": self._identity["source"]}
+            saved = self._identity["source"]
             if self.position.updates:
-                require_same(saved, {"source": identity}, self.config.checkpoint.path)
-            elif saved["source"] != identity:  # of which nothing was taken
+                require_same({"source": saved}, {"source": identity}, self.config.checkpoint.path)
+            elif saved != identity:  # of which nothing was taken
                 offsets = None
         self._identity["source"] = identity
         self.source.open(offsets, b"" if offsets is None else self._source_state)
+        while (backlog := self.source.backlog()) is None:
+            if self._stop.is_set():
+                raise _Stopped
+            self.source.poll(0, timeout_s=0.1)
+        self.health.recovery.read(backlog, item=0)
         if offsets is None:
             self._keep_beginning()
 
     def _keep_beginning(self) -> None:
-        while self.source.backlog() is None:
-            if self._stop.is_set():
-                raise _Stopped
-            self.source.poll(0, timeout_s=0.1)
         while True:
             try:
                 self.pipeline.checkpoints.write_beginning(self.source.position())

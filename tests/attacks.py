@@ -15,7 +15,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import psutil
+from disks import filled
 from running import Daemon
 from waiting import until
 
@@ -119,18 +120,6 @@ class Target:
         """The daemon's process, which holds the graph."""
         assert self.daemon.process is not None
         return psutil.Process(self.daemon.process.pid)
-
-    def server(self) -> psutil.Process:
-        """The process that answers queries: the engine's child that listens."""
-
-        def listening() -> psutil.Process | None:
-            for child in self.engine.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if any(c.status == psutil.CONN_LISTEN for c in child.net_connections("tcp")):
-                        return child
-            return None
-
-        return until(listening)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.tcp, 10)
@@ -313,19 +302,19 @@ def _keep_coming(stream: Stream) -> None:
 
 def server_pauses(target: Target, rng: np.random.Generator) -> str:
     """The query server stands still for a while, and is the same afterwards."""
-    server = target.server()
+    server = target.daemon.query_server()
     _pause(server, target.stream)
     with target.client() as client:
         client.stats()
-    assert target.server().pid == server.pid, "a healthy server was replaced because it paused"
+    assert target.daemon.query_server().pid == server.pid, "a healthy server was replaced because it paused"
     return "the query server paused"
 
 
 def server_dies(target: Target, rng: np.random.Generator) -> str:
     """The query server is killed, and another one answers."""
-    dead = target.server()
+    dead = target.daemon.query_server()
     dead.kill()
-    until(lambda: target.server().pid != dead.pid, 60)
+    until(lambda: target.daemon.query_server().pid != dead.pid, 60)
     until(lambda: _answers(target), 60)
     return "the query server was killed"
 
@@ -377,15 +366,9 @@ def disk_full(target: Target, rng: np.random.Generator) -> str:
     """Nothing can be written for a while: no checkpoint, no dead letter."""
     if target.disk is None:
         return "left out: no disk of its own may be mounted here"
-    filler = target.disk / "filler"
-    with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as full:
-        while True:
-            full.write(bytes(1 << 16))
-    try:
+    with filled(target.disk):
         target.stream.send_bad(b"\xc1 while the disk is full")
         _keep_coming(target.stream)
-    finally:
-        filler.unlink()
     return "the disk was full"
 
 
@@ -427,16 +410,3 @@ ATTACKS: tuple[Attack, ...] = (
     disk_full,
     memory_short,
 )
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Path | None]:
-    """A file system of its own at ``folder``, which can be filled; None where nothing may be mounted."""
-    folder.mkdir()
-    if os.system(f"mount -t tmpfs -o size={megabytes}m tmpfs {folder} 2>/dev/null") != 0:
-        yield None
-        return
-    try:
-        yield folder
-    finally:
-        os.system(f"umount -l {folder}")

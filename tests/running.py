@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import psutil
+from waiting import until
 
 from graphtide import Client
 from graphtide.daemon.errors import Unavailable
@@ -112,7 +116,21 @@ class Daemon:
 
     def client(self) -> Client:
         """A client of this daemon."""
-        return Client(self.address, timeout=60)
+        return Client(self.address, timeout=360)
+
+    def query_server(self) -> psutil.Process:
+        """The process that answers queries; the engine's child, the template, has forked it."""
+        assert self.process is not None
+        engine = psutil.Process(self.process.pid)
+
+        def forked() -> psutil.Process | None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for template in engine.children():
+                    for server in template.children():
+                        return server
+            return None
+
+        return until(forked)
 
     def stop(self, *, timeout_s: float = 60) -> int:
         """SIGTERM, and the exit status."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -177,7 +178,7 @@ def test_counts_of_refusals_outlive_the_server(chain, tmp_path):
                 connection.send(request(1, "stats"))
                 assert connection.answer()[2]["code"] == "unauthorized"
             until(lambda round=round: link.refused()["token"] == round)
-            link._process.popen.kill()
+            os.kill(link.pid, signal.SIGKILL)
             until(lambda round=round: link.restarts == round)
 
 
@@ -194,7 +195,7 @@ def test_two_tokens_are_right_while_clients_change_over(chain, tmp_path):
             assert new.answer()[:3] == [1, 2, None]
         with pytest.raises(errors.Unauthorized), Client(address, token="old-token", timeout=20) as client:
             client.stats()
-        link._process.popen.kill()  # the next server knows them, too
+        os.kill(link.pid, signal.SIGKILL)  # the next server knows them, too
         with Client(address, token="new-token", timeout=60) as client:
             client.stats()
         with pytest.raises(errors.Unauthorized), Client(address, token="old-token", timeout=60) as client:

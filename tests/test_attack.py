@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attacks import ATTACKS, TOKEN, VERTICES, Attack, Stream, Target, small_disk
+from attacks import ATTACKS, TOKEN, VERTICES, Attack, Stream, Target
 from brokers import client
+from disks import small_disk
 from kafka import KafkaProducer
 from running import Daemon
 from waiting import until

@@ -277,7 +277,8 @@ def test_a_client_shows_its_requests_as_methods_that_return_what_answers_mean():
     with Client("unix:/nowhere.sock") as client:
         top = str(inspect.signature(client.top))
         get = inspect.signature(client.get)
-    assert top == "(program: 'str', k: 'int' = 10, *, order: 'str' = 'desc') -> 'Top'"
+    waiting = "min_offsets: 'WireOffsets | None' = None, timeout_ms: 'int | None' = None"
+    assert top == f"(program: 'str', k: 'int' = 10, *, order: 'str' = 'desc', {waiting}) -> 'Top'"
     assert get.parameters["program"].annotation == "str | list[str] | tuple[str, ...]"
     assert get.return_annotation == "Values | dict[str, Values]"
     assert "get" in dir(AsyncClient)

@@ -156,6 +156,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"server": {"token": "12345678", "token_file": "x"}}, "server.token_file", "together with server.token"),
         ({"server": {"tls": {"certificate": "c.pem"}}}, "server.tls.key", "belong together"),
         ({"metrics": {"listen": "9420"}}, "metrics.listen", "HOST:PORT"),
+        ({"metrics": {"listen": ""}}, "metrics.listen", "`off`"),
         ({"metrics": {"listen": "h:70000"}}, "metrics.listen", "HOST:PORT"),
         ({"metrics": {"listen": ""}}, "metrics.listen", "or off"),
         ({"metrics": {"listen": "0.0.0.0:9420"}}, "metrics.listen", "metrics.insecure = true"),

@@ -20,6 +20,7 @@ from running import Daemon
 from waiting import until
 
 from graphtide import Client
+from graphtide.daemon import cli
 from graphtide.daemon.errors import NotSupported, RequestError, Unavailable, UnknownVertex
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
@@ -256,7 +257,7 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
     file = tmp_path / "stream.csv"
     file.write_text("\n".join(lines) + "\n")
     updates = read_updates(file)
-    daemon.start(kill_at="epoch.computed:9")
+    daemon.start(kill_at="epoch.computed:20")  # late enough for a checkpoint
     with contextlib.closing(SpoolDestination(daemon.spool)) as spool:
         for piece in np.array_split(np.arange(len(updates)), 30):
             produced = produce([updates.take(piece)], spool, undirected=not directed, edges_per_record=70)
@@ -321,7 +322,7 @@ def test_a_checkpoint_of_another_graph_is_refused_by_name(daemon: Daemon) -> Non
     daemon.config.write_text("[graph]\ndirected = false\n" + daemon.config.read_text())
     daemon.start(ready_s=None)
     assert daemon.process is not None
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(60) == cli.CHECKPOINT
     assert "graph.directed was True and is now False" in daemon.log_tail()
     assert "Traceback" not in daemon.log_tail()
 
@@ -367,7 +368,7 @@ def test_a_truncated_spool_is_an_error_and_not_silence(daemon: Daemon) -> None:
         client.wait(offsets, timeout_ms=30_000)
     (daemon.spool / "a.msgpack").write_bytes(b"")
     assert daemon.process is not None
-    assert daemon.process.wait(60) != 0
+    assert daemon.process.wait(60) == cli.SOURCE
     assert "a.msgpack" in daemon.log_tail()
 
 

@@ -157,12 +157,14 @@ def test_what_no_frame_can_hold_is_cut_and_can_be_told_by_length_and_checksum(tm
         replace(letter(1), value=value),
         replace(letter(2), key=bytes(RECORD_BYTES_MAX)),
         replace(letter(3), headers=(("a", b"1"), ("b", bytes(RECORD_BYTES_MAX)), ("c", b"2"))),
+        replace(letter(4), headers=(("", b""),) * (RECORD_BYTES_MAX // 4)),
     ]
     with FileDeadLetters(tmp_path) as letters:
-        letters.write([letter(0), *large, letter(4)])
+        letters.write([letter(0), *large, letter(5)])
     found = list(read_dead_letters(tmp_path))
-    assert [bad.offset for bad in found] == [0, 1, 2, 3, 4]
-    assert found[0] == letter(0) and found[4] == letter(4)
+    assert [bad.offset for bad in found] == [0, 1, 2, 3, 4, 5]
+    assert found[0] == letter(0) and found[5] == letter(5)
+    assert len(found[4].headers) < CUT_BYTES
     assert found[1].whole == Whole(len(value), crc32c.crc32c(value))
     assert found[1].value == value[:CUT_BYTES] and found[1].key == b"k"
     assert found[2].value == letter(2).value and found[2].whole == Whole(5, crc32c.crc32c(letter(2).value))

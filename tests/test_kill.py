@@ -1,130 +1,57 @@
 """The daemon is killed at seeded points, over and over, and loses nothing.
 
-One history of updates is produced to a real broker piece by piece, bad records among it. Some of its vertices are
-deleted, and new ones come for ever, so that their dense ids go from one to the other. For each piece the daemon is
+One history of updates is produced piece by piece, bad records among it (``killed.py``). Some of its vertices are
+deleted, and new ones come for ever, so that their dense ids go from one to the other. Others have edges in all
+partitions and are deleted between two barriers, over and over. For each piece the daemon is
 started with orders to kill itself (SIGKILL) at a point drawn from a seed: in any stage, inside a
-checkpoint's writing and renaming, inside a dead-letter write. In the end it runs undisturbed, and its graph and
+checkpoint's writing and renaming, inside a dead-letter write. Now and then there is trouble besides: its disk is
+full, or its query server stands still or is killed. In the end it runs undisturbed, and its graph and
 answers must equal those of a computation that was never killed.
 
-``--kills N`` sets how often; the seed of each kill is printed, and ``--seed S`` plays the same run again.
+Three of four kills are of a daemon that reads a real broker, from ``latest`` on; the others read a spool of many
+files, from which what is done with is deleted. ``--kills N`` sets how often; the seed of each kill is printed, and
+``--seed S`` plays the same run again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from brokers import client
+from disks import filled, small_disk
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.structs import TopicPartition
+from killed import PARTITIONS, SOURCE, VERTICES_MAX, History, KafkaHistory, SpoolHistory
 from running import Daemon
 
+from graphtide.daemon.cli import NO_ROOM
+from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.failpoints import POINTS
-from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.stream import Partition, offsets_to_wire
+from graphtide.daemon.ingest.dead_letters import read_dead_letters
+from graphtide.daemon.records.stream import offsets_to_wire
 from graphtide.daemon.tools.verify import FinalGraph
-from graphtide.gpma.edges import Op
 
-pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(36_000)]
 
-VERTICES = 300
-VERTICES_MAX = 600
-"""Few enough that ids must change hands: about ``VERTICES`` and ``PARTITIONS * PASSING`` live at once."""
-PASSING = 40
-PASSING_FROM = 1000
 RECORDS_AT_ONCE = 120
-UPDATES_PER_RECORD = 40
-PARTITIONS = 2
-SOURCE = 7
-
-
-class History:
-    """Random updates, produced record by record; remembers everything for the reference.
-
-    Vertices below ``VERTICES`` stay. Between partitions there is no order, so all updates that name one of those
-    that pass come through one partition, that of its parity.
-    """
-
-    def __init__(self, producer: KafkaProducer, topic: str, rng: np.random.Generator) -> None:
-        self.producer = producer
-        self.topic = topic
-        self.rng = rng
-        self.columns: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
-        self.bad: set[str] = set()
-        self.next_offsets = {Partition(topic, number): 0 for number in range(PARTITIONS)}
-        self.records = [0] * PARTITIONS
-
-    def produce(self, records: int) -> None:
-        """Send records, one in eight of them bad, each to the partition that its sources belong to."""
-        for _ in range(records):
-            partition = int(self.rng.integers(PARTITIONS))
-            if self.rng.random() < 0.125:
-                self._send(partition, b"\xc1 not an update", bad=True)
-                continue
-            columns = self._updates(partition)
-            self.columns.append(columns)
-            self._send(partition, encode_msgpack(*columns), bad=False)
-        self.producer.flush()
-
-    def _updates(self, partition: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        rng, n = self.rng, UPDATES_PER_RECORD
-        # Updates of one pair must come through one partition: split by the parity of src.
-        src = rng.integers(0, VERTICES // PARTITIONS, n) * PARTITIONS + partition
-        dst = rng.integers(0, VERTICES, n)
-        ops = (rng.random(n) < 0.6).astype(np.uint8)
-        weights = rng.integers(1, 9, n).astype(np.float32)
-        # Each record lets the oldest of those that pass go, and a new one in.
-        self.records[partition] += 1
-        oldest = self.records[partition]
-        passing = (oldest + rng.integers(0, PASSING, (2, n))) * PARTITIONS + PASSING_FROM + partition
-        src, dst = (
-            np.where(rng.random(n) < share, other, ends)
-            for ends, other, share in zip((src, dst), passing, (0.2, 0.2), strict=True)
-        )
-        alone = np.flatnonzero(rng.random(n) < 0.15)
-        ops[alone] = rng.choice([Op.INSERT_VERTEX, Op.DELETE_VERTEX], alone.size)
-        src[alone], dst[alone] = passing[0, alone], 0
-        src[-1], dst[-1], ops[-1] = (oldest - 1) * PARTITIONS + PASSING_FROM + partition, 0, Op.DELETE_VERTEX
-        return src, dst, ops, weights
-
-    def _send(self, partition: int, value: bytes, *, bad: bool) -> None:
-        sent = self.producer.send(self.topic, value, partition=partition).get(timeout=30)
-        self.next_offsets[Partition(self.topic, partition)] = sent.offset + 1
-        if bad:
-            self.bad.add(f"{self.topic}/{partition}/{sent.offset}")
-
-    def final(self) -> FinalGraph:
-        """The graph that all updates leave; what needs an order never crosses partitions, so any of those do."""
-        alive: set[int] = set()
-        heads, tails = defaultdict[int, set[int]](set), defaultdict[int, set[int]](set)
-        for columns in self.columns:
-            for src, dst, op in zip(*(column.tolist() for column in columns[:3]), strict=True):
-                match op:
-                    case Op.INSERT:
-                        alive |= {src, dst}
-                        heads[src].add(dst)
-                        tails[dst].add(src)
-                    case Op.DELETE:
-                        heads[src].discard(dst)
-                        tails[dst].discard(src)
-                    case Op.INSERT_VERTEX:
-                        alive.add(src)
-                    case Op.DELETE_VERTEX:
-                        alive.discard(src)
-                        for head in heads.pop(src, ()):
-                            tails[head].discard(src)
-                        for tail in tails.pop(src, ()):
-                            heads[tail].discard(src)
-        ids = np.array(sorted(alive), np.int64)
-        edges = [(src, dst) for src, found in heads.items() for dst in found]
-        src, dst = np.searchsorted(ids, np.array(edges, np.int64).reshape(-1, 2)).T
-        return FinalGraph(ids, src, dst)
+SETTINGS: dict[str, Any] = {
+    "graph": {"vertices_max": VERTICES_MAX},
+    "epoch": {"updates_max": 400, "queue_updates_max": 800},
+    "program": [
+        {"name": "bfs", "id": "hops", "source": SOURCE},
+        {"name": "components"},
+        {"name": "pagerank", "tolerance": 1e-3},
+    ],
+}
 
 
 @pytest.fixture
@@ -134,15 +61,6 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
     print(f"\nreplay this run with --seed {seed}")
     return np.random.default_rng(seed)
-
-
-@pytest.fixture
-def history(kafka: Any, rng: np.random.Generator) -> Iterator[History]:
-    topic = f"kill-{uuid.uuid4().hex[:8]}"
-    kafka.create_topic(topic, PARTITIONS)
-    kafka.create_topic(f"{topic}-dead", 1)
-    with client(KafkaProducer, kafka.bootstrap) as producer:
-        yield History(producer, topic, rng)
 
 
 def dead_letter_sources(bootstrap: str, topic: str) -> list[str]:
@@ -159,56 +77,175 @@ def dead_letter_sources(bootstrap: str, topic: str) -> list[str]:
         return found
 
 
-def produce_until_death(daemon: Daemon, history: History, patience_s: float) -> str:
-    """Send records by and by until the daemon kills itself; past the patience kill it from outside."""
+# -- trouble besides ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _server_stands_still(daemon: Daemon, disk: Path) -> Iterator[None]:
+    server = daemon.query_server()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        server.suspend()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            server.resume()
+
+
+@contextlib.contextmanager
+def _server_dies(daemon: Daemon, disk: Path) -> Iterator[None]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        daemon.query_server().kill()
+    yield
+
+
+@contextlib.contextmanager
+def _disk_is_full(daemon: Daemon, disk: Path) -> Iterator[None]:
+    with filled(disk):
+        yield
+
+
+TROUBLES: dict[str, Callable[[Daemon, Path], contextlib.AbstractContextManager[None]]] = {
+    "server stands still": _server_stands_still,
+    "server dies": _server_dies,
+    "disk is full": _disk_is_full,
+}
+TROUBLES_PER_KILL = 0.3
+
+
+# -- kills --------------------------------------------------------------------------------------------------------
+
+
+def kill(
+    daemon: Daemon,
+    history: History,
+    rng: np.random.Generator,
+    kills: int,
+    disk: Path | None,
+    cleaned: Counter[str],
+) -> None:
+    """So many times start the daemon, feed it until it kills itself, and note how that went."""
+    outcomes = Counter[str]()
+    for number in range(1, kills + 1):
+        name, count = POINTS[int(rng.integers(len(POINTS)))], int(rng.integers(1, 6))
+        troubles = [trouble for trouble in TROUBLES if disk is not None or trouble != "disk is full"]
+        trouble = str(rng.choice(troubles)) if rng.random() < TROUBLES_PER_KILL else None
+        patience_s = float(rng.uniform(5, 15))
+        daemon.start(kill_at=f"{name}:{count}", ready_s=None)
+        with contextlib.ExitStack() as stack:
+            outcome = _produce_until_death(
+                daemon, history, patience_s, trouble, disk or daemon.folder, stack, cleaned
+            )
+        beside = "" if trouble is None else f", beside: {trouble}"
+        outcomes[f"{name}, {outcome}{beside}"] += 1
+        print(f"kill {number}/{kills} at {name}:{count}: {outcome}{beside}", flush=True)
+    print(dict(outcomes), dict(cleaned))
+
+
+def _produce_until_death(
+    daemon: Daemon,
+    history: History,
+    patience_s: float,
+    trouble: str | None,
+    disk: Path,
+    stack: contextlib.ExitStack,
+    cleaned: Counter[str],
+) -> str:
+    """Send records by and by until the daemon kills itself; past the patience kill it from outside.
+
+    The trouble, which begins when it answers, ends with the stack.
+    """
     assert daemon.process is not None
     deadline = time.monotonic() + patience_s
-    sent = 0
+    sent, answered = 0, False
     while daemon.process.poll() is None:
         if time.monotonic() > deadline:
             daemon.kill()
             return "killed from outside"
         history.produce(2)
         sent += 2
+        if not answered and (offsets := _answered_offsets(daemon)):
+            answered = True
+            if isinstance(history, SpoolHistory):
+                cleaned["files deleted"] += history.clean(offsets)
+            if trouble is not None:
+                stack.enter_context(TROUBLES[trouble](daemon, disk))
         # A daemon that starts slowly finds many records in its first poll, and needs others for more epochs.
         time.sleep(0.05 if sent < RECORDS_AT_ONCE else 0.5)
-    assert daemon.process.returncode == -9, f"status {daemon.process.returncode}:\n{daemon.log_tail()}"
-    return "killed itself"
+    expected = {-9, NO_ROOM} if trouble == "disk is full" else {-9}
+    assert daemon.process.returncode in expected, f"status {daemon.process.returncode}:\n{daemon.log_tail()}"
+    return "killed itself" if daemon.process.returncode == -9 else "found no room"
+
+
+def _answered_offsets(daemon: Daemon) -> dict[str, Any]:
+    """The offsets of an answer; none while nobody answers."""
+    try:
+        with daemon.client() as client:
+            offsets: dict[str, Any] = client.programs().offsets
+            return offsets
+    except GraphtideError:
+        return {}
 
 
 def test_nothing_is_lost_or_doubled_whenever_the_daemon_dies(
-    kafka: Any, history: History, rng: np.random.Generator, tmp_path: Path, request: pytest.FixtureRequest
+    kafka: Any, rng: np.random.Generator, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    settings = {
-        "graph": {"vertices_max": VERTICES_MAX},
-        "source": {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [history.topic]},
-        "dead_letters": {"topic": f"{history.topic}-dead"},
-        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
-        "epoch": {"updates_max": 400, "queue_updates_max": 800},
-        "program": [
-            {"name": "bfs", "id": "hops", "source": SOURCE},
-            {"name": "components"},
-            {"name": "pagerank", "tolerance": 1e-3},
-        ],
-    }
-    kills = request.config.getoption("--kills")
-    outcomes: dict[str, int] = {}
-    with Daemon(tmp_path, settings) as daemon:
-        for kill in range(kills):
-            name = POINTS[int(rng.integers(len(POINTS)))]
-            count = int(rng.integers(1, 6))
-            daemon.start(kill_at=f"{name}:{count}", ready_s=None)
-            outcome = produce_until_death(daemon, history, patience_s=float(rng.uniform(5, 15)))
-            outcomes[f"{name}, {outcome}"] = outcomes.get(f"{name}, {outcome}", 0) + 1
-            print(f"kill {kill + 1}/{kills} at {name}:{count}: {outcome}", flush=True)
-        daemon.start()
-        with daemon.client() as client:
-            client.wait(min_offsets=offsets_to_wire(history.next_offsets), timeout_ms=60_000)
-            check_answers(client, history.final())
-        assert daemon.stop() == 0, daemon.log_tail()
-    letters = dead_letter_sources(kafka.bootstrap, f"{history.topic}-dead")
-    assert set(letters) == history.bad
-    print(outcomes)
+    topic = f"kill-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, PARTITIONS)
+    kafka.create_topic(f"{topic}-dead", 1)
+    kills = -(-request.config.getoption("--kills") * 3 // 4)
+    with small_disk(tmp_path / "disk", megabytes=64) as disk, client(KafkaProducer, kafka.bootstrap) as producer:
+        before = KafkaHistory(producer, topic, rng)
+        before.produce(10)
+        kept = disk or tmp_path
+        settings = SETTINGS | {
+            "source": {
+                "kind": "kafka",
+                "bootstrap_servers": [kafka.bootstrap],
+                "topics": [topic],
+                "start": "latest",
+            },
+            "dead_letters": {"topic": f"{topic}-dead", "path": kept / "dead-letters"},
+            "checkpoint": {"path": kept / "checkpoints", "interval": 0.1},
+        }
+        with Daemon(tmp_path, settings) as daemon:
+            # What was produced before is not read: the first checkpoint keeps where that ends.
+            daemon.start()
+            with daemon.client() as asking:
+                asking.wait(min_offsets=offsets_to_wire(before.next_offsets), timeout_ms=300_000)
+            daemon.kill()
+            history = KafkaHistory(producer, topic, rng)
+            history.barriers = before.barriers
+            kill(daemon, history, rng, kills, disk, Counter())
+            daemon.start()
+            with daemon.client() as asking:
+                asking.wait(min_offsets=offsets_to_wire(history.next_offsets), timeout_ms=300_000)
+                check_answers(asking, history.final())
+            assert daemon.stop() == 0, daemon.log_tail()
+    assert set(dead_letter_sources(kafka.bootstrap, f"{topic}-dead")) == history.bad
+
+
+def test_nothing_of_a_spool_is_lost_or_doubled_while_files_go(
+    rng: np.random.Generator, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kills = -(-request.config.getoption("--kills") // 4)
+    cleaned = Counter[str]()
+    with small_disk(tmp_path / "disk", megabytes=64) as disk:
+        kept = disk or tmp_path
+        settings = SETTINGS | {
+            "dead_letters": {"path": kept / "dead-letters"},
+            "checkpoint": {"path": kept / "checkpoints", "interval": 0.1},
+        }
+        with Daemon(tmp_path, settings) as daemon:
+            history = SpoolHistory(daemon.spool, rng)
+            kill(daemon, history, rng, kills, disk, cleaned)
+            daemon.start()
+            with daemon.client() as asking:
+                asking.wait(min_offsets=offsets_to_wire(history.next_offsets), timeout_ms=300_000)
+                check_answers(asking, history.final())
+            assert daemon.stop() == 0, daemon.log_tail()
+        assert {letter.place for letter in read_dead_letters(kept / "dead-letters")} == history.bad
+    assert cleaned["files deleted"] > 0
 
 
 def check_answers(client: Any, final: FinalGraph) -> None:
@@ -219,7 +256,9 @@ def check_answers(client: Any, final: FinalGraph) -> None:
     for src, dst in zip(final.ids[final.src].tolist(), final.ids[final.dst].tolist(), strict=True):
         expected[src].append(dst)
     for vertex, neighbors in expected.items():
-        assert sorted(client.neighbors(vertex, direction="out", limit=VERTICES).ids.tolist()) == sorted(neighbors)
+        assert sorted(client.neighbors(vertex, direction="out", limit=VERTICES_MAX).ids.tolist()) == sorted(
+            neighbors
+        )
     ids = final.ids
     hops = client.get("hops", ids).values
     np.testing.assert_array_equal(hops.filled(2**32 - 1).astype(np.uint32), final.hops(SOURCE).astype(np.uint32))

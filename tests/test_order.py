@@ -22,8 +22,6 @@ from graphtide.daemon.records.stream import Partition, offsets_to_wire
 from graphtide.gpma.edges import Op
 from graphtide.ops.kafka import DevKafka
 
-pytestmark = pytest.mark.kafka
-
 PARTITIONS = 3
 
 
@@ -100,6 +98,7 @@ def answers(daemon: Daemon) -> bool:
     return True
 
 
+@pytest.mark.kafka
 def test_what_was_answered_is_answered_again_after_a_crash(
     kafka: DevKafka, writer: Writer, tmp_path: Path
 ) -> None:
@@ -137,6 +136,7 @@ def test_what_was_answered_is_answered_again_after_a_crash(
             kill(daemon)
 
 
+@pytest.mark.kafka
 def test_a_barrier_orders_partitions(kafka: DevKafka, writer: Writer, tmp_path: Path) -> None:
     """All of it is there before the daemon, which reads partition by partition; it dies while it waits."""
     ids = range(1000, 1200)
@@ -173,6 +173,7 @@ def test_a_barrier_orders_partitions(kafka: DevKafka, writer: Writer, tmp_path: 
         assert daemon.stop() == 0
 
 
+@pytest.mark.kafka
 def test_a_barrier_is_given_up_in_time(kafka: DevKafka, writer: Writer, tmp_path: Path) -> None:
     with Daemon(tmp_path, settings(kafka, writer, barrier_timeout=0.5)) as daemon:
         daemon.start()
@@ -187,3 +188,31 @@ def test_a_barrier_is_given_up_in_time(kafka: DevKafka, writer: Writer, tmp_path
         daemon.start()
         wait(daemon, writer)
         assert unknown(daemon, range(51)) == []
+
+
+def test_files_of_a_spool_that_grow_side_by_side_keep_their_order(tmp_path: Path) -> None:
+    """They are read in name order where nothing else is known."""
+    with Daemon(tmp_path, {"program": [{"name": "bfs", "id": "hops", "source": 0}]}) as daemon:
+        ends = {"a.csv": 0, "b.json": 0}
+
+        def append(name: str, text: str) -> None:
+            with open(daemon.spool / name, "a") as file:
+                ends[name] += file.write(text)
+            with daemon.client() as asking:
+                asking.wait(min_offsets=ends, timeout_ms=60_000)
+
+        daemon.start()
+        append("b.json", '{"src": 1, "dst": 2}\n')
+        append("a.csv", "src,dst\n1,3\n1,4\n")
+        append("b.json", '{"op": "delete_vertex", "src": 3}\n{"op": "delete_vertex", "src": 4}\n')
+        append("a.csv", "1,4\n4,5\n")
+        append("b.json", '{"op": "delete_vertex", "src": 5}\n')
+        append("a.csv", "6,7\n")
+        for _ in range(2):
+            assert unknown(daemon, range(1, 8)) == [3, 5]
+            with daemon.client() as asking:
+                assert asking.has_edge([1, 1, 4, 6], [2, 4, 5, 7]).exists.tolist() == [True, True, False, True]
+            kill(daemon)
+            daemon.start()
+            with daemon.client() as asking:
+                asking.wait(min_offsets=ends, timeout_ms=60_000)

@@ -43,7 +43,7 @@ def at(p: int, q: int, *, together: bool = False) -> Passed:
 
 
 def record(log: OrderLog, *passed: Passed) -> None:
-    log.record(passed).result(60)
+    log.record(log._newest, passed).result(60)
 
 
 def newest(path: Path) -> Path:
@@ -60,14 +60,24 @@ def test_what_was_recorded_is_read_back(tmp_path: Path, opened: list[OrderLog]) 
     assert found == [Passed({}, False), at(2, 1), at(2, 3, together=True), at(6, 4)]
 
 
+def test_a_step_begins_where_the_stream_stood_whether_that_was_logged_or_not(
+    tmp_path: Path, opened: list[OrderLog]
+) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1, together=True))
+    log.record({P: 5, Q: 4}, [at(6, 6, together=True)]).result(60)
+    _, found = open_log(tmp_path / "order", opened)
+    assert found[-3:] == [at(1, 1, together=True), at(5, 4), at(6, 6, together=True)]
+
+
 def test_one_partition_needs_no_order_and_one_file_may_be_joined_by_another(
     tmp_path: Path, opened: list[OrderLog]
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
     for together in (False, True):
-        assert log.record([Passed({P: 7}, together)]).done()
+        assert log.record({}, [Passed({P: 7}, together)]).done()
     assert not log.folder.exists()
-    assert log.record([Passed({FILE: 7}, True)]).done(), "nor does it wait for a disk"
+    assert log.record({}, [Passed({FILE: 7}, True)]).done(), "nor does it wait for a disk"
     _, found = open_log(tmp_path / "order", opened)
     assert found[-1] == Passed({FILE: 7}, False)
 
@@ -194,7 +204,7 @@ def test_a_full_disk_is_waited_for_with_one_line(
         return full() if tries < 5 else real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(order_log.os, "pwrite", taken_at_last)
-    recording.begin([item(1, 1, together=True)], lambda: shown.append(recording.trouble))
+    recording.begin(log._newest, [item(1, 1, together=True)], lambda: shown.append(recording.trouble))
     assert len(shown) == 1 and shown[0] is not None
     assert "cannot be written: No space left on device" in shown[0]
     assert recording.finish() >= 0 and recording.trouble is None
@@ -208,7 +218,7 @@ def test_a_failed_sync_is_tried_again_in_another_file(
     log, _ = open_log(tmp_path / "order", opened)
     recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
-    recording.begin([item(1, 1, together=True)], lambda: None)
+    recording.begin(log._newest, [item(1, 1, together=True)], lambda: None)
     recording.finish()
     real, failed = os.fdatasync, list[int]()
 
@@ -219,7 +229,7 @@ def test_a_failed_sync_is_tried_again_in_another_file(
         real(handle)
 
     monkeypatch.setattr(order_log.os, "fdatasync", fails_once)
-    recording.begin([item(2, 2, together=True)], lambda: None)
+    recording.begin(log._newest, [item(2, 2, together=True)], lambda: None)
     recording.finish()
     assert failed and len(list(log.folder.glob("*.log"))) == 2
     found = open_log(log.folder, opened)[1]
@@ -234,7 +244,7 @@ def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(
     recording = Recording(log, stop, lambda: None)
     monkeypatch.setattr(order_log.os, "pwrite", full)
     with pytest.raises(CheckpointError, match="No space left on device; stopped before it could be"):
-        recording.begin([item(1, 1, together=True)], stop.set)
+        recording.begin(log._newest, [item(1, 1, together=True)], stop.set)
 
 
 def test_what_needs_no_order_does_not_wait(
@@ -245,13 +255,13 @@ def test_what_needs_no_order_does_not_wait(
     with monkeypatch.context() as patch:
         patch.setattr(order_log.os, "pwrite", full)
         for offset in (1, 2):
-            recording.begin([item(offset, 0, together=False)], lambda: None)
+            recording.begin(log._newest, [item(offset, 0, together=False)], lambda: None)
             assert recording.finish() == 0.0
     assert caplog.text.count("cannot be written") == 1
-    recording.begin([item(9, 9, together=True, recorded=True)], lambda: None)
+    recording.begin(log._newest, [item(9, 9, together=True, recorded=True)], lambda: None)
     assert recording.finish() == 0.0
     assert not newest(log.folder).stat().st_size, "what the log has is not written again"
-    recording.begin([item(3, 1, together=True)], lambda: None)
+    recording.begin(log._newest, [item(3, 1, together=True)], lambda: None)
     recording.finish()
     assert open_log(log.folder, opened)[1][-2:] == [at(2, 0), at(3, 1, together=True)]
 

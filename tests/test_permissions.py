@@ -85,7 +85,7 @@ def test_a_spool_file_may_be_read_by_those_who_may_read_its_folder(tmp_path: Pat
 def test_kernels_of_a_folder_that_others_may_have_filled_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "_writable", lambda folder: False)  # neither a home nor /var/cache
+    monkeypatch.setattr(runtime, "is_writable", lambda folder: False)  # neither a home nor /var/cache
     monkeypatch.setattr(runtime.tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     usual = tmp_path / f"graphtide-numba-{os.getuid()}"

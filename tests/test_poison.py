@@ -129,9 +129,9 @@ def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: 
             last = write(daemon, "b", *[b"\xc1" * 4096 for _ in range(40)], good(2, 3))
             until(waits)
             assert client.stats()["lag"]["amount"]["b.msgpack"] == last["b.msgpack"]
-            until(lambda: client.stats()["lag"]["seconds"] >= 1)
             more = write(daemon, "c", good(3, 4))
             until(lambda: client.stats()["lag"]["amount"].get("c.msgpack") == more["c.msgpack"])
+            assert client.stats()["lag"]["seconds"] > 0
         assert daemon.log.read_text().count("No space left on device") == 1
         assert daemon.stop() == 0, daemon.log_tail()
         daemon.start()
@@ -151,11 +151,9 @@ def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: 
 def test_a_kafka_record_that_inflates_to_more_than_a_letter_can_hold(kafka: DevKafka, tmp_path: Path) -> None:
     topic = f"edges-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(topic, 1)
-    kafka.create_topic(f"{topic}-dead", 1)
-    sizes = [RECORD_BYTES_MAX - 20, LONG]
     options: dict[str, Any] = {"compression_type": "gzip", "max_request_size": 1 << 28, "max_block_ms": 60_000}
     with client(KafkaProducer, kafka.bootstrap, **options) as producer:
-        for value in (good(1, 2), *map(bytes, sizes), good(2, 3)):
+        for value in (good(1, 2), bytes(LONG), good(2, 3)):
             producer.send(topic, value, partition=0).get(60)
     settings = {
         "source": {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]},
@@ -165,11 +163,9 @@ def test_a_kafka_record_that_inflates_to_more_than_a_letter_can_hold(kafka: DevK
         for _ in range(2):
             daemon.start()
             with daemon.client() as queries:
-                queries.wait({topic: {0: 4}}, timeout_ms=120_000)
+                queries.wait({topic: {0: 3}}, timeout_ms=120_000)
                 assert queries.get("hops", [2, 3]).values.tolist() == [1, 2]
             assert daemon.stop() == 0, daemon.log_tail()
         found = letters(daemon)
-    assert {place: bad.whole for place, bad in found.items()} == {
-        f"{topic}/0/{offset}": Whole(size, crc32c.crc32c(bytes(size)))
-        for offset, size in zip((1, 2), sizes, strict=True)
-    }
+    whole = Whole(LONG, crc32c.crc32c(bytes(LONG)))
+    assert {place: bad.whole for place, bad in found.items()} == {f"{topic}/0/1": whole}

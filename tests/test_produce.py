@@ -25,7 +25,7 @@ from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.columns import UpdateColumns, canonical
 from graphtide.daemon.records.placement import partition_of
-from graphtide.daemon.records.stream import Partition, Source, UpdateBlock
+from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
 from graphtide.daemon.tools import files as module
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
 from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, read_columns, read_updates
@@ -202,6 +202,12 @@ def test_published_forms(tmp_path: Path, name: str, text: str, expected: list[tu
 def test_string_ids(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("src,dst\nann,bob\n")
     (tmp_path / "a.tsv").write_text("D\tann\tbob\t-\t-\n")
+    (tmp_path / "dash.tsv").write_text("D\t-\t-\t-\t-\nI -b - - 5\n")
+    names = [row[1:3] for row in file_rows(tmp_path / "dash.tsv", Accepts("string"))]
+    assert names == [("-", "-"), ("-b", "-")]
+    for end in ("\n", "\r\n", ""):
+        (tmp_path / "timeless.tsv").write_bytes(f"I\t1\t2\t-\t-{end}".encode())
+        assert file_rows(tmp_path / "timeless.tsv") == [(1, 1, 2, None, None)]
     for name, op in (("a.csv", 1), ("a.tsv", 0)):
         assert [row[:3] for row in file_rows(tmp_path / name, Accepts("string"))] == [(op, "ann", "bob")]
 
@@ -239,7 +245,7 @@ def test_a_failed_run_leaves_no_empty_spool_file(tmp_path: Path) -> None:
         ("a.tsv", "I\t1\t2\t-\t1\nI\t1\t2\n", 1, "bad-column", ":2: a line of 3 fields"),
         ("a.tsv", "X\t1\t2\t-\t1\nD 1 2 - 1\n", 1, "bad-op", ":1: op is 'X'"),
         ("a.tsv", "I\tx\t2\t-\t1\n", 0, "bad-id", ":1: src holds 'x'"),
-        ("a.tsv", "I\t-\t2\t-\t-\nI\t1\t2\t-5\t-3\n", 1, "bad-id", ":1: src holds '-'"),
+        ("a.tsv", "I\t-\t2\t-\t-\nI\t1\t2\t-5\t-3\n", 1, "bad-id", ":1: src holds ''"),
         ("a.tsv", "I\t1\t2\tx\t1\n", 0, "bad-weight", ":1: weight is 'x'"),
         (
             "a.tsv",
@@ -435,3 +441,32 @@ def test_a_topic_gets_every_edge_in_its_partition(kafka: DevKafka, topic: str, u
 def test_a_missing_topic_is_an_error(kafka: DevKafka) -> None:
     with pytest.raises(ProduceFailed, match="nowhere"):
         KafkaDestination(kafka.bootstrap, "nowhere")
+
+
+@pytest.mark.kafka
+def test_produce_logs_in_as_its_settings_say(kafka: DevKafka, topic: str, tmp_path: Path) -> None:
+    """With the daemon's own file, its password in a file beside it."""
+    (tmp_path / "password").write_text(f"{kafka.password}\n")
+    (tmp_path / "g.toml").write_text(
+        '[source.client]\nsecurity_protocol = "SASL_PLAINTEXT"\nsasl_mechanism = "PLAIN"\n'
+        'sasl_plain_username = "graphtide"\nsasl_plain_password_file = "password"\n'
+    )
+    (tmp_path / "a.el").write_text("1 2\n3 4\n")
+    command = [
+        "produce",
+        "--kafka",
+        kafka.bootstrap_sasl,
+        "--topic",
+        topic,
+        "--config",
+        "g.toml",
+        "--json",
+        "a.el",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "graphtide", *command], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    answer = json.loads(done.stdout)
+    offsets = offsets_from_wire(answer["offsets"])
+    found = sent(KafkaSource(kafka.bootstrap, [topic]), Produced(answer["updates"], offsets))
+    assert sorted(row for part in found.values() for row in part) == [(1, 1, 2), (1, 3, 4)]

@@ -211,6 +211,19 @@ def test_modules_that_moved_are_where_they_are_said_to_be() -> None:
 
 
 @pytest.mark.usefixtures("own_module")
+@pytest.mark.parametrize("kind", ["pagerank", "ppr"])
+def test_bounds_of_numbers_are_said_where_the_parameters_are_described(kind: str) -> None:
+    for name in ("damping", "tolerance"):
+        (parameter,) = [one for one in registry.KINDS[kind].parameters if one.name == name]
+        said = re.search(r", from (\S+) to (\S+)$", parameter.help)
+        assert said is not None
+        low, high = map(float, said.groups())
+        assert (parameter.parse(low), parameter.parse(high)) == (low, high)
+        for wrong in (low * 0.99, high * 1.01):
+            with pytest.raises(ValueError, match=f"from {said[1]} to {said[2]}"):
+                parameter.parse(wrong)
+
+
 def test_a_name_belongs_to_one_program() -> None:
     module = importlib.import_module("my_programs")
     assert registry.register(module.Within) is module.Within
@@ -341,7 +354,7 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     register(gather=gather)
     config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
-        service.warm_up(config, threading.Event(), progress=False)
+        service.warm_up(config, threading.Event(), lambda share: None, progress=False)
     assert "\n" not in str(raised.value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import uuid
@@ -70,11 +71,13 @@ def read(source: KafkaSource, count: int, timeout_s: float = 30, bytes_max: int 
     return records + source.poll(bytes_max, timeout_s=0.1)
 
 
-def until(condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 30) -> None:
+def until(
+    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 30, bytes_max: int = 1 << 20
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
-        source.poll(1 << 20, timeout_s=0.05)
+        source.poll(bytes_max, timeout_s=0.05)
 
 
 def send(producer: KafkaProducer, topic: str, values: list[bytes], partition: int = 0, **more: Any) -> int:
@@ -182,6 +185,25 @@ def test_new_partitions_are_read_from_their_start(
     assert len(source.position()) == 4
     restarted = open_source({Partition(topic, 0): 0, Partition(topic, 1): 0}, start="latest")
     assert named(read(restarted, 1)) == [(3, 0, b"first there")]
+
+
+def test_partitions_that_are_held_are_not_read_until_they_are_let_go(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    held, other = Partition(topic, 0), Partition(topic, 1)
+    send(producer, topic, [b"held"] * 3)
+    source = open_source()
+    source.hold([held])  # before it is assigned
+    until(lambda: len(source.position()) == 2, source)
+    send(producer, topic, [b"read"] * 3, partition=1)
+    assert named(read(source, 3)) == [(1, i, b"read") for i in range(3)]
+    assert source.poll(1 << 20, timeout_s=0.5) == [] and source.position() == {held: 0, other: 3}
+    assert source.lag().amount == {held: 3, other: 0}
+    source.hold([other])
+    send(producer, topic, [b"next"], partition=1)
+    assert named(read(source, 3)) == [(0, i, b"held") for i in range(3)]
+    source.hold([])
+    assert named(read(source, 1)) == [(1, 3, b"next")]
 
 
 def test_an_offset_that_retention_passed_is_an_error(
@@ -403,3 +425,58 @@ def test_a_commit_that_has_to_be_tried_again_is_no_warning(
     overseer.commit(offsets)
     assert [overseer._commit() for _ in range(3)] == [False, False, True]
     assert caplog.text.count("offsets cannot be committed to group group") == 1
+
+
+def test_where_reading_begins_is_known_before_anything_is_read(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 5)
+    source = open_source(start="latest")
+    assert source.backlog() is None
+    until(lambda: source.backlog() is not None, source, bytes_max=0)
+    assert source.position() == {Partition(topic, 0): 5, Partition(topic, 1): 0}
+    assert source.backlog() == 0
+    send(producer, topic, [b"y"])
+    assert named(read(source, 1)) == [(0, 5, b"y")]
+
+
+def test_the_backlog_is_what_lay_there_and_not_what_came_later(
+    producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 5)
+    source = open_source({Partition(topic, 0): 2, Partition(topic, 1): 0})
+    until(lambda: source.backlog() is not None, source, bytes_max=0)
+    assert source.backlog() == 3
+    send(producer, topic, [b"y"] * 4, partition=1)
+    read(source, 7)
+    assert source.backlog() == 0
+
+
+def test_how_far_retention_is_from_a_checkpoint_is_known(
+    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+) -> None:
+    send(producer, topic, [b"x"] * 10)
+    send(producer, topic, [b"x"] * 10, partition=1)
+    offsets = {Partition(topic, 0): 8, Partition(topic, 1): 7}
+    source = open_source(offsets)
+    until(lambda: source.log_margin(offsets) == 7, source)
+    with client(KafkaAdminClient, kafka.bootstrap) as admin:
+        admin.delete_records({TopicPartition(topic, 0): 6})
+    until(lambda: source.log_margin(offsets) == 2, source)
+    assert source.log_margin(source.position()) == 4
+    assert math.isnan(source.log_margin({Partition("another", 0): 1}))
+
+
+@pytest.mark.parametrize("listener", ["of-another-protocol", "with-another-password"])
+def test_whoever_is_refused_at_first_has_a_wrong_configuration(
+    kafka: DevKafka, topic: str, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    monkeypatch.setattr("graphtide.daemon.ingest.kafka._REQUEST_TIMEOUT_MS", 1000)
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    secured = kafka.bootstrap if listener == "of-another-protocol" else kafka.bootstrap_sasl
+    source = KafkaSource(secured, [topic], client={**login, "sasl_plain_password": "wrong"}, connect_timeout_s=60)
+    with contextlib.closing(source), pytest.raises(ConfigError, match=r"source\.client: .*(Sasl|SASL)"):
+        source.identity()
+    right = KafkaSource(kafka.bootstrap_sasl, [topic], client={**login, "sasl_plain_password": kafka.password})
+    with contextlib.closing(right):
+        assert right.identity()["kind"] == "kafka"

@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.errors import ConfigError, SourceError
-from graphtide.daemon.ingest.spool import CORRUPT, SpoolSource
+from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.ingest.spool_records import CORRUPT
 from graphtide.daemon.records.encodings import HEADER_LINE
 from graphtide.daemon.records.spool_format import FramingLost, SpoolWriter, file_kind, frame, frames, read_frames
 from graphtide.daemon.records.stream import Partition, RawRecord, Whole
@@ -414,12 +415,15 @@ def test_links_that_lead_nowhere_and_closed_files_stop_no_other(
             raise PermissionError(13, "Permission denied")
         return real(path, *rest, **options)
 
-    source = opened(tmp_path)
+    now = 1000.0
+    source = opened(tmp_path, clock=lambda: now)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refusing)
         assert values(drain(source)) == [b"3 4\n"]
         assert drain(source) == []
     assert source.outages == 1, "of one file"
+    now = 1005.0
+    assert source.lag().amount[Partition("c.el")] == 4 and source.lag().seconds == 5.0
     assert [record.getMessage() for record in caplog.records] == [
         "a.el in the spool cannot be read and is left out: Too many levels of symbolic links",
         "spool file c.el cannot be read: Permission denied; the others go on meanwhile",
@@ -517,7 +521,7 @@ def test_a_file_that_goes_while_the_directory_is_listed_is_no_outage(
 
     def come_and_go() -> None:
         for number in itertools.count():
-            path = tmp_path / f"{number % 7}.el"
+            path = tmp_path / f"{number}.el"
             path.write_bytes(b"")
             path.unlink()
             if stopping.is_set():
@@ -584,3 +588,52 @@ def test_other_files_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert [record.message for record in caplog.records if "ignored" in record.message] == [
         "notes.txt in the spool is ignored: its name does not end in an encoding"
     ]
+
+
+# -- what lay there at the start ------------------------------------------------------------------------------
+
+
+def test_the_backlog_is_what_lay_there_and_not_what_came_later(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_text("1 2\n" * 100)
+    packed = lzma.compress(b"3 4\n" * 100)
+    (tmp_path / "b.el.xz").write_bytes(packed)
+    source = SpoolSource(tmp_path, block_bytes=100)
+    assert source.backlog() is None
+    source.open(None)
+    assert source.backlog() == 400 + len(packed)
+    assert source.poll(0, timeout_s=0) == [] and source.backlog() == 400 + len(packed)
+    source.poll(100, timeout_s=0)
+    assert source.backlog() == 300 + len(packed)
+    with open(tmp_path / "a.el", "a") as file:
+        file.write("5 6\n" * 1000)
+    (tmp_path / "c.el").write_text("1 2\n")
+    source.poll(100, timeout_s=0)
+    assert source.backlog() == 200 + len(packed)
+    drain(source)
+    assert source.backlog() == 0
+    source.close()
+
+
+def test_an_incomplete_record_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_text("1 2\n3")
+    (tmp_path / "b.msgpack").write_bytes(frame(b"x" * 50)[:20])
+    source = opened(tmp_path)
+    drain(source)
+    assert source.backlog() == 0
+    source.close()
+
+
+def test_a_start_at_the_latest_that_found_nothing_is_not_begun_anew(tmp_path: Path) -> None:
+    source = opened(tmp_path, start="latest")
+    assert source.position() == {} and source.backlog() == 0
+    source.close()
+    (tmp_path / "a.el").write_text("1 2\n")
+    again = opened(tmp_path, {}, start="latest")
+    assert values(drain(again)) == [b"1 2\n"]
+    again.close()
+
+
+def test_a_spool_loses_nothing_by_itself(tmp_path: Path) -> None:
+    source = opened(tmp_path)
+    assert source.log_margin({Partition("a.el"): 7}) == float("inf")
+    source.close()

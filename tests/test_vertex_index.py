@@ -14,8 +14,9 @@ import vertex_index_machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
+from waiting import until
 
-from graphtide.daemon.serve.shared_memory import allocate
+from graphtide.daemon.serve.shared_memory import SharedMap, allocate
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
 from graphtide.gpma.index import hash_table, id_kernels, id_table, vertex_index
 from graphtide.gpma.index.hashing import hash_bytes
@@ -661,3 +662,22 @@ def test_vertices_that_were_given_are_known_after_memory_ran_out(kind: Kind) -> 
     assert sorted(index.take_reused().tolist()) == list(range(100))
     assert index.take_reused().size == 0
     assert listed(index.external(index.insert(more))) == listed(more)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_replaced_is_let_go_by_another_thread(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To unmap large arrays takes milliseconds, in which the writer would stand still."""
+    let_go_by: list[str] = []
+    unmap = SharedMap.__del__
+
+    def noted(self: SharedMap) -> None:
+        let_go_by.append(threading.current_thread().name)
+        unmap(self)
+
+    monkeypatch.setattr(SharedMap, "__del__", noted)
+    index = VertexIndex.create(kind, allocate)
+    ids = many(kind, 60_000)
+    for start in range(0, len(ids), 100):
+        index.insert(column(ids[start : start + 100]))
+    until(lambda: not any(thread.name == "let-go" for thread in threading.enumerate()))
+    assert len(let_go_by) > 10 and set(let_go_by) == {"let-go"}

@@ -80,6 +80,8 @@ from .sweeps import (
     System,
 )
 from .walk import (
+    DAMPING,
+    TOLERANCE,
     RandomWalk,
     born,
     extended,
@@ -174,8 +176,8 @@ class PageRank(RandomWalk):
     kind: ClassVar[str] = "pagerank"
     summary: ClassVar[str] = "importance by links; every vertex within a certified relative error"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("damping", "probability of following an edge, from 0.01 to 0.99", parse_damping, 0.85),
-        Parameter("tolerance", "largest relative error of any vertex, from 1e-8 to 0.1", parse_tolerance, 1e-3),
+        Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
+        Parameter("tolerance", f"largest relative error of any vertex, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = (

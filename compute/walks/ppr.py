@@ -73,6 +73,8 @@ from .ppr_pushes import (
     Walks,
 )
 from .walk import (
+    DAMPING,
+    TOLERANCE,
     RandomWalk,
     extended,
     padded,
@@ -119,8 +121,8 @@ class PersonalisedPageRank(RandomWalk):
     summary: ClassVar[str] = "importance as seen from the sources (random walk with restart); sums to 1"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("sources", "vertex to restart at, or a list of them", parse_sources),
-        Parameter("damping", "probability of following an edge, from 0.01 to 0.99", parse_damping, 0.85),
-        Parameter("tolerance", "largest error in sum over all vertices, from 1e-8 to 0.1", parse_tolerance, 1e-3),
+        Parameter("damping", f"probability of following an edge, {DAMPING}", parse_damping, 0.85),
+        Parameter("tolerance", f"largest error in sum over all vertices, {TOLERANCE}", parse_tolerance, 1e-3),
     )
 
     positional_scalars: ClassVar[tuple[str, ...]] = ("size", "norm", "total", "rounded", "threshold", "level")

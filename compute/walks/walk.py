@@ -37,28 +37,40 @@ GRAIN = 128
 _EVIDENCE = 5
 
 
+class _Bounds(NamedTuple):
+    """Numbers from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"from {self.low:g} to {self.high:g}"
+
+    def parse(self, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            raise ValueError(f"a number {self}")
+        return float(value)
+
+
+DAMPING, TOLERANCE = _Bounds(0.01, 0.99), _Bounds(1e-8, 0.1)
+
+
 def parse_damping(value: Any) -> float:
     """The damping factor.
 
     Raises:
-        ValueError: it is not a number from 0.01 to 0.99.
+        ValueError: it is not a number within ``DAMPING``.
     """
-    return _number(value, 0.01, 0.99)
+    return DAMPING.parse(value)
 
 
 def parse_tolerance(value: Any) -> float:
     """The largest error.
 
     Raises:
-        ValueError: it is not a number from 1e-8 to 0.1.
+        ValueError: it is not a number within ``TOLERANCE``.
     """
-    return _number(value, 1e-8, 0.1)
-
-
-def _number(value: Any, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ValueError(f"a number from {low:g} to {high:g}")
-    return float(value)
+    return TOLERANCE.parse(value)
 
 
 class Edit(NamedTuple):

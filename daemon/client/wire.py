@@ -31,6 +31,7 @@ CONTAINERS_MAX = 512
 """Arrays and maps in one request: empty ones cost far more memory than their one byte on the wire."""
 PIECE_BYTES = 1 << 16
 """Long frames are decoded in pieces, so that the interpreter can turn to other work in between."""
+PIECE_ITEMS = 1 << 13
 
 LATENCY_BUCKETS_SECONDS = (
     *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
@@ -139,10 +140,23 @@ def encode_result(msgid: int, stamp: bytes, answer: Mapping[str, Any]) -> bytes:
     packer.pack_map_header(2 + len(answer))
     head = packer.bytes()
     packer.reset()
-    for key, value in answer.items():
-        packer.pack(key)
-        packer.pack(value)
+    _pack_items(packer, answer)
     return b"".join((head, stamp, packer.bytes()))
+
+
+def _pack_items(packer: Any, entries: Mapping[str, Any]) -> None:
+    """Entries of a map. Long arrays item by item, so that the interpreter can turn to other work in between."""
+    for key, value in entries.items():
+        packer.pack(key)
+        if isinstance(value, dict):
+            packer.pack_map_header(len(value))
+            _pack_items(packer, value)
+        elif isinstance(value, list) and len(value) > PIECE_ITEMS:
+            packer.pack_array_header(len(value))
+            for item in value:
+                packer.pack(item)
+        else:
+            packer.pack(value)
 
 
 def _packed(message: Any) -> bytes:

@@ -359,7 +359,8 @@ class DeadLettersConfig(Section):
     spill_bytes_max: int = Field(
         default=1 << 30,
         ge=1 << 20,
-        description="The most bytes of bad records kept in files; past it the stream waits: none may be lost.",
+        description="The most bytes of bad records kept in files; past it, or while the disk is full, the stream "
+        "waits: none may be lost.",
     )
 
 
@@ -610,7 +611,8 @@ class CheckpointConfig(Section):
     keep: int = Field(default=2, ge=1, le=1000, description="How many checkpoints stay.")
     on_mismatch: Literal["refuse", "discard"] = Field(
         default="refuse",
-        description="What to do with a checkpoint of another source or graph: stop, or start anew without it.",
+        description="What to do with a checkpoint of another source or graph: stop, or start anew without it (for "
+        "which the source must be reached before anything is answered).",
     )
 
     def reach(self) -> float:

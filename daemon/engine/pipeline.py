@@ -146,7 +146,7 @@ class Pipeline:
         started = time.perf_counter()
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
-        self.recording.begin(taken, in_trouble=lambda: self._publish([], None))
+        self.recording.begin(self.position.offsets, taken, in_trouble=lambda: self._publish([], None))
         batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started

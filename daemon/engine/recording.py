@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from ..errors import CheckpointError
 from ..ingest.prepared import Prepared
-from ..records.stream import Passed
+from ..records.stream import Offsets, Passed
 from ..state.order_log import OrderLog
 
 log = logging.getLogger(__name__)
@@ -27,18 +27,23 @@ class Recording:
         self._order = order
         self._stop = stop
         self._still_waiting = still_waiting
+        self._before: Offsets = {}
         self._passed: Sequence[Passed] = ()
         self._synced: Future[None] | None = None
 
-    def begin(self, taken: Sequence[Prepared], in_trouble: Callable[[], None]) -> None:
+    def begin(self, before: Offsets, taken: Sequence[Prepared], in_trouble: Callable[[], None]) -> None:
         """Write where the epoch passes; what must be durable is synced meanwhile.
 
-        ``in_trouble``: called once if the disk does not take it, and then it is waited for.
+        ``before``: where the epoch begins; ``in_trouble``: called once if the disk does not take it, and then it
+        is waited for.
 
         Raises:
             CheckpointError: it was stopped while it waited.
         """
-        self._passed = [Passed(item.offsets, item.together) for item in taken if not item.recorded]
+        fresh = [item for item in taken if not item.recorded]
+        known = taken[: len(taken) - len(fresh)]
+        self._before = known[-1].offsets if known else before
+        self._passed = [Passed(item.offsets, item.together) for item in fresh]
         if self._passed:
             self._write(in_trouble)
 
@@ -66,7 +71,7 @@ class Recording:
     def _write(self, in_trouble: Callable[[], None]) -> None:
         while True:
             try:
-                self._synced = self._order.record(self._passed)
+                self._synced = self._order.record(self._before, self._passed)
                 break
             except OSError as error:
                 self._wait(error, in_trouble)

@@ -79,7 +79,11 @@ def pack_letter(bad: BadRecord, time_ms: int) -> bytes:
 
 
 def _size(bad: BadRecord) -> int:
-    return len(bad.value) + len(bad.key or b"") + sum(2 * len(name) + len(value) for name, value in bad.headers)
+    return len(bad.value) + len(bad.key or b"") + sum(_header_size(*header) for header in bad.headers)
+
+
+def _header_size(name: str, value: bytes) -> int:
+    return 16 + 4 * len(name) + len(value)
 
 
 def _cut(bad: BadRecord) -> BadRecord:
@@ -90,7 +94,7 @@ def _cut(bad: BadRecord) -> BadRecord:
         detail += f" (its key has {len(key)} bytes and is cut)"
         key = key[:CUT_BYTES]
     for name, value in bad.headers:
-        room -= len(name) + len(value)
+        room -= _header_size(name, value)
         if room < 0:
             detail += f" ({len(bad.headers) - len(headers)} of its headers are left out)"
             break

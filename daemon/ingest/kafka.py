@@ -56,6 +56,7 @@ _POSITION_REFRESH_S = 0.1
 _REQUEST_TIMEOUT_MS = 10_000
 _COMMIT_PATIENCE_S = 30.0
 """A commit that only has to be tried again is not worth a warning for so long."""
+_STARTS_TIMEOUT_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ class _Overseer(threading.Thread):
         """Where the logs begin now, which only operators are told: what cannot be had stays as it was."""
         wanted = {TopicPartition(name, i): OffsetSpec.EARLIEST for name in topics for i in topics[name].partitions}
         with contextlib.suppress(KafkaError):
-            found = self._admin.client().list_partition_offsets(wanted, timeout_ms=_REQUEST_TIMEOUT_MS)
+            found = self._admin.client().list_partition_offsets(wanted, timeout_ms=_STARTS_TIMEOUT_MS)
             self.starts = {tp: int(start.offset) for tp, start in found.items()}
 
     def _cluster_id(self) -> str:

@@ -51,7 +51,8 @@ MEMORY_PAUSE_S = 0.1
 FULL_LOGGED_S = 60.0
 """That the id space is full is logged so often at most."""
 LETTERS_RETRY_S = 1.0
-"""Bad records that find no room are tried again so often; each time an epoch without updates says where we are."""
+"""Bad records that find no room are tried again so often. When we fall further behind meanwhile, an epoch without
+updates says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class Ingest:
     _refusals: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock))
+        self.reader = OrderedReader(self.source, Barriers(self.barrier_timeout_s, self.clock), self.clock)
         self._placement = PlacementSample(self.source, directed=self.directed)
         self._refusals = RefusalLog(self.clock)
 
@@ -260,8 +261,9 @@ class Ingest:
         queued = self._before(decoded, step)
         for partition, offset in step.offsets.items():
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
-        self._held = _Held(why, Lag(amount, max(lag.seconds, seconds)))
-        self._queue(self._prepared([], [], self._position, Step([], self._position, recorded=step.recorded)))
+        before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
+        if before is None or before.lag.amount != amount:
+            self._queue(self._prepared([], [], self._position, Step([], self._position, recorded=step.recorded)))
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is

@@ -10,6 +10,7 @@ of the log, the source reads nothing; what it gave of it already is kept here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +21,12 @@ from typing import Any, NamedTuple
 from ..records.stream import Lag, Partition, Passed, RawRecord, Source
 from .barriers import Barriers, is_barrier
 
+log = logging.getLogger(__name__)
+
 LEAST_BYTES = 1 << 16
 """A poll asks for so many bytes at least, however much is kept already."""
+STALLED_S = 30.0
+"""When the log of the order names records that do not come, that is logged so often."""
 _RECORD_BYTES = 64  # what a record takes besides its value, about
 
 
@@ -40,11 +45,19 @@ class Step(NamedTuple):
 class OrderedReader:
     """See the module. One thread calls it; ``lag`` and ``state`` may be called from others."""
 
-    def __init__(self, source: Source, barriers: Barriers, wall_clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        source: Source,
+        barriers: Barriers,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         """``wall_clock``: seconds since 1970."""
         self.source = source
         self.barriers = barriers
+        self._clock = clock
         self._wall_clock = wall_clock
+        self._progress_at = clock()
         self._passed: Iterator[Passed] = iter(())
         self._target: Passed | None = None
         self._kept: dict[Partition, deque[RawRecord]] = {}
@@ -61,6 +74,7 @@ class OrderedReader:
         """Go along these first, as far as the source is not past them already; each is past the one before."""
         self._passed = passed
         self._target = next(passed, None)
+        self._progress_at = self._clock()
 
     def poll(self, bytes_max: int, timeout_s: float) -> Step:
         """The next step; one without records when none came in time.
@@ -70,11 +84,14 @@ class OrderedReader:
         """
         step = self._next() if self._kept or self._target is not None else None
         if step is None:
+            self._hold()
             fresh = self.source.poll(max(bytes_max - self._kept_bytes, LEAST_BYTES), timeout_s)
             if not self._kept and self._target is None and not any(map(is_barrier, fresh)):
                 return Step(_sorted(fresh), self.source.position())
             self._keep(fresh)
             step = self._next() or Step([], self.position(), recorded=self._target is not None)
+            if self._target is not None:
+                self._watch(self._target, progress=bool(fresh))
         self._hold()
         return step
 
@@ -119,6 +136,25 @@ class OrderedReader:
         position = self.source.position()
         return all(_is_past(position, partition, offset) for partition, offset in target.offsets.items())
 
+    def _watch(self, target: Passed, *, progress: bool) -> None:
+        """Say so when nothing of what the log names comes: it is an outage, or those records are lost."""
+        now = self._clock()
+        if progress:
+            self._progress_at = now
+        elif now - self._progress_at >= STALLED_S:
+            self._progress_at = now
+            position = self.source.position()
+            missing = [
+                f"{partition.name}{'' if partition.number is None else f'/{partition.number}'} up to {offset}"
+                for partition, offset in sorted(target.offsets.items())
+                if not _is_past(position, partition, offset)
+            ]
+            log.warning(
+                "waiting for what was read before the restart, in the order of then: %s. If it is lost for good, "
+                "stop, and move the folder `order` beside the checkpoints away",
+                ", ".join(missing),
+            )
+
     def _next_by_barriers(self) -> Step | None:
         """What stands in front of barriers; where one lets go, it and what stands behind it."""
         heads = {partition: kept[0] for partition, kept in self._kept.items() if is_barrier(kept[0])}
@@ -139,10 +175,11 @@ class OrderedReader:
     def _cut(self, kept: deque[RawRecord], offset: int) -> None:
         """Lines come in blocks, which another time may end elsewhere: have one end here."""
         for place, record in enumerate(kept):
-            if record.offset < offset < record.next_offset and record.value is not None:
+            value = record.value or b""
+            if record.offset < offset < record.next_offset == record.offset + len(value):
                 at = offset - record.offset
-                kept[place] = replace(record, next_offset=offset, value=record.value[:at])
-                kept.insert(place + 1, replace(record, offset=offset, value=record.value[at:]))
+                kept[place] = replace(record, next_offset=offset, value=value[:at])
+                kept.insert(place + 1, replace(record, offset=offset, value=value[at:]))
                 self._kept_bytes += _RECORD_BYTES
             if record.next_offset >= offset:
                 return
@@ -166,6 +203,8 @@ class OrderedReader:
 
     def _hold(self) -> None:
         """Let the source read only what can be used, and note what is behind by what is kept."""
+        if not self._kept and not self._held and self._target is None:
+            return
         position = self.source.position()
         if self._target is None:
             held = frozenset(self._kept)

@@ -32,41 +32,40 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import crc32c
-
 from ..errors import ConfigError, SourceError
-from ..records.encodings import HEADER_LINE
 from ..records.spool_format import (
-    CUT_BYTES,
     RECORD_BYTES_MAX,
     FileKind,
-    FramingLost,
     file_kind,
-    frame_bytes,
-    frames,
 )
-from ..records.stream import BadRecord, Lag, Offsets, Partition, RawRecord, Standing, Whole
+from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
 from . import retired
 from .decode_columns import Reason
 from .retired import Retired
 from .spool_content import Content, Inflated, Plain
+from .spool_file import (
+    FINGERPRINT_BYTES,
+    SpoolFile,
+    check_fingerprint,
+    complete,
+    replaced,
+    shrank,
+    skip,
+    stop_inflating,
+    take_fingerprint,
+)
 from .spool_folder import Folder
+from .spool_records import READ_BYTES, RecordReader
 
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS_MAX = 0.01
 """The longest pause between two looks at the directory: what an idle spool adds to freshness."""
-
-CORRUPT = "none: the checksum does not hold"
-"""The encoding of a frame whose checksum failed."""
-
-FINGERPRINT_BYTES = 1024
-"""How much of a file's beginning is compared."""
 
 OPEN_SECONDS_MAX = 5.0
 """So long does whoever asks about a file wait for the source to be opened."""
@@ -74,74 +73,9 @@ OPEN_SECONDS_MAX = 5.0
 LOOKED_AT = 128
 """So many files that grew last are looked at each time, and so many of all others."""
 
-_READ_BYTES = 4 << 20
-_SKIP_BYTES = 64 << 20  # of a line that is too long, in one poll
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
 SpoolStart = Literal["earliest", "latest"] | Mapping[str, int]
-
-
-@dataclass(slots=True)
-class _LongLine:
-    """What was read so far of a line that is too long."""
-
-    beginning: bytes = b""
-    length: int = 0
-    checksum: int = 0
-
-    def add(self, piece: bytes) -> None:
-        self.beginning += piece[: CUT_BYTES - len(self.beginning)]
-        self.length += len(piece)
-        self.checksum = crc32c.crc32c(piece, self.checksum)
-
-
-@dataclass(slots=True)
-class _File:
-    """What is known of one file.
-
-    ``raw_read``: bytes of a compressed file that were decompressed; ``idle_size``: the size at which nothing
-    whole was left to read; ``aside``: the rest of it was set aside; ``away``: it could not be opened.
-    """
-
-    name: str
-    kind: FileKind
-    partition: Partition
-    offset: int = 0
-    size: int = 0
-    changed_ns: int = 0
-    inode: tuple[int, int] | None = None
-    fingerprint: tuple[int, int] = (0, 0)
-    raw_read: int = 0
-    idle_size: int = -1
-    header: bytes | None = None
-    inflating: Inflated | None = None
-    long_line: _LongLine | None = None
-    aside: bool = False
-    away: bool = False
-
-    @property
-    def read(self) -> int:
-        """Bytes of the file that were read."""
-        if self.kind.compression is not None:
-            return self.raw_read
-        return self.offset + (0 if self.long_line is None else self.long_line.length)
-
-    @property
-    def unread(self) -> int:
-        """Bytes to read: of the content, or of the compressed file (how many they come to is not known)."""
-        if self.aside:
-            return 0
-        waiting = self.inflating is not None and not (self.inflating.drained and self.inflating.damage is None)
-        return max(self.size - self.read, int(waiting))
-
-    @property
-    def whole(self) -> bool:
-        """Nothing is left to read of it, or ever will be."""
-        return self.aside or (self.unread == 0 and self.inflating is None and self.long_line is None)
-
-    @property
-    def entry(self) -> Retired:
-        return Retired(self.offset, self.size, self.changed_ns, self.fingerprint, self.aside)
 
 
 class SpoolSource:
@@ -181,12 +115,12 @@ class SpoolSource:
         self.path = Path(path)
         self.start = start
         self.fingerprints = fingerprints
-        self.block_bytes = block_bytes
         self.record_bytes_max = record_bytes_max
         self.clock = clock
+        self._records = RecordReader(block_bytes, record_bytes_max, clock)
         self.outages = 0
         self._folder = Folder(self.path)
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, SpoolFile] = {}
         self._retired: dict[str, Retired] = {}
         self._state = b""
         self._state_is_old = False
@@ -227,7 +161,7 @@ class SpoolSource:
             self._check_beginning(file.name, file.fingerprint)
         self._opened.set()
         if offsets is None and self.start == "latest":
-            while self.poll(_READ_BYTES, timeout_s=0):
+            while self.poll(READ_BYTES, timeout_s=0):
                 pass
         self._backlog = {file.name: file.size for file in self._files.values()}
 
@@ -269,7 +203,7 @@ class SpoolSource:
 
     def close(self) -> None:
         for file in self._files.values():
-            _stop_inflating(file)
+            stop_inflating(file)
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -375,15 +309,13 @@ class SpoolSource:
         newest = self._checkpoints[-1]
         entries = {}
         for partition in {partition for offsets in self._checkpoints for partition in offsets}:
-            file = self._files.get(partition.name)
-            if file is None:
-                entry = self._known.get(partition.name)
-                if entry is not None:
-                    entries[partition.name] = entry
-            elif (offset := newest.get(partition)) is not None:
+            file, offset = self._files.get(partition.name), newest.get(partition)
+            if file is not None and offset is not None:
                 length, checksum = file.fingerprint
                 whole = file.unread == 0 and file.offset == offset
                 entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
+            elif partition.name in self._known:
+                entries[partition.name] = self._known[partition.name]
         self._known = entries
         draft = path.with_suffix(".new")
         try:
@@ -405,7 +337,7 @@ class SpoolSource:
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
         records: list[RawRecord] = []
-        room = bytes_max
+        room, away = bytes_max, False
         for name in sorted(self._to_read - self._held):
             file = self._files[name]
             while room > 0 and name in self._to_read:
@@ -417,6 +349,7 @@ class SpoolSource:
                         return records
                     raise
                 if fresh is None:
+                    away = True
                     break
                 records += fresh
                 if fresh:
@@ -428,18 +361,19 @@ class SpoolSource:
                 self._note(file)
             if room <= 0:
                 break
-        now = self.clock()
-        if room > 0:
-            self._at_end = now
-        self._behind_since = self._at_end if room <= 0 else None
+        if room > 0 and not away:
+            self._at_end = self.clock()
+            self._behind_since = None
+        else:
+            self._behind_since = self._at_end
         return records
 
-    def _read(self, file: _File, room: int) -> list[RawRecord] | None:
+    def _read(self, file: SpoolFile, room: int) -> list[RawRecord] | None:
         """The next records of this file, not all of them perhaps; None: it cannot be read now."""
         if self._has_bad_name(file.name):
-            refused = self._set_aside(file, file.size, b"", Reason.BAD_NAME, "a file's name must be UTF-8")
+            refused = self._records.set_aside(file, b"", Reason.BAD_NAME, "a file's name must be UTF-8")
             file.offset = file.size
-            return [refused]
+            return [replace(refused, next_offset=file.size)]
         try:
             content = self._content(file)
         except FileNotFoundError:  # deleted just now; the next look at the directory deals with it
@@ -448,21 +382,13 @@ class SpoolSource:
             self._is_away(file, error)
             return None
         try:
-            if file.long_line is not None:
-                records = self._long_line(file, file.long_line, content)
-            elif file.kind.framed:
-                records = self._framed(file, content, room)
-            else:
-                records = self._lines(file, content)
-            if not records and content.damage is not None:
-                rest = content.peek(CUT_BYTES)
-                records = [self._set_aside(file, file.offset, rest, Reason.DAMAGED, content.damage)]
+            records = self._records.read(file, content, room, lambda: self._header(file))
             if records:
                 if records[-1].refused is None:  # else it is behind that already, or will never be
                     content.advance(records[-1].next_offset - file.offset)
                 file.offset = records[-1].next_offset
             if file.fingerprint[0] < FINGERPRINT_BYTES:
-                _take_fingerprint(file, content)
+                take_fingerprint(file, content)
         except OSError as error:
             self._is_away(file, error)
             return None
@@ -473,105 +399,7 @@ class SpoolSource:
             log.info("spool file %s can be read again", file.name)
         return records
 
-    def _framed(self, file: _File, content: Content, room: int) -> list[RawRecord]:
-        buffer = content.peek(min(max(room, 1 << 16), _READ_BYTES))
-        if len(buffer) < frame_bytes(buffer) <= self.record_bytes_max + 8:
-            buffer = content.peek(frame_bytes(buffer))
-        records: list[RawRecord] = []
-        now_ms = int(self.clock() * 1000)
-        try:
-            # Extended one by one: what was whole before framing is lost stays in the list.
-            records.extend(
-                RawRecord(
-                    partition=file.partition,
-                    offset=file.offset + item.start,
-                    next_offset=file.offset + item.stop,
-                    value=item.payload,
-                    encoding=file.kind.encoding if item.good else CORRUPT,
-                    timestamp_ms=now_ms,
-                )
-                for item in frames(buffer, bytes_max=self.record_bytes_max)
-            )
-        except FramingLost as error:
-            if not records:  # else what is whole is delivered first, and the next read stops here
-                rest = buffer[:CUT_BYTES]
-                return [self._set_aside(file, file.offset, rest, Reason.DAMAGED, error.why)]
-        return records
-
-    def _lines(self, file: _File, content: Content) -> list[RawRecord]:
-        count = self.block_bytes
-        while True:
-            buffer = content.peek(count)
-            stop = buffer.rfind(b"\n") + 1
-            if stop == 0 and len(buffer) < count and _complete(file):
-                stop = len(buffer)
-            if stop or len(buffer) < count:
-                break
-            if count >= self.record_bytes_max:
-                file.long_line = _LongLine()
-                return self._long_line(file, file.long_line, content)
-            count = min(2 * count, self.record_bytes_max)
-        if stop == 0:
-            return []
-        headers: tuple[tuple[str, bytes], ...] = ()
-        if file.kind.encoding == "csv" and file.offset > 0:
-            headers = ((HEADER_LINE, self._header(file)),)
-        return [
-            RawRecord(
-                partition=file.partition,
-                offset=file.offset,
-                next_offset=file.offset + stop,
-                value=buffer[:stop],
-                encoding=file.kind.encoding,
-                timestamp_ms=int(self.clock() * 1000),
-                headers=headers,
-            )
-        ]
-
-    def _long_line(self, file: _File, line: _LongLine, content: Content) -> list[RawRecord]:
-        """Go past a line that is too long; nothing until its end is found."""
-        for _ in range(max(_SKIP_BYTES // _READ_BYTES, 1)):
-            piece = content.peek(_READ_BYTES)
-            found = piece.find(b"\n")
-            ended = found >= 0 or (len(piece) < _READ_BYTES and _complete(file))
-            line.add(piece if found < 0 else piece[:found])
-            content.advance(len(piece) if found < 0 else found + 1)
-            if ended:
-                file.long_line = None
-                detail = f"a line of {line.length} bytes; at most {self.record_bytes_max} are read"
-                whole = Whole(line.length, line.checksum)
-                stop = file.offset + line.length + (found >= 0)
-                return [self._refused(file, stop, line.beginning, Reason.TOO_LARGE, detail, whole)]
-            if not piece:
-                break
-        return []
-
-    def _set_aside(self, file: _File, next_offset: int, rest: bytes, reason: Reason, detail: str) -> RawRecord:
-        """Read no more of this file than was read so far; ``rest``: the beginning of what follows."""
-        file.aside = True
-        log.error(
-            "spool file %s: %s; what follows byte %d of its content is not read, and stays where it is",
-            file.name,
-            detail,
-            file.offset,
-        )
-        detail = f"{detail}; the rest of the file stays where it is. To have it read, give it another name"
-        return self._refused(file, next_offset, rest, reason, detail, None)
-
-    def _refused(
-        self, file: _File, next_offset: int, value: bytes, reason: Reason, detail: str, whole: Whole | None
-    ) -> RawRecord:
-        return RawRecord(
-            partition=file.partition,
-            offset=file.offset,
-            next_offset=next_offset,
-            value=value,
-            encoding=file.kind.encoding,
-            timestamp_ms=int(self.clock() * 1000),
-            refused=BadRecord(file.partition, file.offset, value, reason.value, detail, whole=whole),
-        )
-
-    def _header(self, file: _File) -> bytes:
+    def _header(self, file: SpoolFile) -> bytes:
         """The first line of a file; nothing where it is too long to be one."""
         if file.header is None:
             handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
@@ -588,35 +416,35 @@ class SpoolSource:
 
     # -- files ------------------------------------------------------------------------------------------
 
-    def _content(self, file: _File) -> Content:
+    def _content(self, file: SpoolFile) -> Content:
         """The file from where reading stopped, checked to be the one that was read before."""
         if file.inflating is not None:
-            _check_fingerprint(file.name, file.fingerprint, file.inflating.handle)
+            check_fingerprint(file.name, file.fingerprint, file.inflating.handle)
             return file.inflating
         handle = os.open(self._folder.file(file.name), os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(handle)
-            if (status.st_dev, status.st_ino) != file.inode and file.read:
-                raise _replaced(file.name)
-            _check_fingerprint(file.name, file.fingerprint, handle)
+            if (status.st_dev, status.st_ino) != file.inode and file.begun:
+                raise replaced(file.name)
+            check_fingerprint(file.name, file.fingerprint, handle)
             if file.kind.compression is None:
                 return Plain(handle, file.read)
             file.inflating = Inflated(handle, file.kind.compression)
         except BaseException:
             os.close(handle)
             raise
-        _skip(file, file.inflating)
+        skip(file, file.inflating)
         return file.inflating
 
-    def _let_go(self, file: _File, content: Content) -> None:
+    def _let_go(self, file: SpoolFile, content: Content) -> None:
         if isinstance(content, Plain):
             content.close()
             return
         file.raw_read = content.raw_read
-        if file.aside or (_complete(file) and content.drained):
-            _stop_inflating(file)
+        if file.aside or (complete(file) and content.drained):
+            stop_inflating(file)
 
-    def _is_away(self, file: _File, error: OSError) -> None:
+    def _is_away(self, file: SpoolFile, error: OSError) -> None:
         if not file.away:
             file.away = True
             self.outages += 1
@@ -674,19 +502,19 @@ class SpoolSource:
             self._ignored.add(name)
             log.warning("%s in the spool is ignored: its name does not end in an encoding", name)
 
-    def _add(self, name: str, kind: FileKind, offset: int) -> _File:
-        file = self._files[name] = _File(name, kind, Partition(name), offset)
+    def _add(self, name: str, kind: FileKind, offset: int) -> SpoolFile:
+        file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
         self._grew(file)
         self._note(file)
         return file
 
-    def _grew(self, file: _File) -> None:
+    def _grew(self, file: SpoolFile) -> None:
         self._grew_last.pop(file.name, None)
         self._grew_last[file.name] = None
         if len(self._grew_last) > LOOKED_AT:
             del self._grew_last[next(iter(self._grew_last))]
 
-    def _note(self, file: _File) -> None:
+    def _note(self, file: SpoolFile) -> None:
         """Keep what is known of all files in step with this one."""
         unread = file.unread
         self._position[file.partition] = file.offset
@@ -718,7 +546,7 @@ class SpoolSource:
             elif (status.st_size, status.st_mtime_ns) != self._retired[name][1:3]:
                 self._retired_changed(name, self._retired[name], status)
 
-    def _changed(self, file: _File, status: os.stat_result) -> None:
+    def _changed(self, file: SpoolFile, status: os.stat_result) -> None:
         inode = (status.st_dev, status.st_ino)
         if file.inode == inode and file.size == status.st_size:
             file.changed_ns = status.st_mtime_ns
@@ -726,10 +554,10 @@ class SpoolSource:
         if file.aside:
             if file.inode is not None:
                 _changed_aside(file.name)
-        elif file.inode not in (None, inode) and file.read:  # of which nothing was read is a new file
-            raise _replaced(file.name)
+        elif file.inode not in (None, inode) and file.begun:
+            raise replaced(file.name)
         elif status.st_size < file.read:
-            raise _shrank(file.name, status.st_size, file.read)
+            raise shrank(file.name, status.st_size, file.read)
         if file.inode is not None and status.st_size > file.size:
             self._grew(file)
         file.inode, file.size, file.changed_ns = inode, status.st_size, status.st_mtime_ns
@@ -741,7 +569,7 @@ class SpoolSource:
         if entry.aside:
             _changed_aside(name)
         elif status.st_size < entry.size:
-            raise _shrank(name, status.st_size, entry.size)
+            raise shrank(name, status.st_size, entry.size)
         elif not grew and not self._check_beginning(name, entry.fingerprint):
             return
         if entry.aside or not grew:
@@ -759,11 +587,11 @@ class SpoolSource:
         self._changed(file, status)
 
     def _check_beginning(self, name: str, fingerprint: tuple[int, int]) -> bool:
-        """``_check_fingerprint``; False when the file cannot be opened now."""
+        """``check_fingerprint``; False when the file cannot be opened now."""
         if fingerprint[0]:
             try:
                 with open(self._folder.file(name), "rb") as content:
-                    _check_fingerprint(name, fingerprint, content.fileno())
+                    check_fingerprint(name, fingerprint, content.fileno())
             except OSError:
                 return False
         return True
@@ -784,8 +612,8 @@ class SpoolSource:
         if self._retired.pop(name, None) is not None:
             self._state_is_old = True
 
-    def _drop(self, file: _File) -> None:
-        _stop_inflating(file)
+    def _drop(self, file: SpoolFile) -> None:
+        stop_inflating(file)
         del self._files[file.name], self._position[file.partition], self._amount[file.partition]
         self._to_read.discard(file.name)
         self._grew_last.pop(file.name, None)
@@ -793,67 +621,3 @@ class SpoolSource:
 
 def _changed_aside(name: str) -> None:
     log.warning("spool file %s changed after it was set aside; to have it read, give it another name", name)
-
-
-def _shrank(name: str, size: int, read: int) -> SourceError:
-    return SourceError(
-        f"spool file {name} shrank to {size} bytes, but {read} were read already; files of a spool are "
-        f"append-only",
-        {"file": name, "size": size, "read": read},
-    )
-
-
-def _replaced(name: str) -> SourceError:
-    return SourceError(
-        f"spool file {name} was replaced by another file; files of a spool are append-only", {"file": name}
-    )
-
-
-def _check_fingerprint(name: str, fingerprint: tuple[int, int], handle: int) -> None:
-    length, checksum = fingerprint
-    if crc32c.crc32c(os.pread(handle, length, 0)) != checksum:
-        raise SourceError(
-            f"spool file {name}: its first {length} bytes changed after they were read; files of a spool are "
-            f"append-only",
-            {"file": name},
-        )
-
-
-def _take_fingerprint(file: _File, content: Content) -> None:
-    read = file.read if isinstance(content, Plain) else content.raw_read
-    beginning = os.pread(content.handle, min(read, FINGERPRINT_BYTES), 0)
-    file.fingerprint = (len(beginning), crc32c.crc32c(beginning))
-
-
-def _complete(file: _File) -> bool:
-    """A compressed file was read to an end at which it can be complete."""
-    content = file.inflating
-    return content is not None and content.between_members and content.raw_read >= file.size
-
-
-def _stop_inflating(file: _File) -> None:
-    if file.inflating is not None:
-        file.raw_read = file.inflating.raw_read
-        file.inflating.close()
-        file.inflating = None
-
-
-def _skip(file: _File, content: Inflated) -> None:
-    """Go to where reading stopped before.
-
-    Raises:
-        SourceError: the file has less than that.
-    """
-    left = file.offset
-    while left > 0:
-        piece = len(content.peek(min(left, 1 << 20)))
-        if piece == 0:
-            if content.damage is not None:  # it stops here again, as it did before
-                return
-            raise SourceError(
-                f"spool file {file.name} holds {file.offset - left} bytes, but {file.offset} were read already; "
-                f"files of a spool are append-only",
-                {"file": file.name},
-            )
-        content.advance(piece)
-        left -= piece

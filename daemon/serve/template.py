@@ -105,7 +105,7 @@ class Template:
             return None
 
     def close(self) -> None:
-        """End it; servers that run go on. Whoever waits for a fork is told."""
+        """End it, once its servers have ended. Whoever waits for a fork is told."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -145,7 +145,10 @@ def _environment() -> dict[str, str]:
 
 
 def serve_forks(door: socket.socket, serve: Callable[[socket.socket, socket.socket], None]) -> None:
-    """Fork until the daemon is gone. Each child gets its two sockets, calls ``serve``, and ends after it."""
+    """Fork until the daemon is gone. Each child gets its two sockets, calls ``serve``, and ends after it.
+
+    Children end when the daemon is gone, too; nobody else would take notice of it, so that is waited for.
+    """
     children: dict[int, int] = {}  # descriptor -> process id
     while True:
         for fd in select.select([door.fileno(), *children], [], [])[0]:
@@ -159,8 +162,10 @@ def serve_forks(door: socket.socket, serve: Callable[[socket.socket, socket.sock
             try:
                 message, fds = shared_memory.receive_with_fds(door, MESSAGE_BYTES_MAX)
             except ConnectionError:  # the daemon ended, and had not read everything
-                return
+                message = b""
             if not message:
+                for pid in children.values():
+                    os.waitpid(pid, 0)
                 return
             control, calls = (socket.socket(fileno=given) for given in fds)
             with control, calls:

@@ -101,10 +101,10 @@ class OrderLog:
             end = end if begin is None else offsets_from_wire(begin["offsets"])
         return _passed(paths)
 
-    def record(self, passed: Sequence[Passed]) -> Future[None]:
+    def record(self, before: Offsets, passed: Sequence[Passed]) -> Future[None]:
         """Write where an epoch passed; nobody may see the epoch before the result is there.
 
-        The result comes at once where no order can matter.
+        The result comes at once where no order can matter. ``before``: where the epoch began.
 
         Raises:
             OSError: it cannot be written; nothing of it is kept, and it may be tried again.
@@ -114,7 +114,7 @@ class OrderLog:
         if all(_alone(item.offsets) for item in passed):
             return done
         self._end_segment_if_covered()
-        fixed, must_stay, newest = self._fixed, b"", self._newest
+        fixed, must_stay, newest = self._fixed, b"", dict(before)
         for item in passed:
             if item.together and len(item.offsets) > 1:
                 if newest != fixed:
@@ -181,6 +181,7 @@ class OrderLog:
         at = segment.end
         while at < segment.end + len(data):
             at += os.pwrite(segment.handle, data[at - segment.end :], at)
+            segment.size = max(segment.size, at)
         if at < segment.size:
             os.ftruncate(segment.handle, at)
         segment.size = at

@@ -101,7 +101,7 @@ def read_columns(path: Path, accepts: Accepts, left_out: LeftOut) -> Iterator[Up
     for offset, block in _blocks(path):
         if encoding == "csv" and not events and offset == 0:
             _check_header(path, block)
-        value = _event_lines(block) if events else block
+        value = _event_lines(block, accepts.vertex_ids) if events else block
         stop, time_ms = offset + len(value), _NO_TIME if events else 0
         decoded = decoder.decode(RawRecord(Partition(str(path)), offset, stop, value, encoding, time_ms))
         for bad in decoded.bad:
@@ -185,13 +185,16 @@ def _has_events(path: Path) -> bool:
     return len(first.split()) == 5 and not first.startswith((b"#", b"%"))
 
 
-def _event_lines(block: bytes) -> bytes:
+def _event_lines(block: bytes, vertex_ids: str) -> bytes:
     """Events as CSV between tabs, where an empty field stands for none."""
     if b" " in block:
         block = b"\n".join(b"\t".join(line.split()) for line in block.split(b"\n"))
-    if b"\t-" in block:
-        block = _NO_TS.sub(b"", _NO_WEIGHT.sub(rb"\1", block))
-    return block
+    if b"\t-" not in block:
+        return block
+    # A dash is no integer, wherever it stands; a string may be one.
+    block = _NO_WEIGHT.sub(rb"\1", block) if vertex_ids == "string" else block.replace(b"\t-\t", b"\t\t")
+    timeless = b"\t-\n" in block or b"\t-\r" in block or block.endswith(b"\t-")
+    return _NO_TS.sub(b"", block) if timeless else block
 
 
 def _in_milliseconds(updates: UpdateBlock, path: Path, left_out: LeftOut) -> UpdateBlock:

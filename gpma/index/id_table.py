@@ -511,6 +511,7 @@ class GrowingTable:
             self._renew(copy.columns())
             copy.count(self.counts)
             self._copy = None
+            self._replaced.append(copy)  # it holds the arrays of when it began
 
     def _renew(self, arrays: Mapping[str, npt.NDArray[Any]], start: int | None = None) -> None:
         """Go on with these arrays as another generation; whoever holds the one before sees nothing newer in it."""

@@ -95,6 +95,8 @@ class DevKafka:
         """
         self.port = port if port is not None else free_port()
         self.start_timeout_s = start_timeout_s
+        self.password = uuid.uuid4().hex
+        self._sasl_port = free_port()
         self._controller_port = free_port()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -104,6 +106,11 @@ class DevKafka:
     def bootstrap(self) -> str:
         """``host:port`` for clients."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def bootstrap_sasl(self) -> str:
+        """``host:port`` for clients that log in as ``graphtide`` with ``password`` (SASL_PLAINTEXT, PLAIN)."""
+        return f"127.0.0.1:{self._sasl_port}"
 
     @property
     def pid(self) -> int:
@@ -222,6 +229,8 @@ class DevKafka:
         template = (_HERE / "server.properties").read_text()
         for name, value in {
             "port": self.port,
+            "sasl_port": self._sasl_port,
+            "password": self.password,
             "controller_port": self._controller_port,
             "data": self._folder / "data",
         }.items():

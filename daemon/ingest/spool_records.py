@@ -1,0 +1,145 @@
+"""From the content of a spool file to records, and to what is set aside of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from ..records.encodings import HEADER_LINE
+from ..records.spool_format import CUT_BYTES, FramingLost, frame_bytes, frames
+from ..records.stream import BadRecord, RawRecord, Whole
+from .decode_columns import Reason
+from .spool_content import Content
+from .spool_file import LongLine, SpoolFile, complete
+
+log = logging.getLogger(__name__)
+
+CORRUPT = "none: the checksum does not hold"
+"""The encoding of a frame whose checksum failed."""
+
+READ_BYTES = 4 << 20
+"""So much is looked at together, unless a record is larger."""
+_SKIP_BYTES = 64 << 20  # of a line that is too long, at one time
+
+
+class RecordReader:
+    """Reads the next records of one file or the other, each from where its content stands."""
+
+    def __init__(self, block_bytes: int, record_bytes_max: int, clock: Callable[[], float]) -> None:
+        """See ``SpoolSource``."""
+        self._block_bytes = block_bytes
+        self._bytes_max = record_bytes_max
+        self._clock = clock
+
+    def read(self, file: SpoolFile, content: Content, room: int, header: Callable[[], bytes]) -> list[RawRecord]:
+        """Some records, frames of about ``room`` bytes, or one block of lines; none where nothing whole is left.
+
+        ``header`` gives the first line of the file.
+        """
+        if file.long_line is not None:
+            records = self._long_line(file, file.long_line, content)
+        elif file.kind.framed:
+            records = self._framed(file, content, room)
+        else:
+            records = self._lines(file, content, header)
+        if not records and content.damage is not None:
+            records = [self.set_aside(file, content.peek(CUT_BYTES), Reason.DAMAGED, content.damage)]
+        return records
+
+    def _framed(self, file: SpoolFile, content: Content, room: int) -> list[RawRecord]:
+        buffer = content.peek(min(max(room, 1 << 16), READ_BYTES))
+        if len(buffer) < frame_bytes(buffer) <= self._bytes_max + 8:
+            buffer = content.peek(frame_bytes(buffer))
+        records: list[RawRecord] = []
+        now_ms = int(self._clock() * 1000)
+        try:
+            # Extended one by one: what was whole before framing is lost stays in the list.
+            records.extend(
+                RawRecord(
+                    partition=file.partition,
+                    offset=file.offset + item.start,
+                    next_offset=file.offset + item.stop,
+                    value=item.payload,
+                    encoding=file.kind.encoding if item.good else CORRUPT,
+                    timestamp_ms=now_ms,
+                )
+                for item in frames(buffer, bytes_max=self._bytes_max)
+            )
+        except FramingLost as error:
+            if not records:  # else what is whole is delivered first, and the next read stops here
+                rest = buffer[:CUT_BYTES]
+                return [self.set_aside(file, rest, Reason.DAMAGED, error.why)]
+        return records
+
+    def _lines(self, file: SpoolFile, content: Content, header: Callable[[], bytes]) -> list[RawRecord]:
+        count = self._block_bytes
+        while True:
+            buffer = content.peek(count)
+            stop = buffer.rfind(b"\n") + 1
+            if stop == 0 and len(buffer) < count and complete(file):
+                stop = len(buffer)
+            if stop or len(buffer) < count:
+                break
+            if count >= self._bytes_max:
+                file.long_line = LongLine()
+                return self._long_line(file, file.long_line, content)
+            count = min(2 * count, self._bytes_max)
+        if stop == 0:
+            return []
+        headers: tuple[tuple[str, bytes], ...] = ()
+        if file.kind.encoding == "csv" and file.offset > 0:
+            headers = ((HEADER_LINE, header()),)
+        return [
+            RawRecord(
+                partition=file.partition,
+                offset=file.offset,
+                next_offset=file.offset + stop,
+                value=buffer[:stop],
+                encoding=file.kind.encoding,
+                timestamp_ms=int(self._clock() * 1000),
+                headers=headers,
+            )
+        ]
+
+    def _long_line(self, file: SpoolFile, line: LongLine, content: Content) -> list[RawRecord]:
+        """Go past a line that is too long; nothing until its end is found."""
+        for _ in range(max(_SKIP_BYTES // READ_BYTES, 1)):
+            piece = content.peek(READ_BYTES)
+            found = piece.find(b"\n")
+            ended = found >= 0 or (len(piece) < READ_BYTES and complete(file))
+            line.add(piece if found < 0 else piece[:found])
+            content.advance(len(piece) if found < 0 else found + 1)
+            if ended:
+                file.long_line = None
+                detail = f"a line of {line.length} bytes; at most {self._bytes_max} are read"
+                whole = Whole(line.length, line.checksum)
+                stop = file.offset + line.length + (found >= 0)
+                return [self._refused(file, stop, line.beginning, Reason.TOO_LARGE, detail, whole)]
+            if not piece:
+                break
+        return []
+
+    def set_aside(self, file: SpoolFile, rest: bytes, reason: Reason, detail: str) -> RawRecord:
+        """Read no more of this file than was read so far; ``rest``: the beginning of what follows."""
+        file.aside = True
+        log.error(
+            "spool file %s: %s; what follows byte %d of its content is not read, and stays where it is",
+            file.name,
+            detail,
+            file.offset,
+        )
+        detail = f"{detail}; the rest of the file stays where it is. To have it read, give it another name"
+        return self._refused(file, file.offset, rest, reason, detail, None)
+
+    def _refused(
+        self, file: SpoolFile, next_offset: int, value: bytes, reason: Reason, detail: str, whole: Whole | None
+    ) -> RawRecord:
+        return RawRecord(
+            partition=file.partition,
+            offset=file.offset,
+            next_offset=next_offset,
+            value=value,
+            encoding=file.kind.encoding,
+            timestamp_ms=int(self._clock() * 1000),
+            refused=BadRecord(file.partition, file.offset, value, reason.value, detail, whole=whole),
+        )

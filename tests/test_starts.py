@@ -1,0 +1,380 @@
+"""How a daemon starts, goes on and ends, as its supervisors see it: probes, systemd, exit codes, clients."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import numpy as np
+import psutil
+import pytest
+from brokers import client
+from kafka import KafkaAdminClient, KafkaProducer
+from running import Daemon, toml
+from waiting import until
+
+from graphtide.daemon import cli
+from graphtide.daemon.ingest.dead_letters import read_dead_letters
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.ops.kafka import DevKafka, free_port
+
+HOPS = [{"name": "bfs", "id": "hops", "source": 1}]
+
+
+@contextlib.contextmanager
+def running(folder: Path, **settings: Any) -> Iterator[Daemon]:
+    with Daemon(folder, {"program": HOPS, **settings}) as daemon:
+        yield daemon
+
+
+def write(daemon: Daemon, name: str, *records: bytes) -> dict[str, int]:
+    """Append records to a file of the spool; returns the offsets that cover them."""
+    with SpoolWriter(daemon.spool, name=name) as writer:
+        for record in records:
+            writer.append(record)
+        writer.flush()
+        return {f"{name}.msgpack": writer.offset}
+
+
+def edges(*pairs: tuple[int, int]) -> bytes:
+    return encode_msgpack(*np.array(pairs, np.int64).T)
+
+
+def fed(daemon: Daemon, name: str, *records: bytes) -> None:
+    """Started, and everything that lies there and these records are in the answers."""
+    daemon.start()
+    running_now(daemon)
+    with daemon.client() as asking:
+        asking.wait(write(daemon, name, *records), timeout_ms=60_000)
+
+
+def running_now(daemon: Daemon) -> None:
+    with daemon.client() as asking:
+        until(lambda: asking.stats()["stage"] == "running")
+
+
+def ended(daemon: Daemon) -> int:
+    assert daemon.process is not None
+    return daemon.process.wait(60)
+
+
+def hops(daemon: Daemon, *vertices: int) -> list[int | None]:
+    with daemon.client() as asking:
+        return list(asking.get("hops", list(vertices)).values.tolist())
+
+
+def reconfigure(daemon: Daemon, old: str, new: str) -> None:
+    text = daemon.config.read_text()
+    assert old in text
+    daemon.config.write_text(text.replace(old, new))
+
+
+# -- where reading begins -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["after-a-file", "in-an-empty-spool"])
+def test_what_was_acknowledged_after_a_start_at_the_latest_survives_a_kill(tmp_path: Path, there: bool) -> None:
+    with running(tmp_path, source={"start": "latest"}) as daemon:
+        if there:
+            write(daemon, "old", edges((1, 2)))
+        fed(daemon, "new", edges((1, 5), (5, 6)))
+        daemon.kill()
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 5, 6, 2) == [1, 2, None]
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+@pytest.mark.kafka
+def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: Path) -> None:
+    """A time that has no records yet is the end of the topic, wherever that is then."""
+    topic = f"latest-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    source["start"] = "2300-01-01T00:00:00Z"
+    with client(KafkaProducer, kafka.bootstrap) as producer, running(tmp_path, source=source) as daemon:
+        producer.send(topic, edges((1, 2))).get(30)
+        daemon.start()
+        running_now(daemon)
+        producer.send(topic, edges((1, 5), (5, 6))).get(30)
+        with daemon.client() as asking:
+            asking.wait({topic: {0: 2}}, timeout_ms=60_000)
+        daemon.kill()
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 5, 6, 2) == [1, 2, None]
+        with daemon.client() as asking:
+            shown = asking.stats()["checkpoint"]
+            assert (shown["epoch"], shown["offsets"], shown["log_margin_records"]) == ([1, 0], {topic: {0: 1}}, 1)
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+def test_settings_may_change_as_long_as_nothing_was_read(tmp_path: Path) -> None:
+    with running(tmp_path, graph={"directed": True}) as daemon:
+        daemon.start()
+        running_now(daemon)
+        assert daemon.stop() == 0
+        reconfigure(daemon, "directed = true", 'directed = false\nvertex_ids = "string"')
+        reconfigure(daemon, "source = 1", 'source = "1"')
+        reconfigure(daemon, '/spool"', '/other-spool"')
+        daemon.start()
+        running_now(daemon)
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+# -- checkpoints that do not fit ------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_source_is_refused_or_discarded(tmp_path: Path) -> None:
+    with running(tmp_path, checkpoint={"path": tmp_path / "checkpoints", "on_mismatch": "refuse"}) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.stop() == 0
+        daemon.spool = tmp_path / "another"
+        daemon.spool.mkdir()
+        reconfigure(daemon, '/spool"', '/another"')
+        write(daemon, "b", edges((1, 7)))
+        assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT
+        assert "source.path was" in daemon.log_tail() and "Traceback" not in daemon.log_tail()
+        reconfigure(daemon, '"refuse"', '"discard"')
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 7, 2) == [1, None]
+        assert "is not used: " in daemon.log.read_text()
+        daemon.kill()
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 7, 2) == [1, None], "not discarded again: it has one of its own now"
+
+
+@pytest.mark.kafka
+def test_a_topic_made_anew_is_begun_anew_where_that_is_wanted(kafka: DevKafka, tmp_path: Path) -> None:
+    topic = f"anew-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1)
+    settings: Mapping[str, Any] = {
+        "source": {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]},
+        "checkpoint": {"path": tmp_path / "checkpoints", "on_mismatch": "discard"},
+    }
+    with client(KafkaProducer, kafka.bootstrap) as producer, running(tmp_path, **settings) as daemon:
+        producer.send(topic, edges((1, 2), (2, 3))).get(30)
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 2, 3) == [1, 2]
+        with client(KafkaAdminClient, kafka.bootstrap) as admin:
+            admin.delete_topics([topic])
+            until(lambda: admin.describe_topics([topic])[0]["error_code"] != 0)
+        kafka.create_topic(topic, 1)
+        with client(KafkaProducer, kafka.bootstrap) as fresh:
+            fresh.send(topic, edges((1, 9))).get(30)
+        assert ended(daemon) == cli.TRY_AGAIN, daemon.log_tail()
+        assert "was deleted and made again" in daemon.log_tail()
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 9, 2) == [1, None]
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+def test_a_checkpoint_that_names_no_source_is_refused_or_discarded_and_no_mystery(tmp_path: Path) -> None:
+    with running(tmp_path, checkpoint={"path": tmp_path / "checkpoints", "on_mismatch": "refuse"}) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.stop() == 0
+        manifest = max((tmp_path / "checkpoints").glob("checkpoint-*")) / "manifest.json"
+        content = json.loads(manifest.read_bytes().partition(b"\n")[2])
+        del content["identity"]["source"]
+        body = json.dumps(content).encode()
+        manifest.write_bytes(json.dumps({"crc32c": crc32c.crc32c(body)}).encode() + b"\n" + body)
+        assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT
+        assert "does not say of which source its offsets are" in daemon.log_tail()
+        assert "Traceback" not in daemon.log_tail()
+        reconfigure(daemon, '"refuse"', '"discard"')
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 2) == [1]
+
+
+def test_a_program_of_other_parameters_and_a_new_one_start_over_with_a_line_each(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        fed(daemon, "a", edges((1, 2), (2, 3)))
+        assert daemon.stop() == 0
+        reconfigure(daemon, "source = 1", "source = 2")
+        with open(daemon.config, "a") as config:
+            config.write(toml({"program": [{"name": "components"}]}))
+        daemon.start()
+        assert hops(daemon, 1, 3) == [None, 1]
+        log = daemon.log.read_text()
+        assert (
+            "program hops was name = 'bfs', source = 1 and is now name = 'bfs', source = 2: it is computed" in log
+        )
+        assert "program components is new: it is computed from scratch" in log
+
+
+# -- no room --------------------------------------------------------------------------------------------------
+
+
+def test_a_stop_that_cannot_write_its_checkpoint_says_so_and_loses_nothing(tmp_path: Path) -> None:
+    """The limit stands for a full disk: writes fail, while a running graph needs no more."""
+    src = np.arange(1, 40_001)
+    with running(tmp_path) as daemon:
+        fed(daemon, "path", encode_msgpack(src, src + 1))
+        assert daemon.process is not None
+        limit = 100_000
+        assert daemon.log.stat().st_size < limit / 2
+        resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        assert daemon.stop() == cli.NO_ROOM
+        tail = daemon.log_tail().splitlines()
+        assert (
+            tail[-1].startswith("graphtide: the last checkpoint, of epoch (1, ") and "File too large" in tail[-1]
+        )
+        assert "Traceback" not in daemon.log.read_text()
+        assert len([line for line in tail if "the one before it stays" in line]) == 1
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 40_001) == [40_000]
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+# -- probes ---------------------------------------------------------------------------------------------------
+
+
+def probe(port: int, path: str) -> tuple[int, Any]:
+    """Status and answer of a probe; 0 when nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+    except urllib.error.URLError:
+        return 0, None
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+@contextlib.contextmanager
+def told_to_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What daemons that are started meanwhile tell the systemd that we play."""
+    messages: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
+        ours.bind(str(folder / "n"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "n"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+
+        def listen() -> None:
+            while (message := ours.recv(1000)) != b"end":
+                messages.append(message.decode())
+
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            yield messages
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
+                own.sendto(b"end", str(folder / "n"))
+            listener.join()
+
+
+def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe in the place of a manifest holds the restore for as long as we like."""
+    port = free_port()
+    with (
+        told_to_systemd(tmp_path, monkeypatch) as told,
+        running(tmp_path, metrics={"listen": f"127.0.0.1:{port}"}) as daemon,
+    ):
+        fed(daemon, "a", edges((1, 2)))
+        until(lambda: probe(port, "/ready")[0] == 200)
+        assert daemon.stop() == 0
+        assert told.index("READY=1") < told.index("STOPPING=1")
+        manifest = max((tmp_path / "checkpoints").glob("checkpoint-*")) / "manifest.json"
+        content = manifest.read_bytes()
+        manifest.unlink()
+        os.mkfifo(manifest)
+        told.clear()
+        daemon.start(ready_s=None)
+        until(lambda: probe(port, "/ready")[0] == 503)
+        until(lambda: probe(port, "/ready")[1]["stage"] == "reading")
+        assert probe(port, "/ready")[1]["ready"] is False
+        assert probe(port, "/live")[0] == 200
+        page = scraped(port)
+        assert "graphtide_ready 0.0" in page and 'graphtide_stage{stage="reading"} 1.0' in page
+        until(lambda: "WATCHDOG=1" in told)
+        assert "READY=1" not in told
+        manifest.write_bytes(content)
+        until(lambda: probe(port, "/ready")[0] == 200)
+        assert probe(port, "/ready")[1] == {"ready": True, "stage": "running", "progress": 1.0, "answering": True}
+        assert "READY=1" in told and "graphtide_ready 1.0" in scraped(port)
+        assert hops(daemon, 2) == [1]
+
+
+def test_a_replay_is_told_from_being_up_to_date_and_is_answered_from_all_the_same(tmp_path: Path) -> None:
+    """Ingest is held at the limit of the dead letters, in the middle of what lay there at the start."""
+    port, src = free_port(), np.arange(1, 70_001)
+    settings: Mapping[str, Any] = {
+        "source": {"fetch_bytes_max": 1 << 20},
+        "dead_letters": {"spill_bytes_max": 1 << 20},
+        "metrics": {"listen": f"127.0.0.1:{port}"},
+    }
+    with running(tmp_path, **settings) as daemon:
+        first = write(daemon, "1-good", encode_msgpack(src, src + 1))
+        write(daemon, "2-bad", *[b"\xc1" * 50_000] * 30)
+        write(daemon, "3-good", edges((1, 100_000)))
+        daemon.start()
+        with daemon.client() as asking:
+            asking.wait(first, timeout_ms=60_000)
+            assert asking.get("hops", [70_001, 100_000]).values.tolist() == [70_000, None]
+            assert asking.call("hello")["stage"] == asking.stats()["stage"] == "recovering"
+            until(lambda: "the stream waits" in daemon.log.read_text())
+            status, said = probe(port, "/ready")
+            assert (status, said["stage"], said["answering"]) == (503, "recovering", True)
+            assert 0.1 < said["progress"] < 1
+            kept = list(read_dead_letters(tmp_path / "dead-letters"))
+            assert 0 < len(kept) < 30
+            for segment in (tmp_path / "dead-letters").iterdir():
+                segment.unlink()
+            until(lambda: asking.call("hello")["stage"] == asking.stats()["stage"] == "running")
+            assert asking.get("hops", [100_000]).values.tolist() == [1]
+            assert probe(port, "/ready")[0] == 200
+            epoch = asking.stats().epoch
+            assert f"epoch ({epoch[0]}, {epoch[1]}) holds all that lay in the source" in daemon.log.read_text()
+
+
+def test_ready_says_no_while_the_query_server_does_not_answer(tmp_path: Path) -> None:
+    port = free_port()
+    with running(tmp_path, metrics={"listen": f"127.0.0.1:{port}"}) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        until(lambda: probe(port, "/ready")[0] == 200)
+        assert daemon.process is not None
+        (server,) = psutil.Process(daemon.process.pid).children()
+        server.send_signal(signal.SIGSTOP)
+        until(lambda: probe(port, "/ready")[0] == 503)
+        assert probe(port, "/ready")[1] == {
+            "ready": False,
+            "stage": "running",
+            "progress": 1.0,
+            "answering": False,
+        }
+        assert probe(port, "/live")[0] == 200
+        server.kill()
+        until(lambda: probe(port, "/ready")[0] == 200)
+        with daemon.client() as asking:
+            assert asking.stats()["server"]["restarts"] == 1
+            until(lambda: "graphtide_server_restarts_total 1.0" in scraped(port))
+            until(lambda: "graphtide_server_connections 1.0" in scraped(port))
+        assert 'graphtide_checkpoint_offset{partition="a.msgpack"}' not in scraped(port), "nothing lay there"
