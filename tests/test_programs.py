@@ -354,7 +354,7 @@ def test_functors_that_cannot_be_compiled_are_told_before_the_daemon_starts(
     register(gather=gather)
     config = Config.model_validate({"program": [{"name": "own", "id": "own", "source": 0}]})
     with pytest.raises(ConfigError, match=f"^program own fails on a small graph: {words}") as raised:
-        service.warm_up(config, threading.Event(), progress=False)
+        service.warm_up(config, threading.Event(), lambda share: None, progress=False)
     assert "\n" not in str(raised.value)
 
 
