@@ -76,6 +76,13 @@ def test_where_nobody_asks_it_is_over_at_once(link: ServerLink) -> None:
     assert all(becomes(is_over) for is_over in [link.begin_grace() for _ in range(100)])
 
 
+def test_one_follows_another(link: ServerLink) -> None:
+    for _ in range(3):
+        assert becomes(link.begin_grace())
+    both = link.begin_grace(), link.begin_grace()
+    assert becomes(both[0]) and becomes(both[1])
+
+
 def test_it_waits_for_requests_that_began_before(chain: SlowChain, link: ServerLink) -> None:
     thread = ask(link, "neighbors", vertex=103)
     assert chain.asked_about.wait(60)

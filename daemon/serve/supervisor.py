@@ -358,7 +358,8 @@ class ServerLink:
             if process is None or process.graces is None:
                 over.set()
             else:
-                token = max(process.graces, default=0) + 1
+                # Above all that it was ever told: one that was is over, or its end is still to come.
+                token = max(process.generations.get("grace", 0), *process.graces, 0) + 1
                 process.graces[token] = over
                 self._send_grace(process)
         return over.is_set
