@@ -144,6 +144,7 @@ class Service:
         self.metrics = Metrics(
             version=__version__, bad_record_reasons=decode.REASONS, storage_rules=audit_storage.RULES
         )
+        self.health = Health(config.metrics.stuck_after)
         self.weighted = config.graph.weights != "unweighted"
 
     # -- startup ------------------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class Service:
         Raises:
             ConfigError: the address cannot be listened on.
         """
-        health = self.health = Health(self.config.metrics.stuck_after)
+        health = self.health
         self.metrics.watch_health(
             ready=lambda: health.ready().good,
             stage=lambda: health.stage,

@@ -13,7 +13,6 @@ from typing import Any
 
 import crc32c
 import numpy as np
-import psutil
 import pytest
 from naive import NaiveGraph
 from running import Daemon
@@ -398,13 +397,9 @@ def test_the_server_process_comes_back_when_it_is_killed(daemon: Daemon) -> None
     with daemon.client() as client:
         client.wait(offsets, timeout_ms=30_000)
         before = client.get("hops", [3]).epoch
-    assert daemon.process is not None
-    process = psutil.Process(daemon.process.pid)
-    killed = set(process.children())
-    assert killed
-    for child in killed:
-        child.kill()
-    until(lambda: set(process.children()) - killed)
+    killed = daemon.query_server()
+    killed.kill()
+    until(lambda: daemon.query_server() != killed)
     daemon.wait_ready(60)
     with daemon.client() as client:
         answer = client.get("hops", [3])
