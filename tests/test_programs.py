@@ -224,6 +224,7 @@ def test_bounds_of_numbers_are_said_where_the_parameters_are_described(kind: str
                 parameter.parse(wrong)
 
 
+@pytest.mark.usefixtures("own_module")
 def test_a_name_belongs_to_one_program() -> None:
     module = importlib.import_module("my_programs")
     assert registry.register(module.Within) is module.Within

@@ -34,7 +34,7 @@ from .span import span
 # A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
 _WORK_SHARE = 12
-_WORK_FLOOR = 1 << 12
+_WORK_FLOOR = 1 << 14
 # After that, changes with this share of its joins and cuts start over at once; after each of those it takes that
 # much more, since the graph may be another by then.
 _HOPELESS_SHARE = 0.75

@@ -141,6 +141,12 @@ class _Overseer(threading.Thread):
             )
             return self.cluster
 
+    def wait_newer(self, known: Cluster | None, timeout_s: float) -> Cluster | None:
+        """A description made after this one; None when none came in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.cluster is not known or self._stopping, timeout_s)
+            return self.cluster if self.cluster is not known else None
+
     def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit soon; newer offsets replace those that wait."""
         with self._changed:
@@ -417,8 +423,10 @@ class KafkaSource:
             records = self._fetch(bytes_max, timeout_s)
             self._look(records)
         except OffsetOutOfRangeError as error:
+            self._check_same_now()
             raise self._out_of_range(error) from error
         except LogTruncationError as error:
+            self._check_same_now()
             raise SourceError(f"the log was truncated below what was read: {_said(error)}") from error
         except CorruptRecordError as error:
             raise SourceError(f"a record arrived damaged: {_said(error)}") from error
@@ -596,6 +604,16 @@ class KafkaSource:
             self._ends |= ends
             self._pause(self._consumer)
         self._cluster = cluster
+
+    def _check_same_now(self) -> None:
+        """Offsets that are wrong may be those of a topic that was made anew since the cluster was described.
+
+        Raises:
+            SourceError: as ``_assign``.
+        """
+        newer = self._overseer.wait_newer(self._cluster, self._overseer.period_s + _REQUEST_TIMEOUT_MS / 1000)
+        if newer is not None:
+            self._check_same(newer)
 
     def _check_same(self, cluster: Cluster) -> None:
         for name, topic in cluster.topics.items():
