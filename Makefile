@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 KILLS ?= 100
 ATTACKS ?= 100
 TOPIC ?= edges
-# Files of tests run side by side; each process has a broker of its own.
-SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile
+# Files of tests run side by side, in the order of their names (longest last would leave cores idle); each process has
+# a broker of its own.
+SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
