@@ -360,6 +360,7 @@ class Service:
             barrier_timeout_s=config.source.barrier_timeout,
             recovery=self.health.recovery,
             has_memory=self.memory.has_room,
+            engine_waits=self._engine_waits,
         )
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
@@ -404,14 +405,19 @@ class Service:
             memory=self.memory,
             background_audit=background_audit,
             health=self.health,
+            stop=self._stop,
             epochs=config.epoch,
             dead_letters=self.ingest.dead_letters_by_reason,
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _engine_waits(self) -> bool:
+        """Epochs wait for memory or for a disk, and nothing comes back from them until then."""
+        return self.memory.waits_for is not None or self.pipeline.recording.trouble is not None
+
     def _checkpointed(self, offsets: dict[Partition, int], store: CheckpointStore) -> None:
         self.ingest.commit_soon(offsets)
-        oldest = store.oldest_offsets()
+        oldest = store.oldest_offsets(self._identity)
         if oldest is not None:
             self.order.cut(offsets_from_wire(oldest))
 

@@ -45,7 +45,7 @@ def grown(column: Column, n: int, fill: float | None = None) -> Column:
     if n <= size:
         return column
     # Where it must be copied, and while it is small, it doubles.
-    by = min(size, ROOM) if _reservation_of(column) is not None else size
+    by = min(size, ROOM) if is_reserved(column) else size
     return resized(column, max(n, size + by, 64), fill)
 
 
@@ -75,6 +75,11 @@ def resized(column: Column, n: int, fill: float | None = None) -> Column:
     if fill is not None and not (is_zero and fill == 0):
         longer[size:] = fill
     return longer
+
+
+def is_reserved(column: Column) -> bool:
+    """Whether it can grow in place."""
+    return _reservation_of(column) is not None
 
 
 def _view(memory: Reserved, dtype: np.dtype[Any], n: int) -> Column:

@@ -189,3 +189,29 @@ def test_other_settings_are_refused_by_name() -> None:
         require_same(saved, {"graph": {"directed": False, "weights": "any"}, "source": {}}, Path("x"))
     assert "graph.directed was True and is now False" in caught.value.message
     assert "source.kind was 'spool' and is now None" in caught.value.message
+
+
+def test_the_oldest_offsets_are_those_of_the_same_source(tmp_path: Path) -> None:
+    """Those of a source that was discarded say nothing about this one."""
+    store = CheckpointStore(tmp_path, keep=5)
+    try:
+        for number, topic in enumerate(("old", "old", "new", "new")):
+            identity = {"source": {"topic": topic}}
+            store.write(replace(snapshot(number), identity=identity, offsets={"t": {"0": number}}))
+        assert store.oldest_offsets({"source": {"topic": "new"}}) == {"t": {"0": 2}}
+        assert store.oldest_offsets({"source": {"topic": "none"}}) is None
+    finally:
+        store.close()
+
+
+def test_a_damaged_checkpoint_takes_no_place_of_those_that_are_kept(store: CheckpointStore) -> None:
+    for number in (1, 2):
+        store.write(snapshot(number))
+    newest = max(store.path.glob("checkpoint-*"))
+    (newest / "manifest.json").write_bytes(b"{}\n{}")
+    read = store.newest_good()
+    assert read is not None and read.epoch == (1, 1)
+    store.write(snapshot(3))
+    assert {epoch for epoch, _ in store._folders()} >= {(1, 1), (1, 3)}
+    store.write(snapshot(4))
+    assert {epoch for epoch, _ in store._folders()} == {(1, 3), (1, 4)}

@@ -238,6 +238,22 @@ def test_a_batch_that_finds_no_memory_does_not_hold_up_the_end(system: System, g
     assert (graph.n_edges, graph.n_vertices, pipeline.position.offsets) == (0, 0, {})
 
 
+def test_a_stop_ends_the_wait_for_memory_and_lets_ingest_go(system: System, graph: Graph) -> None:
+    queue, waited = PreparedQueue(10), list[Any]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, waited)
+    queue.put(prepared(edges(1_000_000), 1000))
+    engine = threading.Thread(target=pipeline.run)
+    engine.start()
+    until(lambda: waited == [GROWTH])
+    queue.put(prepared(edges(8), 1000))
+    blocked = threading.Thread(target=queue.put, args=[prepared(edges(8), 1000)])
+    blocked.start()
+    pipeline.stop.set()
+    for thread in (engine, blocked):
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def prepared(edges: EdgeList, n_vertices: int) -> Prepared:
     nothing = np.empty(0, np.int64)
     batch = DenseBatch(EdgeBatch(edges.keys, np.ones(len(edges), np.uint8)))
@@ -259,14 +275,14 @@ def pipeline_of(
         states=lambda: {}, programs=(), refresh=lambda change: [], memory_bytes=lambda: 0, stats=lambda: {},
         run=lambda epoch, busy: [], step=lambda: None, writing=False, let_go=lambda alive, hold: None,
         published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None,
-        trouble=None, begin=lambda before, taken, in_trouble: None, finish=lambda: 0.0,
+        trouble=None, go_on=lambda: None, begin=lambda before, taken, in_trouble: None, finish=lambda: 0.0,
     )  # fmt: skip
     return Pipeline(
         storage=Storage(graph, Position(1)), engine=nothing, standing=nothing, index=nothing, reuse=nothing,
         queue=queue, source=nothing, link=nothing, metrics=metrics, checkpoints=nothing,
         memory=MemoryGuard("off", metrics, system.memory), background_audit=nothing,
         epochs=SimpleNamespace(updates_max=10**7, linger_ms=0),  # type: ignore[arg-type]
-        recording=nothing, health=Health(60), dead_letters={},
+        recording=nothing, health=Health(60), dead_letters={}, stop=threading.Event(),
     )  # fmt: skip
 
 

@@ -121,6 +121,16 @@ def test_a_torn_tail_is_cut_off_at_whatever_byte(tmp_path: Path, opened: list[Or
                 opened.pop().close()
 
 
+def test_files_that_are_done_with_do_not_keep_the_log(tmp_path: Path, opened: list[OrderLog]) -> None:
+    """They are in no later position, and so in no checkpoint."""
+    log, _ = open_log(tmp_path / "order", opened)
+    files = [Partition(f"{number:03}.el") for number in range(60)]
+    for before, present, after in zip(files, files[1:], files[2:], strict=False):
+        log.record({before: 9, present: 9}, [Passed({present: 9, after: 9}, True)]).result(10)
+        log.cut({after: 9})
+    assert len(list(log.folder.glob("*.log"))) <= 4
+
+
 def test_a_checkpoint_cuts_what_the_oldest_kept_one_covers(tmp_path: Path, opened: list[OrderLog]) -> None:
     log, _ = open_log(tmp_path / "order", opened)
     for number in range(1, 7):

@@ -43,6 +43,7 @@ class Given:
         self.waiting: list[RawRecord] = []
         self.held: frozenset[Partition] = frozenset()
         self.asked: list[int] = []
+        self.expected: set[Partition] = set()
 
     def poll(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
         self.asked.append(bytes_max)
@@ -60,6 +61,12 @@ class Given:
 
     def lag(self) -> Lag:
         return Lag(dict.fromkeys(self.offsets, 0))
+
+    def backlog(self) -> int:
+        return len(self.waiting)
+
+    def standing(self, partition: Partition, offset: int) -> str:
+        return "expected" if partition in self.expected else "unknown"
 
 
 class Clock:
@@ -303,6 +310,41 @@ def test_partitions_and_files_that_the_log_does_not_know_wait_and_those_that_are
     topics.offsets[Q] = 0
     assert polled(reader, topics, record(Q, 0)) == [(1, 0)]
     assert polled(reader, topics) == [(0, 1)]
+
+
+def test_a_file_that_grew_after_it_was_retired_is_waited_for() -> None:
+    """It is in no position before it was looked at again."""
+    a, b = Partition("a.csv"), Partition("b.csv")
+    source = Given(a)
+    source.expected.add(b)
+    reader = reader_of(source)
+    reader.follow(iter([Passed({a: 1, b: 7}, True)]))
+    assert polled(reader, source, record(a, 0)) == []
+    source.offsets[b] = 6
+    source.waiting.append(record(b, 6))
+    assert [item.partition for item in reader.poll(BYTES, 0).records] == [a, b]
+
+
+def test_nothing_is_behind_when_a_replay_ends() -> None:
+    source = Given(P, Q)
+    reader = reader_of(source)
+    reader.follow(iter([Passed({P: 2, Q: 2}, True)]))
+    assert polled(reader, source, record(P, 0), record(Q, 0)) == []
+    assert reader.backlog() == 2
+    assert polled(reader, source, record(P, 1), record(Q, 1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert polled(reader, source) == []
+    assert reader.backlog() == 0 and not any(reader.lag().amount.values())
+
+
+def test_time_in_which_nothing_is_read_is_none_that_barriers_wait() -> None:
+    source, clock = Given(P, Q), Clock()
+    reader = reader_of(source, clock)
+    assert polled(reader, source, barrier(P, 0, "x"), record(P, 1)) == []
+    clock.now += 3600
+    reader.barriers.postpone(3600)
+    assert polled(reader, source) == []
+    assert polled(reader, source, barrier(Q, 0, "x")) == [(0, 0), (0, 1), (1, 0)]
+    assert reader.barriers.outcomes == {"complete": 1, "expired": 0, "crossed": 0}
 
 
 def test_records_that_do_not_come_again_are_named(caplog: pytest.LogCaptureFixture) -> None:

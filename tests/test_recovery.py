@@ -534,6 +534,7 @@ def make_pipeline(
         memory=MemoryGuard("off", metrics),
         background_audit=no_audit(graph, engine), epochs=EpochConfig(updates_max=10), health=Health(60),
         recording=Recording(OrderLog(store.path / "order"), threading.Event(), lambda: None), dead_letters={},
+        stop=threading.Event(),
     )  # fmt: skip
 
 

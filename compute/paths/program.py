@@ -363,8 +363,8 @@ class PathProgram(Program):
                 self._queue = grown(self._queue, word.size)
             if word.size > self._loss_room:
                 # Work space, of which what is never written costs nothing: seldom made anew.
+                self._loss = path_loss.new_loss(2 * word.size, self._threads)
                 self._loss_room = 2 * word.size
-                self._loss = path_loss.new_loss(self._loss_room, self._threads)
             self._role = grown(self._role, word.size, 0)
             log = self._log
             self._log = log._replace(

@@ -403,7 +403,7 @@ class PageRank(RandomWalk):
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
         ranks, majorant = self._ranks, self._majorant
         if n > ranks.value.size:
-            capacity = room_for(n, ranks.value.size)
+            capacity = room_for(n, ranks.value)
             weight = extended(ranks.weight, capacity)
             self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
             self._majorant = majorant = _grown(majorant, capacity, weight, weight)

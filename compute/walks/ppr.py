@@ -290,7 +290,7 @@ class PersonalisedPageRank(RandomWalk):
         self._n = n
         if n <= walks.value.size:
             return
-        capacity = room_for(n, walks.value.size)
+        capacity = room_for(n, walks.value)
         self._walks = Walks(
             extended(walks.value, capacity),
             extended(walks.residual, capacity),

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
-from ...gpma.vertex_columns import ROOM, resized
+from ...gpma.vertex_columns import ROOM, is_reserved, resized
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Violation
 from . import edits as walk_kernels
@@ -162,9 +162,10 @@ def padded(n: int) -> int:
     return max(1, -(-n // GRAIN)) * GRAIN
 
 
-def room_for(n: int, capacity: int) -> int:
-    """The capacity of columns of this one that are to hold n vertices and some more."""
-    return padded(max(n, capacity + min(capacity, ROOM)))
+def room_for(n: int, column: Column) -> int:
+    """The capacity of columns like this one that are to hold n vertices and some more."""
+    size = column.size
+    return padded(max(n, size + (min(size, ROOM) if is_reserved(column) else size)))
 
 
 def extended(column: Column, size: int) -> Column:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -69,10 +70,12 @@ class Pipeline:
         background_audit: BackgroundAudit,
         epochs: EpochConfig,
         health: Health,
+        stop: threading.Event,
         dead_letters: Mapping[str, int],
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
+        ``stop``: ends a wait for memory.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -93,6 +96,7 @@ class Pipeline:
         self.background_audit = background_audit
         self.epochs = epochs
         self.health = health
+        self.stop = stop
         self.dead_letters = dead_letters
         self.full_audit = full_audit
         self._published_at = 0.0
@@ -122,6 +126,7 @@ class Pipeline:
             if taken:
                 point("epoch.taken")
                 if not self._epoch(taken):
+                    self.queue.close()  # whoever waits there for room need not
                     return
                 self.health.recovery.published(taken[-1].item)
             elif self.queue.closed:
@@ -168,8 +173,9 @@ class Pipeline:
                 self.gate.settle()
                 self.memory.refused(str(error))
                 self._publish_wait()
+                self.checkpoints.go_on()  # its copy of the edges may be what is missing
             self.health.turn()
-            if self.queue.wait_closed(MEMORY_PAUSE_S):
+            if self.stop.is_set() or self.queue.wait_closed(MEMORY_PAUSE_S):
                 return False
         self.memory.granted()
         if change is not None:

@@ -75,7 +75,8 @@ class Recording:
                 break
             except OSError as error:
                 self._wait(error, in_trouble)
-        self._well()
+        if self._synced.done():
+            self._well()
 
     def _wait(self, error: OSError, in_trouble: Callable[[], None]) -> None:
         message = f"the order log in {str(self._order.folder)!r} cannot be written: {error.strerror}"

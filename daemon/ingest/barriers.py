@@ -85,6 +85,11 @@ class Barriers:
             self.state = [_shown(name, waiting) for name, waiting in self._waiting.items()]
         return free, given_up
 
+    def postpone(self, seconds: float) -> None:
+        """For so long nothing was read: that is no time in which others could have come."""
+        for waiting in self._waiting.values():
+            waiting.begun += seconds
+
     def _is_late(self, partition: Partition, record: RawRecord) -> bool:
         name = _name(record)
         late = self._late.get(name)

@@ -496,7 +496,6 @@ class KafkaSource:
         except (KafkaError, OSError) as error:
             self._outages.failed(error)
             return
-        self._ends |= ends
         self._set_lag(ends)
 
     def checkpointed(self, offsets: Offsets) -> None:

@@ -99,6 +99,7 @@ class Ingest:
     barrier_timeout_s: float = 60.0
     recovery: Recovery = field(default_factory=Recovery)
     has_memory: Callable[[], bool] = lambda: True
+    engine_waits: Callable[[], bool] = lambda: False
     stop: threading.Event = field(default_factory=threading.Event)
     dead_letters_by_reason: Counter[str] = field(default_factory=Counter)
     clock: Callable[[], float] = time.monotonic
@@ -156,7 +157,7 @@ class Ingest:
         self.commit_pending()
 
     def _read_on(self) -> None:
-        order = self.order
+        order, polled_at = self.order, self.clock()
         while not self.stop.is_set():
             self.commit_pending()
             self.reuse.step()
@@ -164,8 +165,11 @@ class Ingest:
             if not self.has_memory():
                 self.stop.wait(MEMORY_PAUSE_S)
                 continue
+            # While we waited for room, for memory or for ids, nothing could reach a barrier.
+            self.reader.barriers.postpone(self.clock() - polled_at)
             started = time.perf_counter()
             step = self.reader.poll(self.poll_bytes_max, timeout_s=0.1)
+            polled_at = self.clock()
             if step.records:
                 point("ingest.polled")
                 self._handle(step, time.perf_counter() - started)
@@ -248,7 +252,7 @@ class Ingest:
                     return True
                 if self.stop.wait(LETTERS_RETRY_S):
                     return False
-                self.commit_pending()
+                # Nothing is committed meanwhile: the source may be done with a file whose letter waits here.
                 self.reuse.step()
         finally:
             self._held = None
@@ -263,7 +267,7 @@ class Ingest:
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
         before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
         if before is None or before.lag.amount != amount:
-            self._queue(self._prepared([], [], self._position, Step([], self._position, recorded=step.recorded)))
+            self._queue(self._prepared([], [], queued, Step([], queued, recorded=step.recorded)))
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
@@ -349,6 +353,8 @@ class Ingest:
                     return dense_batch(block, self.index)
                 except IdSpaceFull as still_full:
                     full = still_full
+            elif self.engine_waits():
+                waited_from = self.clock()
             elif not self.reuse.expects_ids or self.clock() - waited_from > ROOM_PATIENCE_S:
                 raise full
         return None

@@ -134,7 +134,15 @@ class OrderedReader:
 
     def _reached(self, target: Passed) -> bool:
         position = self.source.position()
-        return all(_is_past(position, partition, offset) for partition, offset in target.offsets.items())
+        return all(self._is_past(position, partition, offset) for partition, offset in target.offsets.items())
+
+    def _is_past(self, position: Mapping[Partition, int], partition: Partition, offset: int) -> bool:
+        """Whether nothing is to come below this offset. A file that is gone was read whole; a topic may come yet,
+        and so may a file that grew after it was retired.
+        """
+        if partition not in position:
+            return partition.number is None and self.source.standing(partition, offset) != "expected"
+        return position[partition] >= offset
 
     def _watch(self, target: Passed, *, progress: bool) -> None:
         """Say so when nothing of what the log names comes: it is an outage, or those records are lost."""
@@ -147,7 +155,7 @@ class OrderedReader:
             missing = [
                 f"{partition.name}{'' if partition.number is None else f'/{partition.number}'} up to {offset}"
                 for partition, offset in sorted(target.offsets.items())
-                if not _is_past(position, partition, offset)
+                if not self._is_past(position, partition, offset)
             ]
             log.warning(
                 "waiting for what was read before the restart, in the order of then: %s. If it is lost for good, "
@@ -204,6 +212,7 @@ class OrderedReader:
     def _hold(self) -> None:
         """Let the source read only what can be used, and note what is behind by what is kept."""
         if not self._kept and not self._held and self._target is None:
+            self._behind = ({}, 0.0)
             return
         position = self.source.position()
         if self._target is None:
@@ -217,13 +226,6 @@ class OrderedReader:
         oldest_ms = min((kept[0].timestamp_ms for kept in self._kept.values()), default=0)
         behind = {p: position.get(p, 0) - kept[0].offset for p, kept in self._kept.items()}
         self._behind = (behind, oldest_ms / 1000)
-
-
-def _is_past(position: Mapping[Partition, int], partition: Partition, offset: int) -> bool:
-    """Whether nothing is to come below this offset. A file that is gone was read whole; a topic may come yet."""
-    if partition not in position:
-        return partition.number is None
-    return position[partition] >= offset
 
 
 def _sorted(records: Sequence[RawRecord]) -> Sequence[RawRecord]:

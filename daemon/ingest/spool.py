@@ -134,6 +134,7 @@ class SpoolSource:
         self._to_read: set[str] = set()
         self._away = False
         self._opened = threading.Event()
+        self._open_by = 0.0
         self._position: dict[Partition, int] = {}
         self._amount: dict[Partition, int] = {}
         self._backlog: dict[str, int] | None = None
@@ -237,9 +238,16 @@ class SpoolSource:
         """1: whoever writes a file may put any edge into it."""
         return 1
 
+    def _wait_until_open(self) -> None:
+        """For so long in all, whoever asks how often."""
+        if not self._opened.is_set():
+            now = time.monotonic()
+            self._open_by = self._open_by or now + OPEN_SECONDS_MAX
+            self._opened.wait(max(self._open_by - now, 0.0))
+
     def standing(self, partition: Partition, offset: int) -> Standing:
         """What is to be expected of a partition that is not in ``position``, up to this offset."""
-        self._opened.wait(OPEN_SECONDS_MAX)
+        self._wait_until_open()
         name, number = partition
         if number is not None or file_kind(name) is None or "/" in name or "\0" in name:
             return "unknown"

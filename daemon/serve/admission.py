@@ -67,8 +67,7 @@ class Admission:
     def __init__(self, access: Mapping[str, Any], limits: LimitsConfig, loop: asyncio.AbstractEventLoop) -> None:
         """``access``: ``tokens`` (a list; empty: none is asked for) and ``tls`` (the files, or None).
 
-        Raises:
-            OSError: the files for TLS cannot be used.
+        Where the files for TLS cannot be used, TCP is refused until ``renew`` finds good ones.
         """
         self.refusals = Refusals(loop)
         self._limits = limits
@@ -78,16 +77,22 @@ class Admission:
         self._n_in = 0
         self._tokens: Sequence[bytes] = ()
         self.tls: ssl.SSLContext | None = None
-        self.renew(access)
+        self.is_broken = False
+        try:
+            self.renew(access)
+        except OSError as error:
+            self.is_broken = True
+            log.error("the files for TLS cannot be used, and TCP is refused until SIGHUP finds others: %s", error)
 
     def renew(self, access: Mapping[str, Any]) -> None:
         """Ask for these tokens from now on, and use the files for TLS as they are now.
 
         Raises:
-            OSError: the files for TLS cannot be used; nothing has changed.
+            OSError: the files for TLS cannot be used; those of before, if any, still are.
         """
-        self.tls = None if access["tls"] is None else tls_context(TlsFiles(**access["tls"]))
         self._tokens = [token.encode() for token in access["tokens"]]
+        self.tls = None if access["tls"] is None else tls_context(TlsFiles(**access["tls"]))
+        self.is_broken = False
 
     # -- tokens -------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 TURN_SECONDS = 0.001
 """How long one connection's requests are answered before the others get their turn."""
 LARGE_OUTPUT_BYTES = 1 << 20
+CLOSE_SECONDS_MAX = 5.0
+"""How long a client may take to read what it was sent before its connection was ended."""
 
 
 class Connection(asyncio.Protocol):
@@ -61,6 +63,7 @@ class Connection(asyncio.Protocol):
         self._unread_since = 0.0
         self._continuing = False
         self._closing = False
+        self._gone = False
         self._paused = False
         self._active = time.monotonic()
 
@@ -90,7 +93,7 @@ class Connection(asyncio.Protocol):
 
     def _let_go(self) -> None:
         """Nobody waits for anything any more."""
-        self._closing = True
+        self._closing = self._gone = True
         self._poll = None
         self._serving.admission.leave(self._guest)
         self._serving.connections.discard(self)
@@ -124,6 +127,10 @@ class Connection(asyncio.Protocol):
         Idle: no request came for long, and none is being answered.
         """
         stall_s = self._limits.stall_seconds_max
+        if self._closing:
+            if now - self._active > CLOSE_SECONDS_MAX:  # it does not even read why
+                self.abort()
+            return
         idle = not self.tasks and now - self._active > self._limits.idle_seconds_max
         if idle or (self._paused and self.is_gone()):
             self.abort()
@@ -136,7 +143,7 @@ class Connection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Answers that the client has not read."""
-        return 0 if self._closing else self._transport.get_write_buffer_size()
+        return 0 if self._gone else self._transport.get_write_buffer_size()
 
     # -- in -----------------------------------------------------------------------------------------------
 
@@ -326,6 +333,7 @@ class Connection(asyncio.Protocol):
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.tasks.discard(task)
+        self._active = time.monotonic()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request failed", exc_info=error)
         if not self._closing and not self._continuing:
@@ -345,7 +353,10 @@ class Connection(asyncio.Protocol):
     def _write(self, message: bytes) -> None:
         if self._closing:
             return
-        self._transport.write(message)
+        # Over TLS the transport passes a single write on, whatever its size, and counts none of it as unread.
+        view = memoryview(message)
+        for start in range(0, len(view), PIECE_BYTES):
+            self._transport.write(view[start : start + PIECE_BYTES])
         unread = self.unread_bytes
         if unread > self._limits.output_bytes_max:
             log.info("a client that does not read is disconnected: %d bytes wait", unread)
@@ -366,5 +377,6 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._stop_receiving()
         self._serving.latencies.record("other", 0.0, error.code)
+        self._active = time.monotonic()
         self._transport.write(encode_notification("error", error_to_wire(error)))
         self._transport.close()

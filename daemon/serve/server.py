@@ -110,6 +110,11 @@ async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:
     connection = Connection(serving, guest)
     admission.enter(guest)
     options: dict[str, Any] = {}
+    if tcp and admission.is_broken:  # never in plain text where TLS is configured
+        admission.refuse(guest, "tls")
+        admission.leave(guest)
+        client.close()
+        return
     if tcp and admission.tls is not None:
         options = {
             "ssl": admission.tls,
@@ -162,6 +167,7 @@ def main() -> None:
     # The engine decides when to end, by closing the sockets; signals to the group are its affair.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is for the engine, which passes on what it means
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.door) as door:
         load_modules(options.module)

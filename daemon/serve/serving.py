@@ -166,12 +166,17 @@ class Serving:
                     message, fds = shared_memory.receive_with_fds(self._control, CONTROL_BYTES_MAX)
                 except BlockingIOError:
                     return
-                except OSError:
+                except (OSError, ValueError):  # what was sent is lost: the next server gets all of it
                     message, fds = b"", []
                 if not message:
                     self._loop.call_soon_threadsafe(self.stopped.set)
                     return
-                self._take(msgpack.unpackb(message), fds)
+                try:
+                    self._take(msgpack.unpackb(message), fds)
+                except (OSError, ValueError, MemoryError):
+                    log.exception("memory that was sent cannot be used; another server takes over")
+                    self._loop.call_soon_threadsafe(self.stopped.set)
+                    return
 
     def _take(self, message: Mapping[str, Any], fds: list[int]) -> None:
         match message["kind"]:
@@ -208,8 +213,7 @@ class Serving:
         try:
             self.admission.renew(access)
         except OSError as error:
-            log.error("the files for TLS cannot be used; all stays as it was: %s", error)
-            return
+            log.error("the files for TLS cannot be used; those of before still are: %s", error)
         for connection in list(self.connections):
             connection.check_token()
 
@@ -228,8 +232,9 @@ class Serving:
         grace.add_done_callback(self._graces.discard)
 
     async def _grace(self, token: int, working: set[asyncio.Future[Any]]) -> None:
-        if working:
-            await asyncio.wait(working)
+        # Whoever waits for an epoch by now holds no dense ids any more.
+        while working := {task for task in working if not task.done()} - {waiter.task for waiter in self._waiters}:
+            await asyncio.wait(working, timeout=TICK_SECONDS)
         while True:
             try:
                 self._control.send(msgpack.packb({"kind": "grace", "token": token}))

@@ -455,7 +455,7 @@ class ServerLink:
         while not self._stopping.wait(pause):
             try:
                 process = self._begin()
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: descriptors are short
                 if self._stopping.is_set():
                     return
                 log.error("the query server cannot be started (%s); the next try is in %.1f s", error, delay)

@@ -51,7 +51,15 @@ class Child:
     def ended(self, timeout_s: float = 0.0) -> bool:
         """Whether it has ended, or does within that time."""
         with self._using:
-            return self._fd < 0 or bool(select.select([self._fd], [], [], timeout_s)[0])
+            if self._fd < 0:
+                return True
+            descriptor = os.dup(self._fd)  # whoever wants to kill it need not wait for us
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            return bool(poll.poll(timeout_s * 1000))
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Forget a process that has ended."""

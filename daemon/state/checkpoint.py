@@ -101,6 +101,7 @@ class CheckpointStore:
             CheckpointError: the folder cannot be used, or another process holds it.
         """
         self.path = path
+        self._damaged: set[Path] = set()
         self.keep = keep
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -162,7 +163,9 @@ class CheckpointStore:
         try:
             size = self._draft(draft, checkpoint, in_pieces or {})
             point("checkpoint.before_rename")
-            os.rename(draft, self.path / f"{_PREFIX}{incarnation}-{number}")
+            target = self.path / f"{_PREFIX}{incarnation}-{number}"
+            shutil.rmtree(target, ignore_errors=True)  # of a try that failed after the renaming
+            os.rename(draft, target)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
@@ -197,7 +200,10 @@ class CheckpointStore:
         return sum(int(file["bytes"]) for file in files.values()) + len(body)
 
     def _prune(self) -> None:
-        for _, folder in self._folders()[self.keep :]:
+        folders = [folder for _, folder in self._folders()]
+        good = [folder for folder in folders if folder not in self._damaged]
+        last = folders.index(good[self.keep - 1]) if len(good) >= self.keep else len(folders)
+        for folder in folders[last + 1 :]:
             try:
                 shutil.rmtree(folder)
             except OSError as error:  # the new checkpoint stands all the same
@@ -222,6 +228,7 @@ class CheckpointStore:
                 newer.append(f"{folder.name}: {error}")
             except (OSError, ValueError, KeyError) as error:
                 log.error("checkpoint %s is damaged (%s); trying an older one", folder.name, error)
+                self._damaged.add(folder)
                 damaged.append(f"{folder.name}: {error}")
         if newer:
             rest = f". Besides, there are damaged ones: {'; '.join(damaged)}" if damaged else ""
@@ -236,11 +243,19 @@ class CheckpointStore:
             )
         return None
 
-    def oldest_offsets(self) -> dict[str, Any] | None:
-        """The offsets (in wire form) of the oldest checkpoint that is kept; None when it cannot be read."""
-        for _, folder in self._folders()[-1:]:
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                return dict(_manifest(folder)["offsets"])
+    def oldest_offsets(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The offsets (in wire form) of the oldest checkpoint of this identity that is kept.
+
+        None when there is none, or one cannot be read.
+        """
+        same = json.loads(json.dumps(identity))
+        for _, folder in reversed(self._folders()):
+            try:
+                manifest = _manifest(folder)
+                if manifest["identity"] == same:
+                    return dict(manifest["offsets"])
+            except (OSError, ValueError, KeyError):
+                return None
         return None
 
     def close(self) -> None:

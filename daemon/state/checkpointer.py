@@ -195,6 +195,13 @@ class Checkpointer:
         elif self._due():
             self._begin()
 
+    def go_on(self) -> None:
+        """Go on with the one in the making, and begin none; for whoever cannot wait for the end of an epoch."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._end()
+        if self._making is not None:
+            self._take_if_copied(self._making)
+
     def close(self) -> None:
         """Write a last checkpoint if anything happened since the newest one, and wait for it.
 

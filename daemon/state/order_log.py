@@ -113,7 +113,7 @@ class OrderLog:
         done.set_result(None)
         if all(_alone(item.offsets) for item in passed):
             return done
-        self._end_segment_if_covered()
+        self._end_segment_if_covered(passed[-1].offsets)
         fixed, must_stay, newest = self._fixed, b"", dict(before)
         for item in passed:
             if item.together and len(item.offsets) > 1:
@@ -193,13 +193,16 @@ class OrderLog:
             self._closed.append((segment.path, self._fixed))
             self._syncing.submit(_close, segment)
 
-    def _end_segment_if_covered(self) -> None:
-        """A checkpoint was written: begin another segment, and delete those that no kept checkpoint needs."""
+    def _end_segment_if_covered(self, present: Offsets) -> None:
+        """A checkpoint was written: begin another segment, and delete those that no kept checkpoint needs.
+
+        ``present``: where the stream stands now.
+        """
         covered, self._covered = self._covered, None
         if covered is None:
             return
         self._end_segment()
-        ends = [place for place, (_, end) in enumerate(self._closed) if _covers(covered, end)]
+        ends = [place for place, (_, end) in enumerate(self._closed) if _covers(covered, end, present)]
         for path, _ in self._closed[: ends[-1] + 1 if ends else 0]:
             with contextlib.suppress(OSError):  # it may go another time
                 path.unlink()
@@ -274,8 +277,12 @@ def _alone(offsets: Offsets) -> bool:
     return len(offsets) < 2 and all(partition.number is not None for partition in offsets)
 
 
-def _covers(covered: Offsets, end: Offsets) -> bool:
-    return all(covered.get(partition, -1) >= offset for partition, offset in end.items())
+def _covers(covered: Offsets, end: Offsets, present: Offsets) -> bool:
+    """A file that is in no position any more is covered by every checkpoint that is kept, or gone."""
+    return all(
+        covered.get(partition, -1) >= offset or (partition.number is None and partition not in present)
+        for partition, offset in end.items()
+    )
 
 
 def _sync(segment: _Segment) -> None:

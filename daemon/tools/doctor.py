@@ -126,7 +126,8 @@ def _shared_memory(config: Config) -> Iterator[Finding]:
 
 def _limits(config: Config) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = config.server.limits.connections_max + DESCRIPTORS_MIN
+    limits = config.server.limits
+    needed = limits.connections_max + limits.strangers_max + DESCRIPTORS_MIN
     found = f"soft {_limit(soft)}, hard {_limit(hard)}"
     enough = soft == resource.RLIM_INFINITY or soft >= needed
     hint = "" if enough else f"server.limits.connections_max asks for about {needed}: raise it with ulimit -n"
