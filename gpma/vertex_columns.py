@@ -44,9 +44,7 @@ def grown(column: Column, n: int, fill: float | None = None) -> Column:
     size = column.shape[0]
     if n <= size:
         return column
-    # Where it must be copied, and while it is small, it doubles.
-    by = min(size, ROOM) if is_reserved(column) else size
-    return resized(column, max(n, size + by, 64), fill)
+    return resized(column, max(n, with_room(column), 64), fill)
 
 
 def resized(column: Column, n: int, fill: float | None = None) -> Column:
@@ -77,9 +75,10 @@ def resized(column: Column, n: int, fill: float | None = None) -> Column:
     return longer
 
 
-def is_reserved(column: Column) -> bool:
-    """Whether it can grow in place."""
-    return _reservation_of(column) is not None
+def with_room(column: Column) -> int:
+    """The entries of a column that is to have more: some, or twice as many where it is copied or small."""
+    size: int = column.shape[0]
+    return size + (min(size, ROOM) if _reservation_of(column) is not None else size)
 
 
 def _view(memory: Reserved, dtype: np.dtype[Any], n: int) -> Column:

@@ -17,10 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.ingest import decode_compiled, decode_text, sift
+from graphtide.daemon.ingest.barriers import is_barrier
 from graphtide.daemon.ingest.decode import REASONS, Decoder, warm_up
 from graphtide.daemon.ingest.decode_columns import Bad, Rules, concatenate
 from graphtide.daemon.ingest.line_parser import GOOD, SET_ASIDE, ParsedLines
-from graphtide.daemon.records.barrier import HEADERS, barrier_id, barrier_value, is_barrier
+from graphtide.daemon.records.barrier import HEADERS, barrier_id, barrier_value
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.encodings import BARRIER, CONTENT_TYPES, ENCODINGS, HEADER_LINE, encoding_of
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord, UpdateBlock

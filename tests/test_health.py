@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from systemd_socket import told_to_systemd
 from waiting import until
 
 from graphtide.daemon import systemd
@@ -89,20 +89,8 @@ def test_an_engine_that_does_not_go_round_is_stuck_but_only_while_it_should() ->
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What systemd is told."""
-    messages: list[str] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
-        ours.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-
-        def listen() -> None:
-            while (message := ours.recv(1000)) != b"end":
-                messages.append(message.decode())
-
-        listener = threading.Thread(target=listen)
-        listener.start()
+    with told_to_systemd(tmp_path, monkeypatch) as messages:
         yield messages
-        systemd.notify("end")
-        listener.join()
 
 
 def test_the_watchdog_hears_of_the_process_as_long_as_it_is_well(

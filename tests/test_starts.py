@@ -7,8 +7,6 @@ import json
 import os
 import resource
 import signal
-import socket
-import threading
 import urllib.error
 import urllib.request
 import uuid
@@ -23,6 +21,7 @@ import pytest
 from brokers import client
 from kafka import KafkaAdminClient, KafkaProducer
 from running import Daemon, toml
+from systemd_socket import told_to_systemd
 from waiting import until
 
 from graphtide.daemon import cli
@@ -265,34 +264,12 @@ def scraped(port: int) -> str:
         return str(answer.read().decode())
 
 
-@contextlib.contextmanager
-def told_to_systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What daemons that are started meanwhile tell the systemd that we play."""
-    messages: list[str] = []
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ours:
-        ours.bind(str(folder / "n"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "n"))
-        monkeypatch.setenv("WATCHDOG_USEC", "200000")
-        monkeypatch.delenv("WATCHDOG_PID", raising=False)
-
-        def listen() -> None:
-            while (message := ours.recv(1000)) != b"end":
-                messages.append(message.decode())
-
-        listener = threading.Thread(target=listen)
-        listener.start()
-        try:
-            yield messages
-        finally:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
-                own.sendto(b"end", str(folder / "n"))
-            listener.join()
-
-
 def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe in the place of a manifest holds the restore for as long as we like."""
+    monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
     port = free_port()
     with (
         told_to_systemd(tmp_path, monkeypatch) as told,

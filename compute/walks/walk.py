@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
-from ...gpma.vertex_columns import ROOM, is_reserved, resized
+from ...gpma.vertex_columns import resized, with_room
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Violation
 from . import edits as walk_kernels
@@ -164,8 +164,7 @@ def padded(n: int) -> int:
 
 def room_for(n: int, column: Column) -> int:
     """The capacity of columns like this one that are to hold n vertices and some more."""
-    size = column.size
-    return padded(max(n, size + (min(size, ROOM) if is_reserved(column) else size)))
+    return padded(max(n, with_room(column)))
 
 
 def extended(column: Column, size: int) -> Column:

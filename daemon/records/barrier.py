@@ -7,7 +7,6 @@ it has met it in all others. ``docs/protocol.md`` says what holds when it never 
 from __future__ import annotations
 
 from .encodings import BARRIER
-from .stream import RawRecord
 
 ID_BYTES_MAX = 128
 
@@ -24,11 +23,6 @@ def barrier_value(id: str) -> bytes:
     value = id.encode()
     _check(value)
     return value
-
-
-def is_barrier(record: RawRecord) -> bool:
-    """Whether a record says that it is a barrier; its id may be bad all the same."""
-    return record.encoding == BARRIER
 
 
 def barrier_id(value: bytes | None) -> str:

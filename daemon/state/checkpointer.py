@@ -188,11 +188,8 @@ class Checkpointer:
 
     def step(self) -> None:
         """Begin a checkpoint if one is due; go on with the one in the making."""
-        if self._thread is not None and not self._thread.is_alive():
-            self._end()
-        if self._making is not None:
-            self._take_if_copied(self._making)
-        elif self._due():
+        self.go_on()
+        if self._making is None and self._due():
             self._begin()
 
     def go_on(self) -> None:
