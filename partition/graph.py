@@ -392,8 +392,7 @@ class Graph:
         """Check that this is the process that made the graph, and none forked from it.
 
         Raises:
-            RuntimeError: it is not. There, what waits for this graph's threads waits for ever, and OpenMP ends
-                the process.
+            RuntimeError: it is not. There, what waits for this graph's threads may wait for ever.
         """
         if os.getpid() != self._process:
             raise RuntimeError(

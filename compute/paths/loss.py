@@ -82,8 +82,8 @@ ASKED = np.uint8(2)
 """In a vertex's role: it must be pushed on along its row."""
 
 NEXT_PIECE, FOUND_END, CHUNKS_END, INNER_END, LISTS_END = 0, 16, 32, 48, 64
-"""What is where in a cursor: the next place in the queue; the ends of what is found, of children and their chunks, of
-inner edges and their lists."""
+"""What is where in a cursor: the next place in the queue; where what is found ends, of children and their chunks,
+of inner edges and their lists."""
 
 
 class Loss(NamedTuple):
@@ -96,8 +96,8 @@ class Loss(NamedTuple):
     how many each piece has.
     ``tails``, ``heads`` uint32[edges] and ``weights`` float32: inner edges; ``lists`` int64[.., 3] has the piece,
     begin and end of theirs.
-    Per thread: ``gathered`` uint32[threads, _GATHERED], ``inner_tails`` and ``inner_heads`` uint32[threads, _INNER]
-    with ``inner_weights`` float32, and ``tally`` int64[threads, 16], the edges read. ``cursor``: int64[80].
+    Per thread: ``gathered`` uint32[threads, _GATHERED]; ``inner_tails`` and ``inner_heads`` uint32 and
+    ``inner_weights`` float32[threads, _INNER]; ``tally`` int64[threads, 16]: the edges read. ``cursor``: int64[80].
     """
 
     queue: Vertices

@@ -1,9 +1,9 @@
 """Path programs on much work, which threads share: from scratch, or when a change moves a large part of the graph.
 
 Where all edges offer alike, the search goes level by level and turns around when the frontier is large (Beamer,
-Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC 2012). A vertex gets the smallest parent on the
-level above, so that nothing depends on the direction, or on who comes first. With weights, vertices are taken in
-steps of the best ones left, the bound of a step being drawn from a sample, so that no step width needs tuning
+Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC 2012). A vertex gets the smallest parent on
+the level above, so that nothing depends on the direction, or on who comes first. With weights, vertices are taken
+in steps of the best ones left, the bound of a step being drawn from a sample, so that no step width needs tuning
 (in the manner of Dong, Gu, Sun, Zhang, "Efficient Stepping Algorithms and Implementations for Parallel Shortest
 Paths", SPAA 2021). Threads change words by compare-and-swap, only when the value strictly improves.
 
@@ -56,7 +56,6 @@ precedes: Any = None
 ask_for_rows: Any = None
 push_level: Any = None
 pull_level: Any = None
-publish: Any = None
 list_frontier: Any = None
 expand: Any = None
 split: Any = None
@@ -68,16 +67,16 @@ FRESH = np.uint8(4)
 """In a vertex's role: it is reached in this level, if values do not tell."""
 
 NEXT, TAIL, AHEAD_EDGES, EDGES, FOUND = 0, 16, 32, 48, 64
-"""What is where in the cursor of a level: the next place, the end of the queue, the edges of the next frontier, the
-edges read, the vertices found."""
+"""What is where in the cursor of a level: the next place, the end of the queue, the edges of the next frontier,
+the edges read, the vertices found."""
 
 
 @template
 @spliced
 def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, level):  # type: ignore[no-untyped-def]
-    """Push the frontier queue[.. end], in pieces drawn from the cursor. ``level``: whether the frontier has this value.
+    """Push the frontier queue[.. end], in pieces drawn from the cursor. ``level``: its value is ``bits``, too.
 
-    Of those on the frontier that lead to a vertex the smallest becomes its parent. Who reaches it first, queues it.
+    Of those on the frontier that lead to a vertex the smallest becomes its parent. Who reaches it first queues it.
     """
     keys, degrees = out.keys, out.degrees
     own = gathered[t]
@@ -229,9 +228,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             cursor[AHEAD_EDGES] = 0
             level = bits == value
             if ahead < _PARALLEL_EDGES:
-                push_level(
-                    np.int64(0), word, role, out, queue, gathered, cursor, tail, bits, tail - head, level
-                )
+                push_level(np.int64(0), word, role, out, queue, gathered, cursor, tail, bits, tail - head, level)
             else:
                 piece = max(min((tail - head) // _PIECES, _PIECE), 1)
                 share(crew, push_level, (word, role, out, queue, gathered, cursor, tail, bits, piece, level))
@@ -260,9 +257,7 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             cursor[NEXT] = 0
             cursor[FOUND] = 0
             if n < _PARALLEL_SWEEP:
-                pull_level(
-                    np.int64(0), word, role, in_, n, bits, front, next_front, queue, left, cursor
-                )
+                pull_level(np.int64(0), word, role, in_, n, bits, front, next_front, queue, left, cursor)
             else:
                 share(crew, pull_level, (word, role, in_, n, bits, front, next_front, queue, left, cursor))
             awake = cursor[FOUND]
@@ -482,7 +477,9 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
             cursor[NEXT_PIECE] = 0
             cursor[NEAR_END] = 0
             if n_near < _PARALLEL_MIN and ahead < _PARALLEL_EDGES:
-                expand(np.int64(0), word, listed, vertices, out, near, n_near, n_near, piles, next_near, far, bound)
+                expand(
+                    np.int64(0), word, listed, vertices, out, near, n_near, n_near, piles, next_near, far, bound
+                )
             else:
                 piece = max(min(n_near // _PIECES, _PIECE), 1)
                 work = word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound
