@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from walks import matrix, new_graph, random_edges
 
-from graphtide.compute.atomics import fetch_add
 from graphtide.compute.walks import passes as walk_pulls
 from graphtide.compute.walks.passes import BLOCK, Estimate, Limits, Pulls
+from graphtide.gpma.atomics import fetch_add
 from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 

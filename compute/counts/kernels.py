@@ -8,10 +8,10 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ..atomics import fetch_add
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
 LIMIT = 2.0**53

@@ -9,11 +9,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from ...gpma.atomics import compare_swap, fetch_add, load
 from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
-from ..atomics import compare_swap, fetch_add, load
 from .kernels import LIMIT, PARALLEL_MIN, UNREACHED, pulling_is_cheaper
 
 # Bits of a vertex's role; between runs only LEADS is set.

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ..atomics import fetch_add
 from .forest import LEVEL_STEP, N_FREE, N_USED
 
 _ONE = np.uint64(1)

@@ -29,10 +29,10 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ..atomics import fetch_add
 from .mend import LOST, PARENT, UNREACHED
 from .templates import template
 

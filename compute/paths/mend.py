@@ -18,11 +18,11 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.atomics import bits_float, float_bits
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ..atomics import bits_float, float_bits
 from .templates import template
 
 NOTHING = np.uint64(0xFFFF_FFFF)

@@ -17,11 +17,11 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.atomics import compare_swap, exchange, fetch_add, load
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ..atomics import compare_swap, exchange, fetch_add, load
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 

@@ -37,11 +37,11 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW
 from ...gpma.rows import RowView, live_runs, runs_in_order
 from ...gpma.splice import spliced
 from ...gpma.threads import Pair
-from ..atomics import fetch_add
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
