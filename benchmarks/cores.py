@@ -39,6 +39,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from graphtide.compute import registry
 from graphtide.daemon import kernels
+from graphtide.gpma.cores import usable_cores
 
 FIGURES = ("ms", "GB/s", "M/s")
 COLUMNS = ("scale", "threads", "what", "updates", *FIGURES, "x", "busy", "edges read", "iterations")
@@ -174,7 +175,7 @@ class Run:
 
 
 def parse() -> argparse.Namespace:
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     numbers = lambda text: [int(float(part)) for part in text.split(",")]  # noqa: E731 - argparse shows its name
     numbers.__name__ = "comma-separated whole numbers"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -174,7 +174,7 @@ class Measured:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _new_graph(self) -> Graph:
-        return Graph(weighted=self._weights is not None)
+        return Graph(weighted=self._weights is not None, threads=self.threads)
 
     def _program(self, kind: str) -> Program:
         known = {parameter.name for parameter in registry.program_class(kind).parameters}
