@@ -109,11 +109,6 @@ class PreparedQueue:
             self._changed.notify_all()
             return taken
 
-    def wait_closed(self, timeout_s: float) -> bool:
-        """Whether nothing more comes in, at the latest after the timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._closed, timeout_s)
-
     def close(self) -> None:
         """Let nothing more in; what waits can still be taken."""
         with self._changed:
