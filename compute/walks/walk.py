@@ -111,6 +111,9 @@ class RandomWalk(Program):
         self._n = 0
         self._pulls = Pulls(id, damping)
 
+    def warm_up(self, graph: Graph) -> None:
+        self._pulls.warm_up(graph.in_rows(), graph.out_rows().degrees, graph.n_vertices)
+
     def audit(self, graph: Graph) -> list[Violation]:
         """Recompute every residual, and from them everything that the certificate rests on."""
         found, _ = self.audit_slice(graph, 0, graph.n_vertices)
