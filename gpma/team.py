@@ -62,7 +62,7 @@ _LINE_BYTES = 64
 class Crew(NamedTuple):
     """What a kernel takes of a team: how many ``threads`` may work for it, with the caller's, and the words."""
 
-    threads: int
+    threads: int | np.signedinteger[Any]
     words: Words
 
 

@@ -4,7 +4,7 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
 (``passes.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
@@ -54,6 +54,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices
 from ...gpma.rows import RowView
+from ...gpma.threads import Pair
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
@@ -202,6 +203,7 @@ class PageRank(RandomWalk):
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
         super().__init__(id, damping, tolerance)
+        self._pair = Pair(2, id)
         self._push_alone = PUSH_ALONE
         # What it cost last to solve everything (0: unknown): from no estimates, and from those before a change.
         self._cost = self._cost_kept = 0.0
@@ -426,7 +428,7 @@ class PageRank(RandomWalk):
         if len(arcs.inserted) + len(arcs.deleted) < EDIT_ALONE:
             edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
         else:
-            edits = self._pulls.pair.run(
+            edits = self._pair.run(
                 lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
             )
         for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
@@ -617,7 +619,7 @@ class PageRank(RandomWalk):
             kernels.deliver(limits, begin, end, system, outbox, sums[part])
             kernels.look(rows, limits, begin, end, system, costs)
 
-        pair = self._pulls.pair
+        pair = self._pair
         pair.run(lambda: sweep(0, cut, 0), lambda: sweep(cut, capacity, 1))
         pair.run(lambda: finish(0, cut, 0), lambda: finish(cut, capacity, 1))
         system.sums[:] += sums.sum(axis=0)
@@ -627,7 +629,8 @@ class PageRank(RandomWalk):
 
     def _pass(self, graph: Graph, system: System, goal: Goal, work: Work) -> None:
         pulls, n = self._pulls, self._n
-        passes = pulls.run(graph.in_rows(), graph.out_rows().degrees, n, _estimate(system), goal)
+        estimate, degrees = _estimate(system), graph.out_rows().degrees
+        passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
         norm = float(system.value[:n].sum())
         system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         if system is self._ranks:
