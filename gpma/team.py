@@ -62,8 +62,14 @@ _LINE_BYTES = 64
 class Crew(NamedTuple):
     """What a kernel takes of a team: how many ``threads`` may work for it, with the caller's, and the words."""
 
-    threads: int | np.signedinteger[Any]
+    threads: int
     words: Words
+
+
+@_jit
+def at_most(crew, threads):  # type: ignore[no-untyped-def]
+    """The crew with no more than so many threads, for a kernel whose work is worth no more."""
+    return Crew(np.int64(min(crew.threads, threads)), crew.words)  # type: ignore[arg-type]
 
 
 class Team:
