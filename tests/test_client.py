@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import msgpack
 import numpy as np
@@ -406,6 +407,28 @@ def test_long_requests_are_decoded_in_pieces_like_short_ones():
     assert wire.decode_request(frame, 100_000).params == params
     with pytest.raises(errors.RequestError):
         wire.decode_request(frame, 99_000)
+
+
+def test_readers_of_frames_hold_little_and_nothing_of_what_was_taken():
+    """Also MessagePack's own buffers, which come from Python's allocator."""
+    short, long = (wire.encode_request(1, "m", {"data": bytes(size)}) for size in (10, 4 << 20))
+    tracemalloc.start()
+    try:
+        readers = [wire.FrameReader(1 << 13) for _ in range(10)]
+        for reader in readers:
+            reader.feed(short)
+            assert reader.next_frame() == short
+            reader.allow(8 << 20)
+            for start in range(0, len(long), 1 << 18):
+                reader.feed(long[start : start + (1 << 18)])
+            reader.feed(short[:5])
+            assert reader.next_frame() == long
+        assert tracemalloc.get_traced_memory()[0] < 10 * 60_000
+        for reader in readers:
+            reader.feed(short[5:])
+            assert reader.next_frame() == short and reader.next_frame() is None
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_result_begins_with_its_stamp():
