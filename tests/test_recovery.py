@@ -605,7 +605,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     real_write = store.write
 
     def write(*arguments: Any) -> int:
-        may_write.wait(10)
+        may_write.wait(60)
         return real_write(*arguments)
 
     def epoch(vertices: int | tuple[int, ...], ops: Op | tuple[Op, ...] = Op.INSERT) -> None:
@@ -719,14 +719,14 @@ def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
         found = list(real_letters(file, offset))
         if offset and not found:
             looked.set()
-            filled.wait(10)
+            filled.wait(60)
         yield from found
 
     real_letters = dead_letters._letters
     monkeypatch.setattr(dead_letters, "_letters", letters_of)
     letters = Sending("localhost:1", "dead", tmp_path, segment_bytes=700)
     letters.write([BadRecord(P, 0, b"short", "malformed", "")])
-    assert looked.wait(10)
+    assert looked.wait(60)
     letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in (1, 2)])
     filled.set()
     letters.close()
@@ -746,7 +746,7 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
     with _signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
-        assert stopped.wait(10)
+        assert stopped.wait(60)
 
 
 def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:
