@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import sys
 import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
+from graphtide.daemon import service
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
@@ -747,6 +749,20 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
         with lock:
             signal.raise_signal(signal.SIGTERM)
         assert stopped.wait(60)
+
+
+def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise _Stopped
+
+    monkeypatch.setattr(service, "Service", stopped)
+    config: Any = SimpleNamespace(device=SimpleNamespace(enabled="auto"))
+    before = sys.getswitchinterval()
+    try:
+        assert service.serve(config, progress=False) == 0
+        assert service.SWITCH_SECONDS < 0.005 and sys.getswitchinterval() == pytest.approx(service.SWITCH_SECONDS)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:
