@@ -3,7 +3,7 @@
     python benchmarks/connections.py [--connections 500] [--rounds 9] [--json FILE]
 
 A connection is made, asks its first question (``hello``) and is closed. The open one asks for one vertex's value.
-Time is that of all threads of the server's process, as the scheduler counts it; medians and minima over the rounds.
+Time is that of all threads of the server's process, as the scheduler counts it; minima and medians over rounds.
 Give the same command in two checkouts in turns to compare versions.
 """
 
