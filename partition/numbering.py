@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -63,32 +64,53 @@ def appraise(edges: EdgeList, n_vertices: int, dead: Vertices, *, directed: bool
     if n_vertices <= CACHE_LINES * LINE_ENTRIES:
         return Appraisal()
     Memory().require(_APPRAISAL_BYTES * len(edges))
-    keys = frozen(edges.keys)
-    in_keys = frozen(by_heads(EdgeList(keys)).keys) if directed else keys
-    in_offsets = _offsets(in_keys, n_vertices)
-    present = np.arange(n_vertices, dtype=np.uint32)
-    scatter = _missed(in_keys, in_offsets, present, present) / max(1, in_keys.size)
-    if scatter < SCATTERED_MIN:
-        return Appraisal(scatter)
-    offsets = _offsets(keys, n_vertices) if directed else np.zeros(n_vertices + 1, np.int64)
-    order = breadth_first(in_keys, in_offsets, keys, offsets, dead)
-    then = _missed(in_keys, in_offsets, order, places_of(order, n_vertices)) / in_keys.size
-    return Appraisal(scatter, then, order if then <= LEFT_MAX * scatter else None)
+    rows = Rows.of(edges, n_vertices, directed=directed, by_heads=by_heads)
+    present = scatter(rows, np.arange(n_vertices, dtype=np.uint32))
+    if present < SCATTERED_MIN:
+        return Appraisal(present)
+    order = breadth_first(rows, dead)
+    then = scatter(rows, order)
+    return Appraisal(present, then, order if then <= LEFT_MAX * present else None)
 
 
-def breadth_first(
-    in_keys: Keys, in_offsets: Offsets, out_keys: Keys, out_offsets: Offsets, dead: Vertices
-) -> Vertices:
-    """All vertices but the dead, breadth first along arcs of both directions, the first with the most arcs first.
+class Rows(NamedTuple):
+    """Arcs in both directions, each row ascending: that of vertex v from ``offsets[v]`` on.
 
-    Rows of arcs ascending, those of vertex v from ``offsets[v]`` on; without out-arcs where they are the in-arcs.
+    Of an undirected graph there are no out-arcs: the in-arcs are all.
     """
-    degrees = np.diff(in_offsets) + np.diff(out_offsets)
+
+    in_keys: Keys
+    in_offsets: Offsets
+    out_keys: Keys
+    out_offsets: Offsets
+
+    @classmethod
+    def of(cls, edges: EdgeList, n_vertices: int, *, directed: bool, by_heads: ByHeads) -> Rows:
+        """Those of arcs as ``appraise`` takes them."""
+        keys = frozen(edges.keys)
+        if not directed:
+            return cls(keys, _offsets(keys, n_vertices), keys, np.zeros(n_vertices + 1, np.int64))
+        in_keys = frozen(by_heads(EdgeList(keys)).keys)
+        return cls(in_keys, _offsets(in_keys, n_vertices), keys, _offsets(keys, n_vertices))
+
+
+def scatter(rows: Rows, order: Vertices) -> float:
+    """The share of gathers that miss in a pass over the in-rows when vertices are numbered in this order.
+
+    ``order`` has each vertex but dead ones.
+    """
+    places = places_of(order, rows.in_offsets.size - 1)
+    return _missed(rows.in_keys, rows.in_offsets, order, places) / max(1, rows.in_keys.size)
+
+
+def breadth_first(rows: Rows, dead: Vertices) -> Vertices:
+    """All vertices but the dead, breadth first along arcs of both directions, from those with the most arcs."""
+    degrees = np.diff(rows.in_offsets) + np.diff(rows.out_offsets)
     roots = np.argsort(-degrees, kind="stable").astype(np.uint32)
     alive = np.ones(degrees.size, bool)
     alive[dead] = False
     order = np.empty(degrees.size - dead.size, np.uint32)
-    _search(in_keys, in_offsets, out_keys, out_offsets, roots[alive[roots]], order)
+    _search(rows, roots[alive[roots]], order)
     return order
 
 
@@ -134,11 +156,9 @@ def _missed(keys: Keys, offsets: Offsets, order: Vertices, places: Vertices) -> 
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _search(
-    in_keys: Keys, in_offsets: Offsets, out_keys: Keys, out_offsets: Offsets, roots: Vertices, order: Vertices
-) -> None:
+def _search(rows: Rows, roots: Vertices, order: Vertices) -> None:
     """Fill ``order`` breadth first, from one root after the other that is not reached yet."""
-    seen: npt.NDArray[np.bool_] = np.zeros(in_offsets.size - 1, np.bool_)
+    seen: npt.NDArray[np.bool_] = np.zeros(rows.in_offsets.size - 1, np.bool_)
     first, end = 0, 0
     for root in roots:
         if seen[root]:
@@ -149,7 +169,7 @@ def _search(
         while first < end:
             v = np.int64(order[first])
             first += 1
-            for keys, offsets in ((in_keys, in_offsets), (out_keys, out_offsets)):
+            for keys, offsets in ((rows.in_keys, rows.in_offsets), (rows.out_keys, rows.out_offsets)):
                 for i in range(offsets[v], offsets[v + 1]):
                     head = keys[np.uintp(i)] & LOW
                     if not seen[np.uintp(head)]:
@@ -160,6 +180,5 @@ def _search(
 
 def warm_up() -> None:
     """Compile the kernels, or load them from the cache."""
-    keys, offsets = frozen(np.ones(1, np.uint64)), np.array([0, 1, 1], np.int64)
-    order = breadth_first(keys, offsets, keys, offsets, np.empty(0, np.uint32))
-    _missed(keys, offsets, order, order)
+    rows = Rows.of(EdgeList(np.ones(1, np.uint64)), 2, directed=False, by_heads=lambda arcs: arcs)
+    scatter(rows, breadth_first(rows, np.empty(0, np.uint32)))

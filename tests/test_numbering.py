@@ -111,11 +111,8 @@ def test_the_order_is_breadth_first_from_the_hubs(graph: Graph, seed: int, seed_
             if v not in expected:
                 expected.append(v)
                 waiting += beside[v]
-    order = numbering.breadth_first(
-        *(numbering.frozen(heads), numbering._offsets(heads, n)),
-        *(numbering.frozen(tails), numbering._offsets(tails, n) if graph.directed else np.zeros(n + 1, np.int64)),
-        dead,
-    )
+    rows = numbering.Rows.of(EdgeList(keys), n, directed=graph.directed, by_heads=graph.by_heads)
+    order = numbering.breadth_first(rows, dead)
     assert order.tolist() == expected
 
 
