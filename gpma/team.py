@@ -66,6 +66,10 @@ class Crew(NamedTuple):
     words: Words
 
 
+ALONE = Crew(1, np.zeros(_N_WORDS, np.int64))
+"""No team: the caller's thread does everything."""
+
+
 class Team:
     """So many threads, the caller's included, which end with ``close`` or with this object."""
 
