@@ -276,6 +276,8 @@ class Service:
             negative_weights=config.graph.weights == "any",
             in_edges=any(program.needs_in_edges for program in programs),
             in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
+            threads=config.compute.thread_count(),
+            storage_threads=config.storage.thread_count(),
         )
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()

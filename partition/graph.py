@@ -96,7 +96,7 @@ class HostSide:
     """The rows that the host owns."""
 
     def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool, crew: Crew) -> None:
-        """``crew``: the threads of both orientations, which are applied side by side; a lone array has them all."""
+        """``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
         if in_edges:
             crew = Crew(max(1, crew.threads // 2), crew.words)
         self.out = PackedMemoryArray(weighted=weighted, crew=crew)
@@ -125,8 +125,8 @@ class Graph:
 
         ``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
         Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
-        ``threads``: how many its team has; None: as many as this process may use cores. ``storage_threads``: how many
-        of them storage may use; None: all.
+        ``threads``: how many its team has; None: as many as this process may use cores. ``storage_threads``: how
+        many of them storage may use; None: all.
         """
         self.directed = directed
         self.weighted = weighted

@@ -5,8 +5,8 @@ or many cores: keys ``src << 32 | dst`` in ascending order in an array with gaps
 together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
 ``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
 shrinks. ``preparing.py`` and ``committing.py`` divide a batch among threads; what they call is in ``sorting.py``
-(order a batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be redistributed),
-``stretch.py`` (what migrates) and ``load_export.py``.
+(order a batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be
+redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
 """
 
 from __future__ import annotations
@@ -208,9 +208,9 @@ class PackedMemoryArray:
         self._n_windows, slots_moved = written.n_windows, written.moved
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
-            rows_and_updates = now.rows, work.updates
+            shortened = work.pending.rows
             committing.finish(
-                now.slots, *rows_and_updates, parts, written.lists, work.pending.rows, columns, self._crew
+                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, self._crew
             )
         elif now.migrating and written.n_windows:
             now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
@@ -319,7 +319,7 @@ class PackedMemoryArray:
         return found
 
     def _look_up(self, batch: EdgeBatch) -> tuple[Parts, tuple[int, ...]]:
-        """Order a batch and find where it falls: its parts, and how many of its updates are INSERTED, ..., ABSENT."""
+        """Order a batch and find where it falls: its parts, and how many updates are INSERTED, ..., ABSENT."""
         work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
         arrived = Arrivals(keys, ops, self._weight_column(batch.weights))

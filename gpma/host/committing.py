@@ -17,7 +17,7 @@ import numba as nb
 import numpy as np
 
 from ..atomics import fetch_add
-from ..edges import HALF, Int, Keys, Offsets, Vertices
+from ..edges import LOW, Int, Keys, Offsets, Vertices
 from ..intrinsics import copy
 from ..team import Crew, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
@@ -95,7 +95,9 @@ def commit(
     n_pending, n_waiting = _join(pending, lists)
     stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     n_windows, moved, beside = np.int64(0), np.int64(0), np.int64(0)
-    hot_first, hot_last, crowded, wide = np.uint64(0), np.uint64(0), False, False
+    hot_first: Int = np.uint64(0)
+    hot_last: Int = np.uint64(0)
+    crowded, wide = False, False
     if not all_wait:
         if n_pending > 0:
             n_windows = plan_windows(slots, bounds[0], bounds[1], pending, n_pending, windows)
@@ -179,7 +181,7 @@ def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the row of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
         return begin
-    last = keys[begin - 1] | np.uint64(0xFFFF_FFFF)
+    last = keys[begin - 1] | LOW
     return begin + np.searchsorted(keys[begin:end], last, side="right")
 
 

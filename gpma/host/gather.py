@@ -14,7 +14,7 @@ import numba as nb
 import numpy as np
 
 from ..atomics import fetch_add
-from ..edges import LOW, Offsets, SubCSR, Vertices, Weights
+from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
 from ..rows import RowView, runs_of
 from ..splice import spliced
 from ..team import Crew, share
@@ -42,14 +42,15 @@ def copy_pieces(
     rows: RowView,
     vertices: Vertices,
     offsets: Offsets,
-    piece: int,
+    piece: Int,
     neighbors: Vertices,
     weights: Weights,
     crew: Crew,
 ) -> None:
     """Write all edges of the gathered rows, so many at a time, by the threads of the crew."""
     work = rows, vertices, offsets, np.int64(piece), neighbors, weights, np.zeros(1, np.int64)
-    share(Crew(min(np.int64(crew.threads), neighbors.size // piece + 1), crew.words), _copy_pieces, work)
+    n_pieces: Int = neighbors.size // piece + 1
+    share(Crew(min(np.int64(crew.threads), n_pieces), crew.words), _copy_pieces, work)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -162,9 +162,7 @@ def _count_edges(thread: Int, counts: Int, cursor: Offsets, sums: Offsets) -> No
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _copy_edges(
-    thread: Int, slots: Slots, keys: Keys, weights: Weights, cursor: Offsets, starts: Offsets
-) -> None:
+def _copy_edges(thread: Int, slots: Slots, keys: Keys, weights: Weights, cursor: Offsets, starts: Offsets) -> None:
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
         if piece >= starts.size:

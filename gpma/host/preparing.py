@@ -22,6 +22,7 @@ from .sorting import (
     choose_splitters,
     compact,
     compact_ordered,
+    count_distinct,
     count_last,
     count_ranges,
     deal,
@@ -29,10 +30,11 @@ from .sorting import (
     packing_of,
     sort_range,
     survey,
+    varying_bits,
 )
 
-# Ranges have numbers of eight bits.
-PIECES_MAX = 256
+# Ranges have numbers of eight bits; and more of them would outgrow the nearest cache.
+PIECES_MAX = 128
 # Of a part of a batch in order: where it begins and ends, and behind these how many of its updates are INSERTED,
 # ..., ABSENT. Parts lie side by side.
 BEGIN, END, TOTALS, PART_FIELDS = 0, 1, 2, 6
@@ -110,18 +112,16 @@ def look_up(
         share(crew, _deal_chunks, (keys, packing, ranges, cursor, counts, scratch))
     cursor[0] = 0
     if n_pieces == 1:
-        _sort_ranges(0, batch, ordered, packing, scratch, bounds, cursor, flipped, parts)
-    else:
-        share(crew, _sort_ranges, (batch, ordered, packing, scratch, bounds, cursor, flipped, parts))
-    end = np.int64(0)
-    for piece in range(n_pieces):
-        parts[piece, BEGIN] = end
-        end += parts[piece, END]
-        parts[piece, END] = end
-    cursor[0] = 0
-    if n_pieces == 1:
+        if not ordered:
+            flipped[0] = sort_range(packing, scratch, np.int64(0), n, packing.high_bits + packing.low_bits)
         _look_up_parts(0, slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts)
     else:
+        share(crew, _sort_ranges, (batch, ordered, packing, scratch, bounds, cursor, flipped, parts))
+        begin = np.int64(0)
+        for piece in range(n_pieces):
+            parts[piece, BEGIN] = begin
+            begin += parts[piece, END]
+        cursor[0] = 0
         share(
             crew,
             _look_up_parts,
@@ -189,7 +189,7 @@ def _sort_ranges(
     flipped: npt.NDArray[np.bool_],
     parts: Parts,
 ) -> None:
-    """Sort each range, and leave in END of its part how many different keys it has."""
+    """Sort each range, and leave in END of its part how many keys it has."""
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
         if piece >= parts.shape[0]:
@@ -198,7 +198,9 @@ def _sort_ranges(
         if ordered:
             parts[piece, END] = count_last(batch.keys, begin, end)
         else:
-            flipped[piece], parts[piece, END] = sort_range(packing, scratch, begin, end)
+            n_bits = varying_bits(packing, scratch, begin, end)
+            flipped[piece] = sort_range(packing, scratch, begin, end, n_bits)
+            parts[piece, END] = count_distinct(packing, scratch, flipped[piece], begin, end)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -215,17 +217,18 @@ def _look_up_parts(
     updates: Updates,
     parts: Parts,
 ) -> None:
-    """Write the updates of each part, and where they fall."""
+    """Write the updates of each part from its BEGIN on, and where they fall."""
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
         if piece >= parts.shape[0]:
             return
-        first, last = parts[piece, BEGIN], parts[piece, END]
+        first = parts[piece, BEGIN]
         begin, end = bounds[piece], bounds[piece + 1]
         if ordered:
-            compact_ordered(batch, begin, end, updates, first)
+            last = compact_ordered(batch, begin, end, updates, first)
         else:
-            compact(packing, scratch, flipped[piece], begin, end, batch, updates, first)
+            last = compact(packing, scratch, flipped[piece], begin, end, batch, updates, first)
+        parts[piece, END] = last
         locate(slots, updates, first, last)
         inserted, overwritten, deleted, absent = probe(slots, updates, first, last)
         parts[piece, TOTALS + INSERTED] = inserted

@@ -30,7 +30,7 @@ WIDE_DIGITS_MIN = 6000
 NARROW_DIGIT_BITS = 8
 WIDE_DIGIT_BITS = 11
 # Keys looked at for each splitter.
-SAMPLED = 16
+SAMPLED = 32
 
 Positions = npt.NDArray[np.uint32]
 
@@ -182,8 +182,9 @@ def _packed(key: Int, high_mask: Int, low_bits: Int, low_mask: Int) -> Int:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitters: Keys) -> None:
-    """Words without positions, ascending, that divide these keys in about equal ranges, one more than splitters.
+    """Words without positions that divide these keys in about equal ranges, of which there are a power of two.
 
+    They are a search tree whose root is the first one; the children of ``x`` are ``2 * x + 1`` and ``2 * x + 2``.
     The first words of the scratch are overwritten.
     """
     n_ranges = np.int64(splitters.size + 1)
@@ -199,8 +200,11 @@ def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitte
     none = scratch.positions[:0]
     if _radix_sort(words, none, other_words, none, 0, packing.high_bits + packing.low_bits):
         words = other_words
-    for x in range(splitters.size):
-        splitters[x] = words[(x + 1) * each]
+    level = np.int64(1)
+    while level < n_ranges:
+        for x in range(level):
+            splitters[level - 1 + x] = words[(2 * x + 1) * (n_ranges // (2 * level)) * each]
+        level *= 2
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -210,16 +214,14 @@ def count_ranges(
     """Note in ``ranges`` (uint8) to which one each of keys begin..end belongs, and count them by range."""
     low_bits = np.uint64(packing.low_bits)
     low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << np.uint64(packing.high_bits)) - _ONE
-    half = np.uintp((splitters.size + 1) >> 1)
+    n = np.int64(splitters.size)
     for i in range(begin, end):
         word = _packed(keys[np.uintp(i)], high_mask, low_bits, low_mask)
-        found = np.uintp(0)
-        step = half
-        while step > 0:
-            found += step if splitters[np.uintp(found + step - np.uintp(1))] <= word else np.uintp(0)
-            step >>= np.uintp(1)
-        ranges[np.uintp(i)] = np.uint8(found)
-        counts[found] += np.uint32(1)
+        at = np.int64(0)
+        while at < n:  # a sum, where a processor would guess at a branch
+            at = 2 * at + 1 + np.int64(splitters[np.uintp(at)] <= word)
+        ranges[np.uintp(i)] = np.uint8(at - n)
+        counts[np.uintp(at - n)] += np.uint32(1)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -260,8 +262,18 @@ def pack_words(keys: Keys, packing: Packing, scratch: SortScratch) -> None:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def sort_range(packing: Packing, scratch: SortScratch, begin: Int, end: Int) -> tuple[bool, Int]:
-    """Sort words begin..end; (whether the result is in the other ones, how many different keys there are).
+def varying_bits(packing: Packing, scratch: SortScratch, begin: Int, end: Int) -> Int:
+    """Up to which bit, counted from the lowest one of the keys, words begin..end differ."""
+    words = scratch.words
+    differing = _ZERO
+    for i in range(begin, end):
+        differing |= words[np.uintp(i)] ^ words[np.uintp(begin)]
+    return bit_length(differing >> np.uint64(packing.position_bits))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def sort_range(packing: Packing, scratch: SortScratch, begin: Int, end: Int, n_bits: Int) -> bool:
+    """Sort words begin..end by so many bits of their keys; whether the result is in the other words.
 
     Stable least-significant-digit radix sort (Knuth, TAOCP 3, 5.2.5).
     """
@@ -269,29 +281,36 @@ def sort_range(packing: Packing, scratch: SortScratch, begin: Int, end: Int) -> 
     positions, other_positions = scratch.positions[begin:end], scratch.other_positions[begin:end]
     if packing.position_bits > 0:
         positions, other_positions = positions[:0], other_positions[:0]
-    low = np.uint64(packing.position_bits)
-    flipped = False
     if words.size <= INSERTION_MAX:
-        _insertion_sort(words, positions, low)
-    else:
-        differing = _ZERO
-        for i in range(words.size):
-            differing |= words[np.uintp(i)] ^ words[0]
-        n_bits = bit_length(differing >> low)
-        flipped = _radix_sort(words, positions, other_words, other_positions, packing.position_bits, n_bits)
-    if flipped:
-        words = other_words
-    distinct = np.int64(words.size > 0)
-    for i in range(1, words.size):
+        _insertion_sort(words, positions, np.uint64(packing.position_bits))
+        return False
+    return _radix_sort(words, positions, other_words, other_positions, packing.position_bits, n_bits)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def count_distinct(packing: Packing, scratch: SortScratch, flipped: bool, begin: Int, end: Int) -> Int:
+    """How many keys sorted words begin..end have."""
+    words = scratch.other_words if flipped else scratch.words
+    low = np.uint64(packing.position_bits)
+    distinct = np.int64(end > begin)
+    for i in range(begin + 1, end):
         distinct += np.int64(words[np.uintp(i)] >> low != words[np.uintp(i - 1)] >> low)
-    return flipped, distinct
+    return distinct
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def compact(
-    packing: Packing, scratch: SortScratch, flipped: bool, begin: Int, end: Int, batch: Arrivals, updates: Updates, to: Int
-) -> None:
-    """Write the last update of each key among sorted words begin..end to the updates from ``to`` on."""
+    packing: Packing,
+    scratch: SortScratch,
+    flipped: bool,
+    begin: Int,
+    end: Int,
+    batch: Arrivals,
+    updates: Updates,
+    to: Int,
+) -> Int:
+    """Write the last update of each key among sorted words begin..end to the updates from ``to`` on; returns where
+    they end."""
     ops, weights = batch.ops, batch.weights
     out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
     words = scratch.other_words if flipped else scratch.words
@@ -311,6 +330,7 @@ def compact(
         if out_weights.size:
             out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
         to += 1
+    return to
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -323,7 +343,7 @@ def count_last(keys: Keys, begin: Int, end: Int) -> Int:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates, to: Int) -> None:
+def compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates, to: Int) -> Int:
     """As ``compact``, of updates begin..end of a batch that came in ascending order."""
     keys, ops, weights = batch.keys, batch.ops, batch.weights
     out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
@@ -335,3 +355,4 @@ def compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates, to:
         if out_weights.size:
             out_weights[np.uintp(to)] = weights[np.uintp(i)] if weights.size else np.float32(1.0)
         to += 1
+    return to

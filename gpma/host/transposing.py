@@ -46,7 +46,7 @@ class Arcs(NamedTuple):
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def transpose_into(arcs: Arcs, n_chunks: int, between: Arcs, out: Arcs, crew: Crew) -> None:
+def transpose_into(arcs: Arcs, n_chunks: Int, between: Arcs, out: Arcs, crew: Crew) -> None:
     """Write the arcs seen from their heads to ``out``; what lies ``between`` is for the way there."""
     keys = arcs.keys
     n = np.int64(keys.size)
@@ -127,7 +127,9 @@ def _fill_chunks(thread: int, arcs: Arcs, low_bits: int, cursor: Offsets, cursor
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _order_buckets(thread: int, arcs: Arcs, bounds: Offsets, low_bits: int, cursor: Offsets, to_arcs: Arcs) -> None:
+def _order_buckets(
+    thread: int, arcs: Arcs, bounds: Offsets, low_bits: int, cursor: Offsets, to_arcs: Arcs
+) -> None:
     """Put each bucket in order, within its bounds."""
     keys, weights, to_keys, to_weights = arcs.keys, arcs.weights, to_arcs.keys, to_arcs.weights
     n_heads = np.int64(1) << np.int64(low_bits)
