@@ -280,6 +280,7 @@ class Service:
             storage_threads=config.storage.thread_count(),
         )
         self._stack.callback(self.graph.close)
+        self.index.crew = self.graph.crew
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
         if checkpoint is not None:

@@ -57,8 +57,8 @@ def _compiled() -> None:
 def thresholds(
     *, migrated: int = 20, reserved: bool = True, divided: int = 1, crowded: int = 2048
 ) -> Iterator[None]:
-    """Thresholds that small arrays reach: edges migrated per update, updates of a piece of a batch, and leaves of a
-    window that is taken for a hot spot.
+    """Thresholds that small arrays reach: edges migrated per update, updates of a piece of a batch, and leaves of
+    a window that is taken for a hot spot.
 
     Without ``reserved`` the system refuses address space, so that growing and shrinking copy.
     """

@@ -36,7 +36,7 @@ from . import committing, load_export, merge, preparing, search
 from .arrays import RowIndex
 from .committing import Written
 from .contents import Contents
-from .gather import gather
+from .gather import PIECE_EDGES, gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
 from .preparing import Parts
@@ -392,6 +392,7 @@ def warm_up() -> None:
         array.load(array.export())
         array.has_edge(few.keys)
         array.rows(dst)
+        array.rows(np.tile(dst, PIECE_EDGES // array.n_edges + 1))
         # Until it grows, and then by all kinds of moves.
         first = dst.size
         while not array.migrating:

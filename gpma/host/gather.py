@@ -30,7 +30,7 @@ def gather(rows: RowView, vertices: Vertices, *, weighted: bool, crew: Crew) -> 
     n_edges = int(offsets[-1])
     neighbors = np.empty(n_edges, np.uint32)
     weights = np.empty(n_edges if weighted else 0, np.float32)
-    if n_edges <= PIECE_EDGES or crew.threads == 1:
+    if n_edges <= PIECE_EDGES:
         copy_edges(rows, vertices, offsets, 0, n_edges, neighbors, weights)
     else:
         copy_pieces(rows, vertices, offsets, PIECE_EDGES, neighbors, weights, crew)
