@@ -33,7 +33,7 @@ from graphtide.gpma.host.gather import gather
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.rows import RowView, runs_in_order, runs_of
 from graphtide.gpma.splice import spliced
-from graphtide.gpma.threads import Pair
+from graphtide.gpma.team import ALONE, Team
 from graphtide.partition.graph import Graph
 
 _jit = nb.njit(nogil=True, error_model="numpy")
@@ -142,19 +142,19 @@ def ns_an_edge(ways: dict[str, Callable[[], object]], edges: int, repeats: int) 
 
 
 def row(
-    name: str, array: PackedMemoryArray, vertices: Vertices, n: int, walk: str, alone: Pair, repeats: int
+    name: str, array: PackedMemoryArray, vertices: Vertices, n: int, walk: str, repeats: int
 ) -> dict[str, Any]:
     """One line of the first table."""
     rows: RowView = array.view()
     values, out = np.random.default_rng(1).random(n), np.zeros(n)
     in_place, gathered = (pull_in_place, pull_gathered) if walk == "pull" else (push_in_place, push_gathered)
-    copy: SubCSR = gather(rows, vertices, weighted=False, pair=alone)
+    copy: SubCSR = gather(rows, vertices, weighted=False, crew=ALONE)
     arguments = copy.offsets, copy.neighbors, vertices, values, out
     ns = ns_an_edge(
         {
             "in place": lambda: in_place(rows, vertices, values, out),
             "gathered": lambda: gathered(*arguments),
-            "gather": lambda: gather(rows, vertices, weighted=False, pair=alone),
+            "gather": lambda: gather(rows, vertices, weighted=False, crew=ALONE),
         },
         copy.neighbors.size,
         repeats,
@@ -202,21 +202,20 @@ def main() -> None:
         "hubs, 20,000": np.sort(by_degree[:20_000]),
         **{f"any, 1/{share}": np.sort(rng.choice(n, n // share, replace=False)) for share in (4, 32, 1024)},
     }
-    alone = Pair(1)
     rows = [
-        row(name, array, chosen.astype(np.uint32), n, walk, alone, arguments.repeats)
+        row(name, array, chosen.astype(np.uint32), n, walk, arguments.repeats)
         for walk, array in (("pull", in_rows), ("push", out_rows))
         for name, chosen in sets.items()
     ]
     show(f"rows of {graph.n_edges:,} edges, least of {arguments.repeats}, one thread", rows)
-    both = Pair(2)
+    team = Team(2)
     everything = np.arange(n, dtype=np.uint32)
     seconds: dict[str, float] = {}
-    for name, pair in (("one", alone), ("two", both)):
+    for name, crew in (("one", ALONE), ("two", team.crew())):
         taken = []
         for _ in range(arguments.repeats):
             begun = time.perf_counter()
-            gather(in_rows.view(), everything, weighted=False, pair=pair)
+            gather(in_rows.view(), everything, weighted=False, crew=crew)
             taken.append(time.perf_counter() - begun)
         seconds[name] = min(taken)
     threads = [

@@ -282,8 +282,11 @@ class Service:
             negative_weights=config.graph.weights == "any",
             in_edges=any(program.needs_in_edges for program in programs),
             in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
+            threads=config.compute.thread_count(),
+            storage_threads=config.storage.thread_count(),
         )
         self._stack.callback(self.graph.close)
+        self.index.crew = self.graph.crew
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
         self._numbering: dict[str, Any] | None = None

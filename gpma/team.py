@@ -72,6 +72,10 @@ def at_most(crew, threads):  # type: ignore[no-untyped-def]
     return Crew(np.int64(min(crew.threads, threads)), crew.words)  # type: ignore[arg-type]
 
 
+ALONE = Crew(1, np.zeros(_N_WORDS, np.int64))
+"""No team: the caller's thread does everything."""
+
+
 class Team:
     """So many threads, the caller's included, which end with ``close`` or with this object."""
 

@@ -96,12 +96,12 @@ class GraphChange:
 class HostSide:
     """The rows that the host owns."""
 
-    def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool) -> None:
-        # The two orientations of a batch are applied side by side, on two cores; a lone array has both for itself.
-        cores = len(os.sched_getaffinity(0))
-        threads = 2 if cores >= (4 if in_edges else 2) else 1
-        self.out = PackedMemoryArray(weighted=weighted, threads=threads)
-        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, threads=threads) if in_edges else None
+    def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool, crew: Crew) -> None:
+        """``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
+        if in_edges:
+            crew = Crew(max(1, crew.threads // 2), crew.words)
+        self.out = PackedMemoryArray(weighted=weighted, crew=crew)
+        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
 
     @property
     def arrays(self) -> list[PackedMemoryArray]:
@@ -120,12 +120,14 @@ class Graph:
         in_edges: bool = True,
         in_weights: bool = True,
         threads: int | None = None,
+        storage_threads: int | None = None,
     ) -> None:
         """``negative_weights``: whether those of a weighted graph may be; see ``weight_domain``.
 
         ``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
         Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
-        ``threads``: how many its team has; None: as many as this process may use cores.
+        ``threads``: how many its team has; None: as many as this process may use cores. ``storage_threads``: how
+        many of them storage may use; None: all.
         """
         self.directed = directed
         self.weighted = weighted
@@ -136,9 +138,12 @@ class Graph:
         self.self_loops = 0
         self.placement = Placement()
         self.existence = Existence()
-        self.host = HostSide(weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights)
-        self._pair = Pair(len(self.host.arrays), "in-rows")
         self.team = Team(usable_cores() if threads is None else threads)
+        self._storage_crew = self.team.crew(storage_threads)
+        self.host = HostSide(
+            weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights, crew=self._storage_crew
+        )
+        self._pair = Pair(len(self.host.arrays), "in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
         self._memory = Memory()
@@ -377,7 +382,7 @@ class Graph:
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
-        return transposed(arcs, weighted=arcs.weights is not None, pair=self._pair)
+        return transposed(arcs, weighted=arcs.weights is not None, crew=self._storage_crew)
 
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
@@ -454,7 +459,7 @@ class Graph:
 
     def _in_arcs(self, out: EdgeList) -> EdgeList:
         """These out-arcs as the in-rows have them."""
-        return transposed(out, weighted=self.in_weighted, pair=self._pair)
+        return transposed(out, weighted=self.in_weighted, crew=self._storage_crew)
 
     @contextmanager
     def _room_for(self, n_vertices: int) -> Iterator[None]:
@@ -551,6 +556,6 @@ def warm_up() -> None:
         graph.apply(EdgeBatch.of([], []), 2, ops)
         graph.apply(EdgeBatch.of([0], [1]), 2)
         for weights in (True, False):
-            transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, pair=graph._pair)
+            transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
     finally:
         graph.close()

@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from crews import THREADS, crew
+from crews import crews as crews
 
 from graphtide.gpma.edges import EdgeBatch, SubCSR
 from graphtide.gpma.host import gather as gathering
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.gather import copy_edges, gather
 from graphtide.gpma.rows import copy_row
-from graphtide.gpma.threads import Pair
 
 N = 3000
 
@@ -21,7 +22,7 @@ N = 3000
 def array(request: pytest.FixtureRequest) -> PackedMemoryArray:
     """Rows of one edge and of thousands, empty ones, and leaves that deletions have thinned out."""
     rng = np.random.default_rng(5)
-    made = PackedMemoryArray(weighted=request.param, threads=2)
+    made = PackedMemoryArray(weighted=request.param, crew=crew(2))
     made.ensure_vertices(N)
     src = np.concatenate([((N - 1) * rng.random(30_000) ** 4).astype(int), np.full(2500, 17), np.full(9000, 2000)])
     dst = rng.integers(0, N, src.size)
@@ -63,16 +64,15 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("chosen", CHOSEN)
 def test_gathers_what_walking_finds(
     array: PackedMemoryArray, chosen: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "DIVIDED_EDGES_MIN", 1)
+    monkeypatch.setattr(gathering, "PIECE_EDGES", 100)
     vertices = CHOSEN[chosen].astype(np.uint32)
-    pair = Pair(threads)
-    same(gather(array.view(), vertices, weighted=array.weighted, pair=pair), one_by_one(array, vertices))
-    pair.close()
+    gathered = gather(array.view(), vertices, weighted=array.weighted, crew=crew(threads))
+    same(gathered, one_by_one(array, vertices))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 50, 4000])

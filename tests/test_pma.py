@@ -16,6 +16,8 @@ from typing import Any
 import numba as nb
 import numpy as np
 import pytest
+from crews import THREADS, crew
+from crews import crews as crews
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -27,10 +29,12 @@ from graphtide.gpma import address_space
 from graphtide.gpma.edges import LOW, ChangeReport, EdgeBatch, EdgeList, Keys, SubCSR, Vertices, Weights, pack
 from graphtide.gpma.host import array as module
 from graphtide.gpma.host import (
+    committing,
     hot_spot,
     load_export,
     merge,
     migration,
+    preparing,
     search,
     slot_memory,
     sorting,
@@ -41,6 +45,7 @@ from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
 from graphtide.gpma.rows import RowView, runs
 from graphtide.gpma.splice import spliced
+from graphtide.gpma.team import Team
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,15 +57,14 @@ def _compiled() -> None:
 def thresholds(
     *, migrated: int = 20, reserved: bool = True, divided: int = 1, crowded: int = 2048
 ) -> Iterator[None]:
-    """Thresholds that small arrays reach: edges migrated per update, updates from which on two threads work, and
-    leaves of a window that is taken for a hot spot.
+    """Thresholds that small arrays reach: edges migrated per update, updates of a piece of a batch, and leaves of
+    a window that is taken for a hot spot.
 
     Without ``reserved`` the system refuses address space, so that growing and shrinking copy.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migration, "MIGRATED_PER_UPDATE", migrated)
-        patch.setattr(module, "DIVIDED_UPDATES_MIN", divided)
-        patch.setattr(module, "DIVIDED_REPORT_MIN", 4 * divided)
+        patch.setattr(module, "PIECE_UPDATES", divided)
         patch.setattr(migration, "DIVIDED_MOVES_MIN", divided)
         patch.setattr(hot_spot, "CARRIED_PER_UPDATE", 2 * migrated)
         patch.setattr(hot_spot, "CROWDED_LEAVES", crowded)
@@ -126,14 +130,14 @@ class OnHost:
 
 
 class HostMachine(ArrayMachine):
-    """The shared history, and what only the host does: two threads, growing and shrinking by and by, hot spots."""
+    """The shared history, and what only the host does: threads, growing and shrinking by and by, hot spots."""
 
     def __init__(self) -> None:
         super().__init__(OnHost())
 
     @initialize(
         weighted=st.booleans(),
-        threads=st.sampled_from([1, 2]),
+        threads=st.sampled_from(THREADS),
         migrated=st.sampled_from([1, 3, 20]),
         reserved=st.booleans(),
         crowded=st.sampled_from([2, 8, 2048]),
@@ -144,7 +148,7 @@ class HostMachine(ArrayMachine):
         self.thresholds = thresholds(migrated=migrated, reserved=reserved, crowded=crowded)
         self.thresholds.__enter__()
         super().start(weighted)
-        self.array = PackedMemoryArray(weighted=weighted, threads=threads)
+        self.array = PackedMemoryArray(weighted=weighted, crew=crew(threads))
         self.array.ensure_vertices(VERTICES)
 
     @rule(
@@ -216,7 +220,9 @@ def stream(rng: np.random.Generator, model: Columns, n_vertices: int, step: int)
 def test_long_histories_match_numpy(seed: int, weighted: bool) -> None:
     choices = {"reserved": seed % 3 > 0, "divided": 1 + 500 * (seed % 4), "crowded": 16 if seed % 5 > 2 else 2048}
     with thresholds(migrated=1 + 19 * (seed % 2), **choices):
-        _long_history(np.random.default_rng(seed), PackedMemoryArray(weighted=weighted, threads=1 + seed // 6))
+        _long_history(
+            np.random.default_rng(seed), PackedMemoryArray(weighted=weighted, crew=crew(THREADS[seed // 4]))
+        )
 
 
 def _long_history(rng: np.random.Generator, array: PackedMemoryArray) -> None:
@@ -254,7 +260,7 @@ def test_wide_keys_sort_right() -> None:
 def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
     kernels = {
         kernel
-        for part in (load_export, merge, search, sorting, stretch, windows)
+        for part in (committing, load_export, merge, preparing, search, sorting, stretch, windows)
         for kernel in vars(part).values()
         if isinstance(kernel, Dispatcher)
     }
@@ -274,7 +280,7 @@ def test_nothing_is_left_to_compile_after_the_warm_up() -> None:
         array.load(array.export())
         array.apply(EdgeBatch(array.export().keys, np.zeros(array.n_edges, np.uint8)))
         with thresholds(crowded=16):
-            array = PackedMemoryArray(weighted=weighted, threads=2)
+            array = PackedMemoryArray(weighted=weighted, crew=crew(2))
             array.ensure_vertices(300)
             for step in range(150):
                 array.apply(EdgeBatch.of(np.full(200, 77), 2**20 - 200 * step + np.arange(200)))
@@ -409,12 +415,12 @@ def shapes(n_vertices: int) -> dict[str, Callable[[np.random.Generator, int, int
 
 
 @pytest.mark.parametrize("reserved", [True, False])
-@pytest.mark.parametrize(("threads", "crowded"), [(1, 2048), (2, 2048), (1, 4), (2, 16)])
+@pytest.mark.parametrize(("threads", "crowded"), [(1, 2048), (2, 2048), (1, 4), (5, 16)])
 @pytest.mark.parametrize("shape", shapes(100))
 def test_growth_goes_on_in_order_whatever_comes(shape: str, threads: int, crowded: int, reserved: bool) -> None:
     rng = np.random.default_rng(15)
     with thresholds(reserved=reserved, divided=30, crowded=crowded):
-        array = PackedMemoryArray(weighted=True, threads=threads)
+        array = PackedMemoryArray(weighted=True, crew=crew(threads))
         array.ensure_vertices(100)
         model = Columns(np.unique(pack(rng.integers(0, 100, 3000), rng.integers(0, 2**31, 3000))), np.empty(0))
         model.weights = np.ones(model.keys.size, np.float32)
@@ -521,12 +527,12 @@ def deleted(keys: Keys) -> EdgeBatch:
 
 
 @pytest.mark.parametrize("order", ["random", "ascending", "descending", "stretches"])
-@pytest.mark.parametrize(("back", "threads"), [(0.0, 2), (0.3, 1), (0.7, 2)])
+@pytest.mark.parametrize(("back", "threads"), [(0.0, 5), (0.3, 1), (0.7, 2)])
 def test_shrinking_goes_on_in_order_whatever_comes(order: str, back: float, threads: int) -> None:
     """Batches of deletions in some order, ``back`` of them inserted again later, until nothing is left."""
     rng = np.random.default_rng(40)
     with thresholds(divided=30):
-        array = PackedMemoryArray(weighted=True, threads=threads)
+        array = PackedMemoryArray(weighted=True, crew=crew(threads))
         array.ensure_vertices(100)
         keys = np.unique(pack(rng.integers(0, 100, 12_000), rng.integers(0, 2**31, 12_000)))
         model = Columns(keys, np.ones(keys.size, np.float32))
@@ -745,34 +751,90 @@ def test_a_left_part_that_becomes_sparse_is_spread_at_once() -> None:
     assert not array.migrating
 
 
-def test_threads_are_one_or_two() -> None:
-    with pytest.raises(ValueError, match="not 3"):
-        PackedMemoryArray(weighted=False, threads=3)
+def left(array: PackedMemoryArray) -> list[np.ndarray]:
+    """Everything that a batch leaves in an array, slot by slot; what lies in gaps means nothing."""
+    slots, rows = array._contents.slots, array._contents.rows
+    live = np.flatnonzero(np.arange(slots.keys.size) % LEAF_SLOTS < np.repeat(slots.counts, LEAF_SLOTS))
+    stretch = np.arange(slots.stretch_begin, slots.stretch_end)
+    heads = np.delete(slots.heads, stretch) if array.migrating else slots.heads
+    full = np.flatnonzero(rows.degrees)
+    bounds = np.array(
+        [slots.stretch_begin, slots.stretch_end, array._migration.edges_left if array.migrating else 0]
+    )
+    weights = slots.weights[live] if array.weighted else slots.weights
+    return [slots.keys[live], weights, slots.counts, heads, rows.leaf[full], rows.degrees, bounds]
 
 
-@pytest.mark.parametrize("shape", ["random", "hub", "one leaf", "ascending"])
-def test_two_threads_do_what_one_does(shape: str) -> None:
+def reported(report: ChangeReport) -> list[np.ndarray]:
+    parts = [report.inserted, report.overwritten, report.deleted]
+    columns = [part.keys for part in parts] + [part.weights for part in parts]
+    columns += [report.absent, report.overwritten_old, np.array([report.slots_moved])]
+    return [column for column in columns if column is not None]
+
+
+def assert_alike(arrays: list[PackedMemoryArray], what: Callable[[PackedMemoryArray], list[np.ndarray]]) -> None:
+    first = what(arrays[0])
+    for other in arrays[1:]:
+        for one, two in zip(first, what(other), strict=True):
+            assert one.tobytes() == two.tobytes()
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("shape", ["random", "hub", "one leaf", "ascending", "descending", "sliding window"])
+@pytest.mark.parametrize("piece", [1, 60, 1000])
+def test_any_number_of_threads_leaves_the_same_bits(shape: str, piece: int, weighted: bool) -> None:
+    """Through growth, hot spots and shrinking, with batches that repeat keys, are in order, or name few leaves."""
     rng = np.random.default_rng(25)
-    keys = np.unique(pack(rng.integers(0, 100, 50_000), rng.integers(0, 2**31, 50_000)))
-    arrays = [PackedMemoryArray(weighted=True, threads=threads) for threads in (1, 2)]
+    keys = np.unique(pack(rng.integers(0, 100, 9000), rng.integers(0, 2**31, 9000)))
+    arrays = [PackedMemoryArray(weighted=weighted, crew=crew(threads)) for threads in THREADS]
+    with thresholds(divided=piece, crowded=16):
+        for array in arrays:
+            array.ensure_vertices(100)
+            array.load(EdgeList(keys, np.ones(keys.size, np.float32) if weighted else None))
+        assert_alike(arrays, left)
+        for step in range(30):
+            if step < 20:
+                new, _ = shapes(100)[shape](rng, step, 2000 if step % 3 else 300)
+                batch = np.concatenate([new, new[:100], rng.choice(keys, 400)])
+                ops = (
+                    rng.integers(0, 2, batch.size).astype(np.uint8)
+                    if step % 4 == 0
+                    else np.ones(batch.size, np.uint8)
+                )
+            else:
+                batch = rng.choice(arrays[0].export().keys, arrays[0].n_edges // 5)
+                ops = np.zeros(batch.size, np.uint8)
+            weights = rng.random(batch.size).astype(np.float32)
+            order = np.argsort(batch, kind="stable") if step % 7 == 5 else rng.permutation(batch.size)
+            updates = EdgeBatch(batch[order], ops[order], weights[order] if weighted else None)
+            reports = [reported(array.apply(updates)) for array in arrays]
+            for report in reports[1:]:
+                assert all(one.tobytes() == two.tobytes() for one, two in zip(reports[0], report, strict=True))
+            assert_alike(arrays, left)
+            assert all(array.check() == [] for array in arrays)
+
+
+def test_a_large_load_is_the_same_for_any_number_of_threads() -> None:
+    """Several pieces of keys and leaves; a row that spans them."""
+    rng = np.random.default_rng(26)
+    src = np.concatenate([rng.integers(0, 5000, 200_000), np.full(200_000, 2500)])
+    keys = np.unique(pack(src, rng.integers(0, 2**31, src.size)))
+    weights = rng.random(keys.size).astype(np.float32)
+    arrays = [PackedMemoryArray(weighted=True, crew=crew(threads)) for threads in THREADS]
     for array in arrays:
-        array.ensure_vertices(100)
-        array.load(EdgeList(keys, np.ones(keys.size, np.float32)))
-    for step in range(12):
-        new, _ = shapes(100)[shape](rng, step, 20_000 if step % 2 else 5_000)
-        batch = np.concatenate([new, new[:100], rng.choice(keys, 4_000)])
-        ops = rng.integers(0, 2, batch.size).astype(np.uint8) if step % 3 else np.ones(batch.size, np.uint8)
-        weights = rng.random(batch.size).astype(np.float32)
-        order = np.argsort(batch, kind="stable") if step == 5 else np.arange(batch.size)
-        one, two = (array.apply(EdgeBatch(batch[order], ops[order], weights[order])) for array in arrays)
-        for name in ("inserted", "overwritten", "deleted"):
-            assert np.array_equal(getattr(one, name).keys, getattr(two, name).keys)
-            assert np.array_equal(getattr(one, name).weights, getattr(two, name).weights)
-        assert np.array_equal(one.absent, two.absent)
-        assert np.array_equal(one.overwritten_old, two.overwritten_old)
-        assert arrays[1].check() == []
-        assert np.array_equal(arrays[0].export().keys, arrays[1].export().keys)
-        assert np.array_equal(arrays[0].export().weights, arrays[1].export().weights)
+        array.ensure_vertices(5001)
+        array.load(EdgeList(keys, weights))
+        array.load(EdgeList(keys[::2], weights[::2]))
+        array.load(EdgeList(keys, weights))
+        assert array.check() == []
+        assert np.array_equal(array.export().keys, keys) and np.array_equal(array.export().weights, weights)
+        for bad, at in (
+            (np.append(keys, keys[-1]), keys.size),
+            (np.append(keys[:-1], pack(5001, 0)), keys.size - 1),
+        ):
+            with pytest.raises(ValueError, match=f"edge {at} of"):
+                array.load(EdgeList(bad, np.ones(bad.size, np.float32)))
+    assert_alike(arrays, left)
 
 
 # All or nothing.
@@ -873,9 +935,11 @@ def test_a_batch_is_whole_where_no_thread_can_be_started(monkeypatch: pytest.Mon
     monkeypatch.setattr(migration, "DIVIDED_MOVES_MIN", 1)
     monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)
     rng = np.random.default_rng(28)
-    one, two = PackedMemoryArray(weighted=False), PackedMemoryArray(weighted=False, threads=2)
+    one = PackedMemoryArray(weighted=False)
+    monkeypatch.setattr(module, "PIECE_UPDATES", 10)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
+        two = PackedMemoryArray(weighted=False, crew=Team(4).crew(4))
         for _ in range(40):
             batch = EdgeBatch(pack(rng.integers(0, 50, 400), rng.integers(0, 10_000, 400)), np.ones(400, np.uint8))
             for array in (one, two):
@@ -885,14 +949,15 @@ def test_a_batch_is_whole_where_no_thread_can_be_started(monkeypatch: pytest.Mon
     assert np.array_equal(one.export().keys, two.export().keys)
 
 
-def test_a_closed_array_goes_on_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = PackedMemoryArray(weighted=False, threads=2)
+def test_an_array_goes_on_when_its_team_has_ended() -> None:
+    team = Team(3)
+    array = PackedMemoryArray(weighted=False, crew=team.crew())
     array.ensure_vertices(100)
     dst = np.arange(20_000)
     array.apply(EdgeBatch.of(dst % 100, dst))
+    team.close()
     array.close()
     array.close()
-    monkeypatch.setattr(threading.Thread, "start", no_thread)
     array.apply(EdgeBatch.of(dst % 100, dst + 20_000))
     assert array.check() == []
     assert array.n_edges == 40_000

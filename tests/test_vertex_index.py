@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import vertex_index_machine
+from crews import THREADS, crew
+from crews import crews as crews
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
@@ -97,6 +99,44 @@ def test_numbering_does_not_depend_on_how_edges_are_cut(edges: list[tuple[Any, A
             assert src.tolist() == [model[a] for a, _ in chunk]
             assert dst.tolist() == [model[b] for _, b in chunk]
         assert index.n_vertices == len(model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_of_threads_numbers_alike(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of which most, some or none of the ids are known, while tables grow and vertices are given again."""
+    monkeypatch.setattr(id_table, "PIECE_IDS", 64)
+    monkeypatch.setattr(vertex_index, "SHARED_IDS_MIN", 300)
+    rng = np.random.default_rng(3)
+    indexes = [VertexIndex.create(kind) for _ in THREADS]
+    ways = []
+    for index, threads in zip(indexes, THREADS, strict=True):
+        index.crew = crew(threads)
+        few = index._insert_few
+        monkeypatch.setattr(
+            index, "_insert_few", lambda ids, half, few=few: (ways.append(len(ids)), few(ids, half))[1]
+        )
+    bound = 300
+    for step in range(60):
+        bound += int(rng.choice([0, 10, 50, 1000])) if step % 2 else 0
+        n = int(rng.choice([40, 500, 3000]))
+        names = rng.integers(0, bound, 2 * n) * 7919 - 12_345
+        ids = names if kind == "int" else StringColumn.of([f"vertex/{name:x}" for name in names.tolist()])
+        src, dst = ids[np.arange(n)], ids[np.arange(n, 2 * n)]
+        one = [index.insert(ids) if step % 5 == 0 else index.insert_edges(src, dst) for index in indexes]
+        for other in one[1:]:
+            assert np.array_equal(np.concatenate([one[0]], axis=None), np.concatenate([other], axis=None))
+        expected = ids if step % 5 == 0 else src
+        dense = one[0] if step % 5 == 0 else one[0][0]
+        for index in indexes:
+            assert equal_ids(index.external(dense), expected).all()
+            assert np.array_equal(index.lookup(ids), indexes[0].lookup(ids))
+        if step % 10 == 9:
+            gone = np.unique(indexes[0].lookup(src))[::7].astype(np.uint32)
+            for index in indexes:
+                index.remove(gone)
+                index.free(gone)
+    assert len(ways) > 20
+    assert len({index.n_vertices for index in indexes}) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

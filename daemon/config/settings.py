@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from ...gpma.cores import usable_cores
 from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
 from ..errors import ConfigError
 from ..records.encodings import Encoding
@@ -653,7 +654,21 @@ class ComputeConfig(Section):
 
     def thread_count(self) -> int:
         """The number of threads."""
-        return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
+        return usable_cores() if self.threads == "auto" else self.threads
+
+
+class StorageConfig(Section):
+    """How the graph is kept."""
+
+    threads: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
+        default="auto",
+        description="How many of the threads of `compute.threads` share large batches of edges, loads and copies: "
+        "a number, or `auto` for all of them.",
+    )
+
+    def thread_count(self) -> int | None:
+        """The number of threads; None: all that there are."""
+        return None if self.threads == "auto" else self.threads
 
 
 class MemoryConfig(Section):
@@ -720,6 +735,7 @@ class Config(Section):
     checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
     device: DeviceConfig = Field(default_factory=DeviceConfig)
     compute: ComputeConfig = Field(default_factory=ComputeConfig)
+    storage: StorageConfig = Field(default_factory=StorageConfig)
     memory: MemoryConfig = Field(default_factory=MemoryConfig)
     audit: AuditConfig = Field(default_factory=AuditConfig)
     log: LogConfig = Field(default_factory=LogConfig)

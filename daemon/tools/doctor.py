@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 import psutil
 
+from ...gpma.cores import usable_cores
 from ..client.addresses import UnixAddress, parse_address
 from ..config.settings import Config, read_secret
 from ..errors import GraphtideError
@@ -95,7 +96,7 @@ def _python(config: Config) -> Iterator[Finding]:
 
 
 def _cores(config: Config) -> Iterator[Finding]:
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     found = f"{cores} of {os.cpu_count()} may be used, {config.compute.thread_count()} threads configured"
     if config.compute.thread_count() > cores:
         yield Finding("cores", "warn", found, f"compute.threads above {cores} makes threads wait for each other")

@@ -1,4 +1,4 @@
-"""The packed memory array on the host: edges in ascending order, changed by batches, with one or two threads.
+"""The packed memory array on the host: edges in ascending order, changed by batches, with one thread or many.
 
 A batch is prepared, which may fail and changes nothing, and committed, which cannot fail; what it changed is the
 report. One thread writes, and nobody reads meanwhile. Between two commits kernels walk rows in place

@@ -1,11 +1,12 @@
 """The packed memory array on the host.
 
 GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017) with its batch update on one
-or two cores: keys ``src << 32 | dst`` in ascending order in an array with gaps, so that the edges of a row lie
+or many cores: keys ``src << 32 | dst`` in ascending order in an array with gaps, so that the edges of a row lie
 together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
 ``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
-shrinks, and the kernels are in ``sorting.py`` (order a batch), ``search.py`` (where does it fall), ``merge.py``
-(write), ``windows.py`` (what must be redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
+shrinks. ``preparing.py`` and ``committing.py`` divide a batch among threads; what they call is in ``sorting.py``
+(order a batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be
+redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy.typing as npt
 
 from ..edges import (
     DELETED,
-    EMPTY_KEY,
     INSERTED,
     MAX_UPDATES,
     ChangeReport,
@@ -30,28 +30,20 @@ from ..edges import (
 )
 from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
-from ..threads import Pair
+from ..team import ALONE, Crew
 from ..vertex_columns import grown
-from . import load_export, merge, migration, search, sorting, windows
-from .arrays import ReportColumns, RowIndex
+from . import committing, load_export, merge, preparing, search
+from .arrays import RowIndex
+from .committing import Written
 from .contents import Contents
-from .gather import gather
+from .gather import PIECE_EDGES, gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import HOT_SHARE, Migration
+from .preparing import Parts
 from .slot_memory import SlotMemory
 from .small import Orientation, Outcome
-from .sorting import Arrivals, Packing
-from .work import (
-    Part,
-    Plan,
-    Work,
-    column,
-    columns_after,
-    new_work,
-    report,
-    report_columns,
-    totals_of,
-)
+from .sorting import Arrivals
+from .work import Plan, Work, column, new_work, report, report_columns
 
 # Work arrays grow by this factor, so that a larger batch costs constant time.
 ROOM = 1.5
@@ -59,30 +51,24 @@ ROOM = 1.5
 # one update to so many edges; larger ones are given back after the batch.
 KEPT_UPDATES_MIN = 1 << 18
 KEPT_EDGES_PER_UPDATE = 12
-# From so many updates, or entries of a report, on two threads are faster than one.
-DIVIDED_UPDATES_MIN = 6000
-DIVIDED_REPORT_MIN = 40_000
-# Updates looked at to divide a batch in two.
-SAMPLE = 255
+# A batch is divided into pieces of at least so many updates, where there are threads for them.
+PIECE_UPDATES = 2048
 
 
 class PackedMemoryArray:
     """Edges sorted by (src, dst), one weight each where ``weighted``. One writer; no reader while it writes."""
 
-    def __init__(self, *, weighted: bool, threads: int = 1) -> None:
-        """``threads``: 1, or 2 to let large batches use a second core."""
-        if threads not in (1, 2):
-            raise ValueError(f"a packed array uses one or two threads, not {threads}")
+    def __init__(self, *, weighted: bool, crew: Crew = ALONE) -> None:
+        """``crew``: the threads that share large work."""
         self.weighted = weighted
-        self._threads = threads
-        self._pair = Pair(threads)
+        self._crew = crew
         layout = Layout.holding(0)
         memory = SlotMemory.holding(layout.n_leaves, LEAF_SHIFT, weighted=weighted)
         slots = memory.slots(layout.n_leaves)
         slots.heads[0] = slots.tops[0] = 0
         rows = RowIndex(np.zeros(0, np.uint32), np.zeros(0, np.uint32))
         self._contents = Contents(layout, memory, slots, rows)
-        self._migration = Migration(self._contents, self._pair, divided=threads > 1)
+        self._migration = Migration(self._contents, crew)
         # How many windows the last batch redistributed, and no migration has touched since: for ``check``.
         self._n_windows = 0
         self._no_work = self._work = new_work(0, weighted=weighted)
@@ -128,7 +114,7 @@ class PackedMemoryArray:
         if weights.size != (keys.size if self.weighted else 0):
             raise ValueError("a weighted array needs one weight for each edge")
         now = self._contents
-        bad = load_export.first_bad_key(keys, now.n_vertices)
+        bad = load_export.first_bad_key(keys, now.n_vertices, self._crew)
         if bad >= 0:
             raise ValueError(f"edge {bad} of {keys.size} is out of order, or of a row that does not exist")
         layout = Layout.holding(keys.size)
@@ -146,9 +132,7 @@ class PackedMemoryArray:
         now.layout = layout
         now.view_leaves(layout.n_leaves)
         self._n_windows = 0
-        now.rows.degrees[:] = 0
-        load_export.count_degrees(keys, now.rows.degrees)
-        load_export.load(keys, weights, now.slots, now.rows.leaf)
+        load_export.load(keys, weights, now.slots, now.rows, self._crew)
         now.n_edges = keys.size
 
     def apply(self, batch: EdgeBatch) -> ChangeReport:
@@ -158,9 +142,8 @@ class PackedMemoryArray:
     def prepare(self, batch: EdgeBatch) -> Plan:
         """Everything of ``apply`` that can fail; the contents are only read.
 
-        1. Divide a large batch in two, if there are two threads, at the first key of a leaf.
-        2. Put each part in order; the last update of each key wins. Look every update up.
-        3. Take all memory that the report, or an array of another size, will need.
+        1. Put the updates in order; the last one of each key wins. Look each one up.
+        2. Take all memory that the report, or an array of another size, will need.
 
         A plan is good until the next ``prepare`` or change; one that is not committed is simply dropped.
 
@@ -172,8 +155,7 @@ class PackedMemoryArray:
         if len(batch) > MAX_UPDATES:
             raise ValueError(f"a batch has at most {MAX_UPDATES} updates, not {len(batch)}")
         self._n_windows = 0
-        parts = self._look_up(batch) if len(batch) else []
-        totals = parts[0].totals if len(parts) == 1 else totals_of(parts)
+        parts, totals = self._look_up(batch) if len(batch) else (None, (0, 0, 0, 0))
         now = self._contents
         n_edges = now.n_edges + totals[INSERTED] - totals[DELETED]
         layout = now.layout.resized(n_edges)
@@ -201,23 +183,39 @@ class PackedMemoryArray:
         4. Let some edges migrate; or begin to grow or to shrink, if it is time.
         """
         parts, n_edges, layout, at_once, columns, other = plan
-        if not parts:
+        if parts is None:
             return report(columns, 0, weighted=self.weighted)
-        now = self._contents
+        now, work = self._contents, self._work
         n_leaves_before, fewer = now.layout.n_leaves, n_edges < now.n_edges
         if other is not None and layout.n_leaves > n_leaves_before:
             now.move_to(other, n_leaves_before)
-        begin, end = parts[0].begin, parts[-1].end
-        self._n_windows = 0
-        self._migration.count(self._work.updates, begin, end)
-        written = self._merge(parts, all_wait=at_once)
-        in_use = False
+        n_updates = int(parts[-1, preparing.END])
+        crowding = self._migration.count(n_updates)
+        # The words and positions of the sort, which pending leaves and rows are listed in, are free by now.
+        written: Written = committing.commit(
+            now.slots,
+            now.rows,
+            work.updates,
+            parts,
+            work.pending,
+            work.windows,
+            (now.layout.lower, now.layout.upper),
+            columns,
+            at_once,
+            crowding,
+            self._crew,
+        )
+        in_use = self._migration.watch(written, n_updates)
+        self._n_windows, slots_moved = written.n_windows, written.moved
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
-        else:
-            slots_moved, in_use = self._redistribute(written.n_pending, end - begin)
+            shortened = work.pending.rows
+            committing.finish(
+                now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, self._crew
+            )
+        elif now.migrating and written.n_windows:
+            now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
         now.n_edges = n_edges
-        self._fill_report(parts, written.shortened, columns)
         if other is not None and layout.n_leaves < n_leaves_before:
             now.move_to(other, layout.n_leaves)
         now.layout = layout
@@ -225,7 +223,7 @@ class PackedMemoryArray:
         if layout.n_leaves > n_leaves_before and not at_once:
             self._migration.grow(n_leaves_before)
         else:
-            slots_moved += self._migration.go_on(end - begin, fewer=fewer, in_use=in_use)
+            slots_moved += self._migration.go_on(n_updates, fewer=fewer, in_use=in_use)
         if now.slots is not slots:  # something moved, or the bounds are others now
             self._n_windows = 0
         if self._work.room > max(KEPT_UPDATES_MIN, n_edges // KEPT_EDGES_PER_UPDATE):
@@ -261,8 +259,7 @@ class PackedMemoryArray:
         return int(moved) + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
 
     def close(self) -> None:
-        """End the threads; what comes later is done by the caller's."""
-        self._pair.close()
+        """End what goes on in the background."""
         self._migration.pages.close()
 
     def view(self) -> RowView:
@@ -276,7 +273,7 @@ class PackedMemoryArray:
         n_edges = self._contents.n_edges
         keys = np.empty(n_edges, np.uint64)
         weights = np.empty(n_edges if self.weighted else 0, np.float32)
-        load_export.export(self._contents.slots, keys, weights)
+        load_export.export(self._contents.slots, keys, weights, self._crew)
         return EdgeList(keys, weights if self.weighted else None)
 
     def has_edge(self, keys: Keys) -> npt.NDArray[np.bool_]:
@@ -305,7 +302,7 @@ class PackedMemoryArray:
         vertices = column(vertices, np.uint32)
         if vertices.size and int(vertices.max()) >= self._contents.n_vertices:
             raise IndexError(f"vertex {int(vertices.max())} of {self._contents.n_vertices}")
-        return gather(self.view(), vertices, weighted=self.weighted, pair=self._pair)
+        return gather(self.view(), vertices, weighted=self.weighted, crew=self._crew)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes held, by structure: slots, leaves, rows, scratch.
@@ -349,91 +346,18 @@ class PackedMemoryArray:
         search.find_slots(self._contents.slots, column(keys, np.uint64), found)
         return found
 
-    def _look_up(self, batch: EdgeBatch) -> list[Part]:
-        """Order a batch and find where it falls, in one part or two; they end up side by side in the updates."""
+    def _look_up(self, batch: EdgeBatch) -> tuple[Parts, tuple[int, ...]]:
+        """Order a batch and find where it falls: its parts, and how many updates are INSERTED, ..., ABSENT."""
         work, now = self._reserve(len(batch)), self._contents
         keys, ops = column(batch.keys, np.uint64), column(batch.ops, np.uint8)
         arrived = Arrivals(keys, ops, self._weight_column(batch.weights))
-        divided = self._threads > 1 and keys.size >= DIVIDED_UPDATES_MIN
-        pivot = self._pivot(keys) if divided else EMPTY_KEY
-        differing, largest, n_below, ordered = sorting.survey(keys, pivot)
-        if largest >> 32 >= now.n_vertices:
-            raise ValueError(f"the batch names row {largest >> 32} of {now.n_vertices}")
-        packing = Packing.of(int(keys[0]), differing, keys.size)
-        whole = not 0 < n_below < keys.size
-        if not ordered and not whole:
-            sorting.divide(keys, packing, pivot, n_below, work.sort)
-
-        def part(begin: int, end: int) -> Part:
-            first, last, *totals = search.look_up(
-                now.slots, arrived, ordered, packing, work.sort, work.updates, begin, end
-            )
-            return Part(first, last, tuple(totals))
-
-        if whole:
-            return [part(0, keys.size)]
-        return list(self._pair.run(lambda: part(0, n_below), lambda: part(n_below, keys.size)))
-
-    def _pivot(self, keys: Keys) -> np.uint64:
-        """The first key of a leaf that has about half of these updates before it."""
-        sample = np.sort(keys[:: max(1, keys.size // SAMPLE)])
-        slots = self._contents.slots
-        head: np.uint64 = slots.heads[search.find_leaf(slots, sample[sample.size // 2])]
-        return head
-
-    def _merge(self, parts: list[Part], *, all_wait: bool) -> _Written:
-        """Apply the updates to leaves that have room for them."""
-        slots, rows, work = self._contents.slots, self._contents.rows, self._work
-        # The words and positions of the sort, which pending leaves and rows are listed in, are free by now.
-        updates, pending = work.updates, work.pending
-
-        def merged(part: Part, noted: int) -> tuple[int, int, int]:
-            ends: tuple[int, int, int] = merge.merge_part(
-                slots, rows, updates, part.begin, part.end, noted, pending, all_wait
-            )
-            return ends
-
-        if len(parts) == 1:
-            (left,) = parts
-            n_pending, waiting, listed = merged(left, left.begin)
-            if n_pending == left.begin:
-                return _Written(0, 0, [(left.begin, listed)])
-            n_pending = merge.join_pending(pending, left.begin, n_pending, waiting, 0, 0, 0)
-            lists = [(left.begin, listed)]
-        else:
-            left, right = parts
-            # A row in both parts is noted for the right one first, so that never two threads write its degree.
-            row_end = np.uint64(((int(updates.keys[left.end - 1]) >> 32) + 1) << 32)
-            noted = right.begin + int(np.searchsorted(updates.keys[right.begin : right.end], row_end))
-            lists = [(right.begin, merge.note_rows(updates, right.begin, noted, rows, pending.rows))]
-            (a_end, a_waiting, a_listed), (b_end, b_waiting, b_listed) = self._pair.run(
-                lambda: merged(left, left.begin), lambda: merged(right, noted)
-            )
-            n_pending = merge.join_pending(pending, left.begin, a_end, a_waiting, right.begin, b_end, b_waiting)
-            lists += [(left.begin, a_listed), (noted, b_listed)]
-        return _Written(n_pending, int(pending.end[n_pending - 1]) if n_pending else 0, lists)
-
-    def _redistribute(self, n_pending: int, n_updates: int) -> tuple[int, bool]:
-        """Redistribute what must be; returns the slots written, and whether that makes use of a stretch."""
-        if n_pending == 0:
-            return 0, False
-        now, work, found = self._contents, self._work, self._work.windows
-        layout, slots, row_leaf = now.layout, now.slots, now.rows.leaf
-        n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
-        in_use = self._migration.watch(work.pending, found, n, n_updates)
-        moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
-
-        def redistribute(first: int, last: int) -> None:
-            merge.redistribute(slots, row_leaf, work.pending, found, first, last)
-
-        if self._threads > 1 and moved >= migration.DIVIDED_MOVES_MIN and half < n:
-            self._pair.run(lambda: redistribute(0, half), lambda: redistribute(half, n))
-        else:
-            redistribute(0, n)
-        if now.migrating:
-            now.view_leaves(layout.n_leaves, stretch_begin, stretch_end)
-        self._n_windows = n
-        return int(moved), in_use
+        n_pieces = 1 if self._crew.threads == 1 else preparing.pieces_of(keys.size, PIECE_UPDATES)
+        parts, largest, *totals = preparing.look_up(
+            now.slots, arrived, now.n_vertices, n_pieces, work.sort, work.updates, self._crew
+        )
+        if largest >= now.n_vertices:
+            raise ValueError(f"the batch names row {largest} of {now.n_vertices}")
+        return parts, tuple(totals)
 
     def _spread_all(self, n_leaves: int, n_waiting: int, n_edges: int) -> int:
         """Spread everything over so many leaves, with the new edges that wait; returns the slots written."""
@@ -460,27 +384,6 @@ class PackedMemoryArray:
         if n_leaves < n_leaves_before:
             self._contents.memory.release(n_leaves, n_leaves_before)
 
-    def _fill_report(self, parts: list[Part], shortened: list[tuple[int, int]], columns: ReportColumns) -> None:
-        """Fill the report's columns, and let the index of shortened rows point at their first keys."""
-        updates, listed = self._work.updates, self._work.pending.rows
-
-        def fill(part: Part, some: ReportColumns) -> None:
-            merge.split_report(updates, part.begin, part.end, *some)
-
-        for begin, end in shortened:
-            if begin < end:
-                merge.advance_rows(self._contents.slots, self._contents.rows, listed, begin, end)
-        left, right = parts[0], parts[-1]
-        if len(parts) == 1:
-            fill(left, columns)
-            return
-        after = columns_after(columns, left.totals)
-        if right.end - left.begin >= DIVIDED_REPORT_MIN:
-            self._pair.run(lambda: fill(left, columns), lambda: fill(right, after))
-        else:
-            fill(left, columns)
-            fill(right, after)
-
     def _reserve(self, n: int) -> Work:
         room = self._work.room
         if n > room:
@@ -500,21 +403,13 @@ class LoadPlan(NamedTuple):
     other: SlotMemory | None
 
 
-class _Written(NamedTuple):
-    """What merging left to do: pending leaves, new edges that wait, and lists of rows (begin, end) to advance."""
-
-    n_pending: int
-    n_waiting: int
-    shortened: list[tuple[int, int]]
-
-
 _NO_WEIGHTS: Weights = np.empty(0, np.float32)
 
 
 def warm_up() -> None:
     """Compile (or load from the cache) every kernel; weighted and unweighted arrays share them all."""
     for weighted in (True, False):
-        array = PackedMemoryArray(weighted=weighted, threads=2)
+        array = PackedMemoryArray(weighted=weighted)
         array.ensure_vertices(1 << 13)
         dst = np.arange(1 << 13, dtype=np.uint32)
         several, few = EdgeBatch.of(dst % 64, dst), EdgeBatch.of(dst[:64], dst[:64])
@@ -525,13 +420,13 @@ def warm_up() -> None:
         array.load(array.export())
         array.has_edge(few.keys)
         array.rows(dst)
+        array.rows(np.tile(dst, PIECE_EDGES // array.n_edges + 1))
         # Until it grows, and then by all kinds of moves.
         first = dst.size
         while not array.migrating:
             array.apply(EdgeBatch.of(np.full(500, 1), first + np.arange(500)))
             first += 500
         array.apply(few)
-        array._migration.warm_up()
         # Until it shrinks, in the same way.
         array.load(array.export())
         keys = array.export().keys
@@ -540,4 +435,3 @@ def warm_up() -> None:
         while begin < keys.size and not array.migrating:
             array.apply(EdgeBatch(keys[begin : begin + 8], np.zeros(8, np.uint8)))
             begin += 8
-        array._migration.warm_up()

@@ -4,7 +4,7 @@ Subway (Sabet, Zhao, Gupta: Subway: Minimizing Data Transfer during Out-of-GPU-M
 2020) gathers the rows of the active vertices, since only those must travel. On the host they lie as near as their
 copy, four bytes an edge instead of eight and no gaps; when that pays is measured by ``benchmarks/gathers.py``.
 
-The work is O(vertices + edges copied), and is divided by edges: a part begins and ends anywhere within a row, so
+The work is O(vertices + edges copied), and is divided by edges: a piece begins and ends anywhere within a row, so
 that a hub is no one thread's burden.
 """
 
@@ -13,32 +13,62 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import LOW, Offsets, SubCSR, Vertices, Weights
+from ..atomics import fetch_add
+from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
 from ..rows import RowView, runs_of
 from ..splice import spliced
-from ..threads import Pair
+from ..team import Crew, share
 
-# From so many edges, two threads are faster than one.
-DIVIDED_EDGES_MIN = 1 << 16
+# Edges of a piece.
+PIECE_EDGES = 1 << 15
 
 
-def gather(rows: RowView, vertices: Vertices, *, weighted: bool, pair: Pair) -> SubCSR:
+def gather(rows: RowView, vertices: Vertices, *, weighted: bool, crew: Crew) -> SubCSR:
     """The rows of these existing vertices, in any order, repeats allowed; live slots only."""
     offsets = np.zeros(vertices.size + 1, np.int64)
     np.cumsum(rows.degrees[vertices], out=offsets[1:])
     n_edges = int(offsets[-1])
     neighbors = np.empty(n_edges, np.uint32)
     weights = np.empty(n_edges if weighted else 0, np.float32)
-
-    def part(begin: int, end: int) -> None:
-        copy_edges(rows, vertices, offsets, begin, end, neighbors, weights)
-
-    if n_edges < DIVIDED_EDGES_MIN:
-        part(0, n_edges)
+    if n_edges <= PIECE_EDGES:
+        copy_edges(rows, vertices, offsets, 0, n_edges, neighbors, weights)
     else:
-        half = n_edges // 2
-        pair.run(lambda: part(0, half), lambda: part(half, n_edges))
+        copy_pieces(rows, vertices, offsets, PIECE_EDGES, neighbors, weights, crew)
     return SubCSR(vertices, offsets, neighbors, weights if weighted else None)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def copy_pieces(
+    rows: RowView,
+    vertices: Vertices,
+    offsets: Offsets,
+    piece: Int,
+    neighbors: Vertices,
+    weights: Weights,
+    crew: Crew,
+) -> None:
+    """Write all edges of the gathered rows, so many at a time, by the threads of the crew."""
+    work = rows, vertices, offsets, np.int64(piece), neighbors, weights, np.zeros(1, np.int64)
+    n_pieces: Int = neighbors.size // piece + 1
+    share(Crew(min(np.int64(crew.threads), n_pieces), crew.words), _copy_pieces, work)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _copy_pieces(
+    thread: int,
+    rows: RowView,
+    vertices: Vertices,
+    offsets: Offsets,
+    piece: int,
+    neighbors: Vertices,
+    weights: Weights,
+    cursor: Offsets,
+) -> None:
+    while True:
+        begin = piece * fetch_add(cursor, 0, np.int64(1))
+        if begin >= neighbors.size:
+            return
+        copy_edges(rows, vertices, offsets, begin, min(begin + piece, neighbors.size), neighbors, weights)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

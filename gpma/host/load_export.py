@@ -1,15 +1,21 @@
-"""Moving whole arrays: loading sorted edges, exporting."""
+"""Moving whole arrays: loading sorted edges, exporting; in pieces that the threads of a crew draw."""
 
 from __future__ import annotations
 
 import numba as nb
 import numpy as np
 
-from ..edges import EMPTY_KEY, HALF, Int, Keys, Vertices, Weights
+from ..atomics import fetch_add
+from ..edges import EMPTY_KEY, HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from ..intrinsics import copy
 from ..layout import LEAF_SHIFT
-from .arrays import Slots
+from ..team import Crew, share
+from .arrays import RowIndex, Slots
 from .search import set_head
+
+# A thread takes so many leaves at a time, or as many edges as they have slots.
+PIECE_LEAVES = 1 << 11
+_PIECE_KEYS = PIECE_LEAVES << LEAF_SHIFT
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -26,50 +32,145 @@ def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertic
     return row
 
 
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _crew_of(crew: Crew, pieces: Int) -> Crew:
+    """No more threads than there are pieces."""
+    return Crew(max(min(np.int64(crew.threads), pieces), np.int64(1)), crew.words)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _pieces(n: Int, size: Int) -> Int:
+    return (np.int64(n) + size - 1) // size
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def first_bad_key(keys: Keys, n_vertices: Int) -> Int:
+def first_bad_key(keys: Keys, n_vertices: Int, crew: Crew) -> Int:
     """The position of the first key that is not above the one before it or names a row too many; -1: none."""
-    for i in range(keys.size):
-        if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> HALF >= np.uint64(n_vertices):
-            return np.int64(i)
+    n_pieces = _pieces(keys.size, _PIECE_KEYS)
+    bad = np.full(n_pieces, -1, np.int64)
+    share(_crew_of(crew, n_pieces), _find_bad, (keys, np.uint64(n_vertices), np.zeros(1, np.int64), bad))
+    for piece in range(n_pieces):
+        if bad[piece] >= 0:
+            return bad[piece]
     return np.int64(-1)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def count_degrees(keys: Keys, degrees: Vertices) -> None:
-    """Add the length of each row to ``degrees``; keys ascending."""
-    begin = np.int64(0)
-    n = keys.size
-    for i in range(1, n + 1):
-        if i == n or (keys[i] >> HALF) != (keys[begin] >> HALF):
-            degrees[np.uintp(keys[begin] >> HALF)] += np.uint32(i - begin)
-            begin = np.int64(i)
+def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Offsets) -> None:
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= bad.size:
+            return
+        begin = piece * _PIECE_KEYS
+        for i in range(begin, min(begin + _PIECE_KEYS, keys.size)):
+            if (i > 0 and keys[i] <= keys[i - 1]) or keys[i] >> HALF >= n_vertices:
+                bad[piece] = i
+                break
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def load(keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices) -> None:
-    """Spread ascending keys evenly over the leaves."""
-    n_leaves = np.int64(slots.counts.size)
-    share, extra = keys.size // n_leaves, keys.size % n_leaves
-    row = np.uint64(EMPTY_KEY)
-    read = np.int64(0)
-    for leaf in range(n_leaves):
-        count = share + (1 if leaf < extra else 0)
-        copy(slots.keys, leaf << LEAF_SHIFT, keys, read, count)
-        if weights.size:
-            copy(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
-        read += count
-        row = _finish_leaf(slots, leaf, count, row, row_leaf)
+def load(keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, crew: Crew) -> None:
+    """Spread ascending keys evenly over the leaves, and let the rows know; those without edges have degree 0."""
+    cursor = np.zeros(1, np.int64)
+    share(_crew_of(crew, _pieces(rows.degrees.size, _PIECE_KEYS)), _clear, (rows.degrees, cursor))
+    cursor[0] = 0
+    share(_crew_of(crew, _pieces(keys.size, _PIECE_KEYS)), _count_degrees, (keys, rows.degrees, cursor))
+    cursor[0] = 0
+    crew = _crew_of(crew, _pieces(slots.counts.size, PIECE_LEAVES))
+    share(crew, _load_leaves, (keys, weights, slots, rows.leaf, cursor))
     set_head(slots.heads, slots.tops, np.int64(0), np.uint64(0))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def export(slots: Slots, keys: Keys, weights: Weights) -> None:
+def _clear(thread: Int, degrees: Vertices, cursor: Offsets) -> None:
+    while True:
+        begin = _PIECE_KEYS * fetch_add(cursor, 0, np.int64(1))
+        if begin >= degrees.size:
+            return
+        degrees[begin : begin + _PIECE_KEYS] = np.uint32(0)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _count_degrees(thread: Int, keys: Keys, degrees: Vertices, cursor: Offsets) -> None:
+    """The degrees of the rows that begin in each piece; keys ascending."""
+    n = np.int64(keys.size)
+    while True:
+        begin = _PIECE_KEYS * fetch_add(cursor, 0, np.int64(1))
+        if begin >= n:
+            return
+        end = min(begin + _PIECE_KEYS, n)
+        i = begin
+        while i < end and i > 0 and keys[i] >> HALF == keys[i - 1] >> HALF:
+            i += 1
+        while i < end:
+            row, first = keys[i] >> HALF, i
+            while i < end and keys[i] >> HALF == row:
+                i += 1
+            if i == end:  # it may end in another piece
+                i += np.searchsorted(keys[end:], (row << HALF) | LOW, side="right")
+            degrees[np.uintp(row)] = np.uint32(i - first)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _load_leaves(
+    thread: Int, keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices, cursor: Offsets
+) -> None:
+    n_leaves = np.int64(slots.counts.size)
+    each, extra = keys.size // n_leaves, keys.size % n_leaves
+    while True:
+        begin = PIECE_LEAVES * fetch_add(cursor, 0, np.int64(1))
+        if begin >= n_leaves:
+            return
+        read = begin * each + min(begin, extra)
+        row = keys[read - 1] >> HALF if read > 0 else np.uint64(EMPTY_KEY)
+        for leaf in range(begin, min(begin + PIECE_LEAVES, n_leaves)):
+            count = each + (1 if leaf < extra else 0)
+            copy(slots.keys, leaf << LEAF_SHIFT, keys, read, count)
+            if weights.size:
+                copy(slots.weights, leaf << LEAF_SHIFT, weights, read, count)
+            read += count
+            row = _finish_leaf(slots, leaf, count, row, row_leaf)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def export(slots: Slots, keys: Keys, weights: Weights, crew: Crew) -> None:
     """Copy all edges out, without gaps."""
-    to = np.int64(0)
-    for leaf in range(slots.counts.size):
-        count = np.int64(slots.counts[leaf])
-        copy(keys, to, slots.keys, leaf << LEAF_SHIFT, count)
-        if weights.size:
-            copy(weights, to, slots.weights, leaf << LEAF_SHIFT, count)
-        to += count
+    n_pieces = _pieces(slots.counts.size, PIECE_LEAVES)
+    crew = _crew_of(crew, n_pieces)
+    starts = np.zeros(n_pieces, np.int64)
+    cursor = np.zeros(1, np.int64)
+    share(crew, _count_edges, (slots.counts, cursor, starts))
+    before = np.int64(0)
+    for piece in range(n_pieces):
+        count = starts[piece]
+        starts[piece] = before
+        before += count
+    cursor[0] = 0
+    share(crew, _copy_edges, (slots, keys, weights, cursor, starts))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _count_edges(thread: Int, counts: Int, cursor: Offsets, sums: Offsets) -> None:
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= sums.size:
+            return
+        total = np.int64(0)
+        for leaf in range(piece * PIECE_LEAVES, min((piece + 1) * PIECE_LEAVES, counts.size)):
+            total += np.int64(counts[np.uintp(leaf)])
+        sums[piece] = total
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _copy_edges(thread: Int, slots: Slots, keys: Keys, weights: Weights, cursor: Offsets, starts: Offsets) -> None:
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= starts.size:
+            return
+        to = starts[piece]
+        for leaf in range(piece * PIECE_LEAVES, min((piece + 1) * PIECE_LEAVES, slots.counts.size)):
+            count = np.int64(slots.counts[leaf])
+            copy(keys, to, slots.keys, leaf << LEAF_SHIFT, count)
+            if weights.size:
+                copy(weights, to, slots.weights, leaf << LEAF_SHIFT, count)
+            to += count

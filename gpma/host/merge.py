@@ -5,9 +5,9 @@ closing the gaps that deletions leave; backwards, spreading to the final slots a
 old key never moves left of its rank in the second sweep, so that nothing unread is overwritten.
 
 A leaf without room for its new keys only gives up what is deleted; the new keys are put aside (``Pending``)
-until its window is redistributed. So the updates of different leaves are independent of each other, and two
-threads may work on parts of a batch that share no leaf. Redistributions follow when both are done; they are
-independent of each other too.
+until its window is redistributed. So the updates of different leaves are independent of each other, and threads
+may work on parts of a batch that share no leaf. Redistributions follow when all are done; they are independent of
+each other too.
 
 Inner functions take plain arrays and are inlined: taking an array out of a tuple, or passing it on, counts
 references with an atomic instruction, which costs more than a merge.
@@ -18,10 +18,23 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, OVERWRITTEN, Int, Keys, Ops, Vertices, Weights
-from ..intrinsics import copy, prefetch, shift
+from ..edges import (
+    ABSENT,
+    DELETED,
+    EMPTY_KEY,
+    HALF,
+    INSERTED,
+    OVERWRITTEN,
+    Int,
+    Keys,
+    Offsets,
+    Ops,
+    Vertices,
+    Weights,
+)
+from ..intrinsics import prefetch, shift
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
-from .arrays import Pending, RowIndex, Slots, Updates
+from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
 from .windows import Window, Windows
 
@@ -204,55 +217,6 @@ def merge_leaves(
     return n_pending, waiting
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def merge_part(
-    slots: Slots,
-    rows: RowIndex,
-    updates: Updates,
-    lo: Int,
-    hi: Int,
-    noted: Int,
-    pending: Pending,
-    all_wait: bool,
-) -> tuple[Int, Int, Int]:
-    """``note_rows`` for updates noted..hi and ``merge_leaves`` for lo..hi; returns where their lists end."""
-    listed = note_rows(updates, noted, hi, rows, pending.rows)
-    n_pending, waiting = merge_leaves(slots, updates, lo, hi, pending, all_wait)
-    return n_pending, waiting, listed
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def join_pending(
-    pending: Pending,
-    begin: Int,
-    end: Int,
-    waiting: Int,
-    right: Int,
-    right_end: Int,
-    right_waiting: Int,
-) -> Int:
-    """Move the lists of both parts (from ``begin`` and from ``right`` on) to the front; returns how many leaves.
-
-    Their new keys then begin at 0.
-    """
-    origin = np.int64(begin)
-    for x in range(begin, end):
-        pending.leaf[x - origin] = pending.leaf[x]
-        pending.end[x - origin] = np.uint32(np.int64(pending.end[x]) - origin)
-    n, n_waiting = np.int64(end) - origin, np.int64(waiting) - origin
-    copy(pending.keys, 0, pending.keys, origin, n_waiting)
-    if pending.weights.size:
-        copy(pending.weights, 0, pending.weights, origin, n_waiting)
-    for x in range(right, right_end):
-        pending.leaf[n] = pending.leaf[x]
-        pending.end[n] = np.uint32(np.int64(pending.end[x]) - right + n_waiting)
-        n += 1
-    copy(pending.keys, n_waiting, pending.keys, right, right_waiting - right)
-    if pending.weights.size:
-        copy(pending.weights, n_waiting, pending.weights, right, right_waiting - right)
-    return n
-
-
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _index_leaf(keys: Keys, base: Int, count: Int, leaf: Int, row_leaf: Vertices, not_row: Int) -> None:
     """Rows with keys in this leaf begin here, unless an earlier leaf, written later, says otherwise."""
@@ -367,44 +331,34 @@ def resize(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def split_report(
-    updates: Updates,
-    lo: Int,
-    hi: Int,
-    inserted: Keys,
-    inserted_weights: Weights,
-    overwritten: Keys,
-    overwriting_weights: Weights,
-    overwritten_weights: Weights,
-    deleted: Keys,
-    deleted_weights: Weights,
-    absent: Keys,
-) -> None:
-    """Sort updates lo..hi by what became of them, into ``ReportColumns``; weights are float32[0] when unweighted.
-
-    The columns come one by one: taken out of a record they would cost a small batch a microsecond.
-    """
+def split_report(updates: Updates, lo: Int, hi: Int, columns: ReportColumns, starts: Offsets) -> None:
+    """Sort updates lo..hi by what became of them, into the columns from ``starts`` (one for each state) on."""
     keys, states = updates.keys, updates.status
     new_weights, old_weights = updates.weights, updates.old_weights
-    n_inserted, n_overwritten, n_deleted, n_absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    inserted, inserted_weights = columns.inserted, columns.inserted_weights
+    overwritten, overwriting_weights = columns.overwritten, columns.overwriting_weights
+    overwritten_weights = columns.overwritten_weights
+    deleted, deleted_weights, absent = columns.deleted, columns.deleted_weights, columns.absent
+    n_inserted, n_overwritten = starts[INSERTED], starts[OVERWRITTEN]
+    n_deleted, n_absent = starts[DELETED], starts[ABSENT]
     for i in range(lo, hi):
         state = states[np.uintp(i)]
         key = keys[np.uintp(i)]
         if state == INSERTED:
             inserted[n_inserted] = key
             if new_weights.size:
-                inserted_weights[n_inserted] = new_weights[i]
+                inserted_weights[n_inserted] = new_weights[np.uintp(i)]
             n_inserted += 1
         elif state == OVERWRITTEN:
             overwritten[n_overwritten] = key
             if new_weights.size:
-                overwriting_weights[n_overwritten] = new_weights[i]
-                overwritten_weights[n_overwritten] = old_weights[i]
+                overwriting_weights[n_overwritten] = new_weights[np.uintp(i)]
+                overwritten_weights[n_overwritten] = old_weights[np.uintp(i)]
             n_overwritten += 1
         elif state == DELETED:
             deleted[n_deleted] = key
             if new_weights.size:
-                deleted_weights[n_deleted] = old_weights[i]
+                deleted_weights[n_deleted] = old_weights[np.uintp(i)]
             n_deleted += 1
         else:
             absent[n_absent] = key

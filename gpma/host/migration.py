@@ -20,14 +20,13 @@ import math
 
 import numpy as np
 
-from ..layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL
-from ..threads import Pair
-from . import hot_spot, merge, stretch, windows
-from .arrays import Pending, Updates
+from ..layout import FILL, LEAF_LEAST, SHARE_FULL
+from ..team import Crew
+from . import hot_spot, merge, stretch
+from .committing import Written
 from .contents import Contents
 from .hot_spot import HotSpot
 from .slot_memory import Pages
-from .windows import Windows
 from .work import new_work
 
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
@@ -43,7 +42,7 @@ CARRIED_EDGES = 600_000
 STRETCH_LEAVES_MIN = 1 << 6
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
-# From so many edges that move, two threads are faster than one.
+# From so many edges that move, several threads are faster than one.
 DIVIDED_MOVES_MIN = 100_000
 
 _NOTHING_PENDING = new_work(0, weighted=False).pending
@@ -57,11 +56,10 @@ class Migration:
     the leaves that come or go.
     """
 
-    def __init__(self, contents: Contents, pair: Pair, *, divided: bool) -> None:
-        """``divided``: large moves are shared between both threads of the pair."""
+    def __init__(self, contents: Contents, crew: Crew) -> None:
+        """``crew``: whose threads share large moves."""
         self._contents = contents
-        self._pair = pair
-        self._divided = divided
+        self._crew = crew
         self.pages = Pages()
         self.hot_spot = HotSpot()
         self.shrinks = False
@@ -75,32 +73,27 @@ class Migration:
         self.pages.stop()
         self.hot_spot = HotSpot()
 
-    def count(self, updates: Updates, begin: int, end: int) -> None:
-        """Updates begin..end are about to be merged."""
-        n_more_left = 0
-        if self._contents.migrating:
-            n_more_left = stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
-        self.counted(end - begin, n_more_left)
+    def count(self, n_updates: int) -> tuple[int, int]:
+        """So many updates are about to be written; (from how many leaves in a window, from how many new edges that
+        wait for it) they show a hot spot."""
+        self.hot_spot.count(n_updates)
+        return hot_spot.CROWDED_LEAVES, n_updates // HOT_SHARE if self.hot_spot.there else n_updates
 
     def counted(self, n_updates: int, n_more_left: int) -> None:
-        """So many updates are merged, which bring so many more edges left of the stretch."""
+        """So many updates were written, which brought so many more edges left of the stretch."""
         self.edges_left += n_more_left
         self.hot_spot.count(n_updates)
 
-    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int) -> bool:
-        """Note where new edges crowd in n windows, which are about to be redistributed after so many updates.
+    def watch(self, written: Written, n_updates: int) -> bool:
+        """Note what a batch of so many updates did beside the stretch, and where its new edges crowd.
 
         True: many of these edges take leaves of the stretch.
         """
-        now = self._contents
-        waiting_max = n_updates // HOT_SHARE if self.hot_spot.there else n_updates
-        first, last, wide, beside = windows.hot_leaves(
-            now.slots, pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max
-        )
-        if first >= 0:
-            heads = now.slots.heads
-            self.hot_spot.see(heads[first], heads[last], now.n_edges, wide=wide)
-        return bool(beside * HOT_SHARE > n_updates)
+        self.edges_left += written.net_left
+        if written.crowded:
+            first, last = np.uint64(written.hot_first), np.uint64(written.hot_last)
+            self.hot_spot.see(first, last, self._contents.n_edges, wide=written.wide)
+        return bool(written.beside * HOT_SHARE > n_updates)
 
     def should_grow(self, n_edges: int) -> bool:
         """With this many edges after the batch: there are many, or another such batch would be too much; or they
@@ -240,26 +233,7 @@ class Migration:
     def _make_moves(self, way: int, leaves: int, edges: int) -> tuple[int, int, int]:
         """Some moves, of at most so many edges together; returns how many moved, and the stretch."""
         slots, row_leaf = self._contents.slots, self._contents.rows.leaf
-        room = (slots.stretch_end - slots.stretch_begin) << LEAF_SHIFT
-        if not self._divided or min(edges, room) < DIVIDED_MOVES_MIN or way == stretch.CARRY:
-            done: tuple[int, int, int] = stretch.make_moves(slots, row_leaf, way, leaves, self.edges_left, edges)
-            return done
-        move = stretch.plan_move(slots, way, leaves, self.edges_left, edges)
-        middle = (move.begin + move.end) // 2
-        if middle > move.begin:
-            self._pair.run(
-                lambda: stretch.write_leaves(slots, row_leaf, move, move.begin, middle),
-                lambda: stretch.write_leaves(slots, row_leaf, move, middle, move.end),
-            )
-        elif move.edges:
-            stretch.write_leaves(slots, row_leaf, move, move.begin, move.end)
-        if move.edges:
-            stretch.vacate(slots, move)
-        return move.edges, move.stretch_begin, move.stretch_end
-
-    def warm_up(self) -> None:
-        """Compile what two threads call, by one small move; the array must be loaded anew then."""
-        slots, row_leaf = self._contents.slots, self._contents.rows.leaf
-        move = stretch.plan_move(slots, self._way()[0], 0, self.edges_left, 1)
-        stretch.write_leaves(slots, row_leaf, move, move.begin, move.end)
-        stretch.vacate(slots, move)
+        done: tuple[int, int, int] = stretch.make_moves(
+            slots, row_leaf, way, leaves, self.edges_left, edges, DIVIDED_MOVES_MIN, self._crew
+        )
+        return done

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..edges import ABSENT, DELETED, EMPTY_KEY, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
-from ..intrinsics import copy, prefetch
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
+from ..intrinsics import prefetch
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots, Updates
-from .sorting import Arrivals, Packing, SortScratch, divide, order_part
 
 # Searches that run side by side, so that their cache misses overlap.
 LANES = 32
@@ -149,37 +148,6 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
             totals[np.uintp(status)] += 1
             i += 1
     return totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def look_up(
-    slots: Slots,
-    batch: Arrivals,
-    ordered: bool,
-    packing: Packing,
-    scratch: SortScratch,
-    updates: Updates,
-    begin: Int,
-    end: Int,
-) -> tuple[Int, Int, Int, Int, Int, Int]:
-    """Order updates begin..end of a batch, and find where they fall. It was divided, unless these are all of it.
-
-    Those that are left end at ``end``, or in a right part (begin > 0) begin at ``begin``.
-    Returns (first, end, inserted, overwritten, deleted, absent).
-    """
-    if not ordered and end - begin == batch.keys.size:
-        divide(batch.keys, packing, EMPTY_KEY, end, scratch)
-    first = order_part(batch, ordered, packing, scratch, begin, end, updates)
-    if begin > 0 and first > begin:
-        size = end - first
-        copy(updates.keys, begin, updates.keys, first, size)
-        copy(updates.inserts, begin, updates.inserts, first, size)
-        if updates.weights.size:
-            copy(updates.weights, begin, updates.weights, first, size)
-        first, end = begin, begin + size
-    locate(slots, updates, first, end)
-    inserted, overwritten, deleted, absent = probe(slots, updates, first, end)
-    return first, end, inserted, overwritten, deleted, absent
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -16,21 +16,29 @@ import numpy.typing as npt
 from ..edges import EMPTY_KEY, HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import prefetch
 from ..layout import LEAF_SHIFT, LEAF_SLOTS
-from .arrays import Pending, RowIndex, Slots, Updates
+from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .hot_spot import CROWDED_LEAVES
-from .merge import advance_rows, join_pending, merge_part, redistribute, split_report
+from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
 from .migration import HOT_SHARE
 from .search import LINE, locate, probe
-from .sorting import Arrivals, Packing, SortScratch, divide, order_part, survey
+from .sorting import (
+    Arrivals,
+    SortScratch,
+    compact,
+    compact_ordered,
+    pack_words,
+    packing_of,
+    sort_range,
+    survey,
+)
 from .stretch import net_change
-from .windows import Bounds, Windows, divide_windows, hot_leaves, plan_windows
+from .windows import Bounds, Windows, hot_leaves, outcome, plan_windows
 
 # Wider windows bring their own leaves: they are read in order.
 _ASKED_LEAVES = 8
 _INFINITY_BITS = np.uint32(0x7F80_0000)
 _MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 _MAGNITUDE_BITS = np.uint32(0x7FFF_FFFF)
-_ONE = np.uint64(1)
 
 
 class Orientation(NamedTuple):
@@ -54,10 +62,10 @@ class Orientation(NamedTuple):
     hot_for: int
 
 
-# What a batch did to one array: how many distinct updates there were; the edges that came less those that went, and
-# the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then; how
-# many new edges waited for windows that took leaves of it; whether new edges crowd, and in a wide window, from the
-# leaf with which head to that with which.
+# What a batch did to one array: how many distinct updates there were; the edges that came less those that went,
+# and the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then;
+# how many new edges waited for windows that took leaves of it; whether new edges crowd, and in a wide window, from
+# the leaf with which head to that with which.
 Outcome = tuple[Int, Int, Int, Int, Int, Int, Int, Any, Any, Int, Int]
 
 
@@ -107,9 +115,9 @@ class Totals(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A batch in the order of one array, from ``first`` on, with room for all that it needs there."""
+    """A batch in the order of one array, its distinct updates before ``end``, with all the room that it needs."""
 
-    first: Int
+    end: Int
     updates: Updates
     pending: Pending
     windows: Windows
@@ -154,26 +162,6 @@ def _mirrored(batch: Arrivals) -> Arrivals:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _bit_length(word: Int) -> Int:
-    n = np.int64(0)
-    while word:
-        word >>= _ONE
-        n += 1
-    return n
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _packing(key: Int, differing: Int, n: Int) -> Packing:
-    """``Packing.of``, where so few updates leave room for positions."""
-    high_bits, low_bits = _bit_length(differing >> HALF), _bit_length(differing & LOW)
-    position_bits = _bit_length(np.uint64(n - 1))
-    if high_bits + low_bits + position_bits > 64:
-        position_bits = np.int64(0)
-    varying = (((_ONE << np.uint64(high_bits)) - _ONE) << HALF) | ((_ONE << np.uint64(low_bits)) - _ONE)
-    return Packing(key & ~varying, high_bits, low_bits, position_bits)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
 def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
     """Put the updates in order, and find their leaves; ask for all that they will read."""
     n = arrived.keys.size
@@ -184,21 +172,24 @@ def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
     updates = Updates(words[2], states[0], weights[0], numbers[2], states[1], states[2], weights[1])
     pending = Pending(numbers[3], numbers[4], words[0], weights[2], numbers[0])
     windows = Windows(places[0], places[1], places[2], places[3], places[4], places[5], places[6])
-    differing, _, _, in_order = survey(arrived.keys, EMPTY_KEY)
-    packing = _packing(arrived.keys[0], differing, n)
-    if not in_order:
-        divide(arrived.keys, packing, EMPTY_KEY, n, scratch)
-    first = order_part(arrived, in_order, packing, scratch, 0, n, updates)
-    for i in range(first, n):
+    differing, _, in_order = survey(arrived.keys, 0, n)
+    if in_order:
+        end = compact_ordered(arrived, 0, n, updates, 0)
+    else:
+        packing = packing_of(arrived.keys[0], differing, n)
+        pack_words(arrived.keys, packing, scratch)
+        flipped = sort_range(packing, scratch, 0, n, packing.high_bits + packing.low_bits)
+        end = compact(packing, scratch, flipped, 0, n, arrived, updates, 0)
+    for i in range(end):
         row = np.int64(updates.keys[i] >> HALF)
         prefetch(rows.degrees, row)
         prefetch(rows.leaf, row)
-    locate(slots, updates, first, n)
-    for i in range(first, n):
+    locate(slots, updates, 0, end)
+    for i in range(end):
         leaf = np.int64(updates.leaf[i])
         prefetch(slots.counts, leaf)
         _ask_for_leaf(slots, leaf)
-    return _Task(first, updates, pending, windows)
+    return _Task(end, updates, pending, windows)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -224,29 +215,27 @@ def _write(
     slots: Slots, rows: RowIndex, lower: Bounds, upper: Bounds, hot_for: Int, task: _Task, n_more: Int
 ) -> Outcome:
     """Write looked-up updates, and redistribute what must be."""
-    first, updates, pending, found = task.first, task.updates, task.pending, task.windows
-    end = np.int64(updates.keys.size)
-    n_updates = end - first
-    n_more_left = net_change(updates, first, end, slots.stretch_begin)
-    n_pending, waiting, listed = merge_part(slots, rows, updates, first, end, first, pending, False)
+    end, updates, pending, found = task.end, task.updates, task.pending, task.windows
+    n_more_left = net_change(updates, 0, end, slots.stretch_begin)
+    listed = note_rows(updates, 0, end, rows, pending.rows)
+    n_pending, _ = merge_leaves(slots, updates, 0, end, pending, False)
     moved, stretch_begin, stretch_end = np.int64(0), np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     n_beside, low, high, wide = np.int64(0), np.int64(-1), np.int64(-1), False
     hot_low: Int = EMPTY_KEY
     hot_high: Int = EMPTY_KEY
-    if n_pending > first:
-        n_pending = join_pending(pending, first, n_pending, waiting, 0, 0, 0)
+    if n_pending > 0:
         n = plan_windows(slots, lower, upper, pending, n_pending, found)
         _ask_for_windows(slots, found, n)
-        waiting_max = n_updates if n_updates > hot_for else n_updates // HOT_SHARE
+        waiting_max = end if end > hot_for else end // HOT_SHARE
         low, high, wide, n_beside = hot_leaves(slots, pending, found, n, CROWDED_LEAVES, waiting_max)
         if low >= 0:
             hot_low, hot_high = slots.heads[low], slots.heads[high]
-        moved, _, stretch_begin, stretch_end = divide_windows(slots, found, n)
+        moved, stretch_begin, stretch_end = outcome(slots, found, n)
         redistribute(slots, rows.leaf, pending, found, 0, n)
-    advance_rows(slots, rows, pending.rows, first, listed)
+    advance_rows(slots, rows, pending.rows, 0, listed)
     hot = low >= 0
     return (
-        n_updates,
+        end,
         n_more,
         n_more_left,
         moved,
@@ -331,10 +320,10 @@ def apply_small(
     here = there
     if both:
         here = _ordered(in_, in_rows, _transposed(arrived))
-    updates, first, end = there.updates, there.first, np.int64(there.updates.keys.size)
-    inserted, overwritten, deleted, absent = probe(out, updates, first, end)
+    updates, end = there.updates, there.end
+    inserted, overwritten, deleted, absent = probe(out, updates, 0, end)
     if both:
-        probe(in_, here.updates, here.first, end)
+        probe(in_, here.updates, 0, end)
     out_did = _write(out, out_rows, out_lower, out_upper, out_hot_for, there, inserted - deleted)
     in_did = nothing
     if both:
@@ -343,10 +332,7 @@ def apply_small(
     gone = over + deleted
     came_keys, over_keys, gone_keys = changed[:inserted], changed[inserted:over], changed[over:gone]
     absent_keys = changed[gone : gone + absent]
-    split_report(
-        updates,
-        first,
-        end,
+    columns = ReportColumns(
         came_keys,
         changed_weights[:inserted],
         over_keys,
@@ -356,6 +342,7 @@ def apply_small(
         changed_weights[old : old + deleted],
         absent_keys,
     )
+    split_report(updates, 0, end, columns, np.zeros(4, np.int64))
     loops = (none, none, none, none)
     if mirrored:
         loops = (_n_loops(came_keys), _n_loops(over_keys), _n_loops(gone_keys), _n_loops(absent_keys))

@@ -1,12 +1,15 @@
-"""Putting a batch in order: a stable radix sort, then the last writer of each key wins.
+"""Putting a batch in order: divided into ranges of keys, each sorted by a stable radix sort; the last writer of
+each key wins.
 
 Only bits that differ somewhere in the batch are sorted. Keys are ``src << 32 | dst`` over dense ids, so both
 halves have a run of leading bits that all keys share; leaving those out turns 64 bits into about twice the
 logarithm of the number of vertices, which halves the passes. The bits that this saves hold the position of the
 update in the batch, if they are enough; otherwise positions move along in an array of their own.
 
-A batch may be divided at a pivot into two parts that are sorted side by side. The left part is compacted
-towards its end and the right one towards its begin, so that what is left of both lies together.
+The ranges lie between *splitters*, keys of a sorted sample, as in a sample sort (Sanders, Winkel: Super scalar
+sample sort, ESA 2004): each update finds its range by a search without branches, and goes to its place there,
+which the counts of each chunk of the batch tell. A range is sorted within a cache, and by the bits in which its
+own keys differ. Chunks and ranges are worked on by any threads; what there is of them depends on the batch alone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import HALF, Int, Keys, Ops, Weights
+from ..edges import HALF, LOW, Int, Keys, Ops, Weights
 from .arrays import Updates
 
 # Up to here insertion beats counting.
@@ -26,6 +29,8 @@ INSERTION_MAX = 40
 WIDE_DIGITS_MIN = 6000
 NARROW_DIGIT_BITS = 8
 WIDE_DIGIT_BITS = 11
+# Keys looked at for each splitter.
+SAMPLED = 32
 
 Positions = npt.NDArray[np.uint32]
 
@@ -48,19 +53,9 @@ class Packing(NamedTuple):
     the same, ``shared``."""
 
     shared: np.uint64
-    high_bits: int
-    low_bits: int
-    position_bits: int
-
-    @classmethod
-    def of(cls, key: int, differing: int, n: int) -> Packing:
-        """For n updates, of which one has this key, and others differ from it in these bits."""
-        high_bits, low_bits = (differing >> 32).bit_length(), (differing & 0xFFFF_FFFF).bit_length()
-        varying = (((1 << high_bits) - 1) << 32) | ((1 << low_bits) - 1)
-        position_bits = (n - 1).bit_length()
-        if high_bits + low_bits + position_bits > 64:
-            position_bits = 0
-        return cls(np.uint64(key & ~varying), high_bits, low_bits, position_bits)
+    high_bits: Int
+    low_bits: Int
+    position_bits: Int
 
 
 class SortScratch(NamedTuple):
@@ -70,6 +65,27 @@ class SortScratch(NamedTuple):
     other_words: Keys
     positions: Positions
     other_positions: Positions
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def bit_length(word: Int) -> Int:
+    """How many bits a number (uint64) has without leading zeros."""
+    bits = np.int64(0)
+    while word != _ZERO:
+        word >>= _ONE
+        bits += 1
+    return bits
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def packing_of(key: Int, differing: Int, n: Int) -> Packing:
+    """For n updates, of which one has this key, and others differ from it in these bits."""
+    high_bits, low_bits = bit_length(differing >> HALF), bit_length(differing & LOW)
+    varying = (((_ONE << np.uint64(high_bits)) - _ONE) << HALF) | ((_ONE << np.uint64(low_bits)) - _ONE)
+    position_bits = bit_length(np.uint64(n - 1))
+    if high_bits + low_bits + position_bits > 64:
+        position_bits = np.int64(0)
+    return Packing(key & ~varying, high_bits, low_bits, position_bits)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -114,6 +130,8 @@ def _radix_sort(
 ) -> bool:
     """Sort words (with positions, if any) by their bits low..low + n_bits; True if the others have the result."""
     n = words.size
+    if n_bits == 0:
+        return False
     digit_max = WIDE_DIGIT_BITS if n >= WIDE_DIGITS_MIN else NARROW_DIGIT_BITS
     passes = (n_bits + digit_max - 1) // digit_max
     digit_bits = (n_bits + passes - 1) // passes
@@ -140,116 +158,201 @@ def _radix_sort(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def survey(keys: Keys, pivot: Int) -> tuple[Int, Int, Int, bool]:
-    """(bits in which keys differ, the largest key, how many are below the pivot, in ascending order already)."""
+def survey(keys: Keys, begin: Int, end: Int) -> tuple[Int, Int, bool]:
+    """Of keys begin..end: (bits in which they differ from the first of all, the largest one, whether each is at
+    least the one before it)."""
     differing = _ZERO
     largest = _ZERO
-    n_below = np.int64(0)
     ordered = True
-    previous = _ZERO
-    for i in range(keys.size):
+    first = keys[0]
+    previous = keys[np.uintp(max(begin - 1, np.int64(0)))]
+    for i in range(begin, end):
         key = keys[np.uintp(i)]
-        differing |= key ^ keys[0]
+        differing |= key ^ first
         largest = max(largest, key)
-        n_below += key < pivot
         ordered &= previous <= key
         previous = key
-    return differing, largest, n_below, ordered
+    return differing, largest, ordered
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _packed(key: Int, high_mask: Int, low_bits: Int, low_mask: Int) -> Int:
+    return (((key >> HALF) & high_mask) << low_bits) | (key & low_mask)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def divide(keys: Keys, packing: Packing, pivot: Int, n_below: Int, scratch: SortScratch) -> None:
-    """Pack keys and positions into words, those below the pivot first, both parts in their order."""
+def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitters: Keys) -> None:
+    """Words without positions that divide these keys in about equal ranges, of which there are a power of two.
+
+    They are a search tree whose root is the first one; the children of ``x`` are ``2 * x + 1`` and ``2 * x + 2``.
+    The first words of the scratch are overwritten.
+    """
+    n_ranges = np.int64(splitters.size + 1)
+    each = min(np.int64(keys.size) // n_ranges, np.int64(SAMPLED))
+    n = n_ranges * each
+    # An odd step, so that both directions of undirected edges, which take turns, are seen.
+    step = (keys.size // n) | 1
+    low_bits = np.uint64(packing.low_bits)
+    low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << np.uint64(packing.high_bits)) - _ONE
+    words, other_words = scratch.words[:n], scratch.other_words[:n]
+    for x in range(n):
+        words[x] = _packed(keys[(x * step) % keys.size], high_mask, low_bits, low_mask)
+    none = scratch.positions[:0]
+    if _radix_sort(words, none, other_words, none, 0, packing.high_bits + packing.low_bits):
+        words = other_words
+    level = np.int64(1)
+    while level < n_ranges:
+        for x in range(level):
+            splitters[level - 1 + x] = words[(2 * x + 1) * (n_ranges // (2 * level)) * each]
+        level *= 2
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def count_ranges(
+    keys: Keys, begin: Int, end: Int, packing: Packing, splitters: Keys, ranges: Ops, counts: Positions
+) -> None:
+    """Note in ``ranges`` (uint8) to which one each of keys begin..end belongs, and count them by range."""
+    low_bits = np.uint64(packing.low_bits)
+    low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << np.uint64(packing.high_bits)) - _ONE
+    n = np.int64(splitters.size)
+    for i in range(begin, end):
+        word = _packed(keys[np.uintp(i)], high_mask, low_bits, low_mask)
+        at = np.int64(0)
+        while at < n:  # a sum, where a processor would guess at a branch
+            at = 2 * at + 1 + np.int64(splitters[np.uintp(at)] <= word)
+        ranges[np.uintp(i)] = np.uint8(at - n)
+        counts[np.uintp(at - n)] += np.uint32(1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def deal(
+    keys: Keys, begin: Int, end: Int, packing: Packing, ranges: Ops, cursors: Positions, scratch: SortScratch
+) -> None:
+    """Pack keys begin..end and their positions into words, each at the next place of its range (``cursors``)."""
     low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
-    low_mask = (_ONE << low_bits) - _ONE
-    high_mask = (_ONE << np.uint64(packing.high_bits)) - _ONE
+    low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << np.uint64(packing.high_bits)) - _ONE
     words, positions = scratch.words, scratch.positions
     apart = packing.position_bits == 0
-    below, above = np.int64(0), np.int64(n_below)
-    for i in range(keys.size):
-        key = keys[np.uintp(i)]
-        first = key < pivot
-        to = np.uintp(below if first else above)
-        word = (((key >> HALF) & high_mask) << low_bits) | (key & low_mask)
+    for i in range(begin, end):
+        word = _packed(keys[np.uintp(i)], high_mask, low_bits, low_mask)
+        chosen = np.uintp(ranges[np.uintp(i)])
+        to = np.uintp(cursors[chosen])
+        cursors[chosen] += np.uint32(1)
         if apart:
             words[to] = word
             positions[to] = np.uint32(i)
         else:
             words[to] = (word << position_bits) | np.uint64(i)
-        below += first
-        above += not first
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates) -> Int:
-    """Last writer wins in a part that came in ascending order; writes up to ``end``, returns where it begins."""
-    keys, ops, weights = batch.keys, batch.ops, batch.weights
-    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
-    to = np.int64(end)
-    for i in range(end - 1, begin - 1, -1):
-        if to < end and keys[i] == out_keys[to]:
-            continue
-        to -= 1
-        out_keys[to] = keys[i]
-        out_inserts[to] = ops[i]
-        if out_weights.size:
-            out_weights[to] = weights[i] if weights.size else np.float32(1.0)
-    return to
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def _compact(
-    words: Keys, positions: Positions, packing: Packing, batch: Arrivals, end: Int, updates: Updates
-) -> Int:
-    """Last writer wins in a sorted part; writes up to ``end``, returns where it begins."""
-    ops, weights = batch.ops, batch.weights
-    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
+def pack_words(keys: Keys, packing: Packing, scratch: SortScratch) -> None:
+    """Pack all keys and their positions into words, in their order."""
     low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
-    low_mask = (_ONE << low_bits) - _ONE
-    position_mask = (_ONE << position_bits) - _ONE
-    shared = packing.shared
-    to = np.int64(end)
-    previous = _ZERO
-    for i in range(words.size - 1, -1, -1):
-        word = words[np.uintp(i)] >> position_bits
-        if to < end and word == previous:
-            continue
-        previous = word
-        to -= 1
-        position = np.uintp(words[np.uintp(i)] & position_mask)
-        if positions.size:
-            position = np.uintp(positions[np.uintp(i)])
-        out_keys[np.uintp(to)] = shared | ((word >> low_bits) << HALF) | (word & low_mask)
-        out_inserts[np.uintp(to)] = ops[position]
-        if out_weights.size:
-            out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
-    return to
+    low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << np.uint64(packing.high_bits)) - _ONE
+    words, positions = scratch.words, scratch.positions
+    apart = packing.position_bits == 0
+    for i in range(keys.size):
+        word = _packed(keys[np.uintp(i)], high_mask, low_bits, low_mask)
+        if apart:
+            words[np.uintp(i)] = word
+            positions[np.uintp(i)] = np.uint32(i)
+        else:
+            words[np.uintp(i)] = (word << position_bits) | np.uint64(i)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def order_part(
-    batch: Arrivals,
-    ordered: bool,
-    packing: Packing,
-    scratch: SortScratch,
-    begin: Int,
-    end: Int,
-    updates: Updates,
-) -> Int:
-    """Sort updates begin..end of a divided batch by key and keep the last one of each; returns where they begin.
+def varying_bits(packing: Packing, scratch: SortScratch, begin: Int, end: Int) -> Int:
+    """Up to which bit, counted from the lowest one of the keys, words begin..end differ."""
+    words = scratch.words
+    differing = _ZERO
+    for i in range(begin, end):
+        differing |= words[np.uintp(i)] ^ words[np.uintp(begin)]
+    return bit_length(differing >> np.uint64(packing.position_bits))
 
-    ``updates`` have room for at least ``end``; their keys, inserts and weights are written from the result on up
-    to ``end``. Stable least-significant-digit radix sort (Knuth, TAOCP 3, 5.2.5).
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def sort_range(packing: Packing, scratch: SortScratch, begin: Int, end: Int, n_bits: Int) -> bool:
+    """Sort words begin..end by so many bits of their keys; whether the result is in the other words.
+
+    Stable least-significant-digit radix sort (Knuth, TAOCP 3, 5.2.5).
     """
-    if ordered:
-        return _compact_ordered(batch, begin, end, updates)
     words, other_words = scratch.words[begin:end], scratch.other_words[begin:end]
     positions, other_positions = scratch.positions[begin:end], scratch.other_positions[begin:end]
     if packing.position_bits > 0:
         positions, other_positions = positions[:0], other_positions[:0]
-    low, n_bits = packing.position_bits, packing.low_bits + packing.high_bits
-    if end - begin <= INSERTION_MAX:
-        _insertion_sort(words, positions, np.uint64(low))
-    elif _radix_sort(words, positions, other_words, other_positions, low, n_bits):
-        words, positions = other_words, other_positions
-    return _compact(words, positions, packing, batch, end, updates)
+    if words.size <= INSERTION_MAX:
+        _insertion_sort(words, positions, np.uint64(packing.position_bits))
+        return False
+    return _radix_sort(words, positions, other_words, other_positions, packing.position_bits, n_bits)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def count_distinct(packing: Packing, scratch: SortScratch, flipped: bool, begin: Int, end: Int) -> Int:
+    """How many keys sorted words begin..end have."""
+    words = scratch.other_words if flipped else scratch.words
+    low = np.uint64(packing.position_bits)
+    distinct = np.int64(end > begin)
+    for i in range(begin + 1, end):
+        distinct += np.int64(words[np.uintp(i)] >> low != words[np.uintp(i - 1)] >> low)
+    return distinct
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def compact(
+    packing: Packing,
+    scratch: SortScratch,
+    flipped: bool,
+    begin: Int,
+    end: Int,
+    batch: Arrivals,
+    updates: Updates,
+    to: Int,
+) -> Int:
+    """Write the last update of each key among sorted words begin..end to the updates from ``to`` on; returns where
+    they end."""
+    ops, weights = batch.ops, batch.weights
+    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
+    words = scratch.other_words if flipped else scratch.words
+    positions = scratch.other_positions if flipped else scratch.positions
+    low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
+    low_mask = (_ONE << low_bits) - _ONE
+    position_mask = (_ONE << position_bits) - _ONE
+    apart = packing.position_bits == 0
+    shared = packing.shared
+    for i in range(begin, end):
+        word = words[np.uintp(i)] >> position_bits
+        if i + 1 < end and words[np.uintp(i + 1)] >> position_bits == word:
+            continue
+        position = np.uintp(positions[np.uintp(i)] if apart else words[np.uintp(i)] & position_mask)
+        out_keys[np.uintp(to)] = shared | ((word >> low_bits) << HALF) | (word & low_mask)
+        out_inserts[np.uintp(to)] = ops[position]
+        if out_weights.size:
+            out_weights[np.uintp(to)] = weights[position] if weights.size else np.float32(1.0)
+        to += 1
+    return to
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def count_last(keys: Keys, begin: Int, end: Int) -> Int:
+    """How many of ascending keys begin..end are the last of their value."""
+    last = np.int64(0)
+    for i in range(begin, end):
+        last += np.int64(i + 1 == keys.size or keys[np.uintp(i)] != keys[np.uintp(i + 1)])
+    return last
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates, to: Int) -> Int:
+    """As ``compact``, of updates begin..end of a batch that came in ascending order."""
+    keys, ops, weights = batch.keys, batch.ops, batch.weights
+    out_keys, out_inserts, out_weights = updates.keys, updates.inserts, updates.weights
+    for i in range(begin, end):
+        if i + 1 < keys.size and keys[np.uintp(i)] == keys[np.uintp(i + 1)]:
+            continue
+        out_keys[np.uintp(to)] = keys[np.uintp(i)]
+        out_inserts[np.uintp(to)] = ops[np.uintp(i)]
+        if out_weights.size:
+            out_weights[np.uintp(to)] = weights[np.uintp(i)] if weights.size else np.float32(1.0)
+        to += 1
+    return to

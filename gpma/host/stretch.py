@@ -17,9 +17,11 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Vertices
+from ..atomics import fetch_add
+from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Offsets, Vertices
 from ..intrinsics import copy
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
+from ..team import Crew, share
 from .arrays import Slots, Updates
 from .search import set_head
 
@@ -35,6 +37,8 @@ MOVED_MIN = 1000
 # only RELIEVED.
 CARRIED_LEAVES = 32
 CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.65 * LEAF_SLOTS
+# Threads write so many leaves of a move at a time, and more where it would come to more pieces.
+PIECE_LEAVES_MIN, PIECES_MAX = 8, 64
 # Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
 SPREAD, GATHER, CARRY = 0, 1, 2
 
@@ -161,20 +165,38 @@ def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def write_leaves(slots: Slots, row_leaf: Vertices, move: Move, first: Int, last: Int) -> None:
-    """Write leaves first..last of the move's target, their heads and the index of rows that begin in them."""
-    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
-    share, extra = move.edges // (move.end - move.begin), move.edges % (move.end - move.begin)
-    before = (first - move.begin) * share + min(np.int64(first - move.begin), extra)
-    source, taken = np.int64(move.source), np.int64(move.source_slot)
-    while before >= np.int64(counts[np.uintp(source)]) - taken:
-        before -= np.int64(counts[np.uintp(source)]) - taken
+def _before(move: Move, leaf: Int) -> Int:
+    """How many edges of the move go into leaves before this one of its target."""
+    n = move.end - move.begin
+    return (leaf - move.begin) * (move.edges // n) + min(leaf - move.begin, move.edges % n)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _skip(slots: Slots, source: Int, taken: Int, edges: Int) -> tuple[Int, Int]:
+    """Where so many edges from edge ``taken`` of leaf ``source`` on end: (leaf, how many edges of it)."""
+    counts = slots.counts
+    while edges >= np.int64(counts[np.uintp(source)]) - taken:
+        edges -= np.int64(counts[np.uintp(source)]) - taken
         source += 1
         taken = np.int64(0)
-    taken += before
+        if edges == 0:
+            break
+    return source, taken + edges
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _write_leaves(
+    slots: Slots, row_leaf: Vertices, move: Move, first: Int, last: Int, source: Int, taken: Int
+) -> None:
+    """Write leaves first..last of the move's target, their heads and the index of rows that begin in them.
+
+    Their edges begin with edge ``taken`` of leaf ``source``.
+    """
+    keys, weights, counts, heads, tops = slots.keys, slots.weights, slots.counts, slots.heads, slots.tops
+    each, extra = move.edges // (move.end - move.begin), move.edges % (move.end - move.begin)
     row = _row_before(slots, source, taken)
     for leaf in range(first, last):
-        count = share + (1 if leaf - move.begin < extra else 0)
+        count = each + (1 if leaf - move.begin < extra else 0)
         base = leaf << LEAF_SHIFT
         to = base
         while to < base + count:
@@ -197,6 +219,38 @@ def write_leaves(slots: Slots, row_leaf: Vertices, move: Move, first: Int, last:
             if u != row:
                 row_leaf[np.uintp(u)] = np.uint32(leaf)
                 row = u
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _write_pieces(
+    thread: Int, slots: Slots, row_leaf: Vertices, move: Move, starts: Offsets, cursor: Offsets
+) -> None:
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= starts.shape[0] - 1:
+            return
+        first, last = starts[piece, 0], starts[piece + 1, 0]
+        _write_leaves(slots, row_leaf, move, first, last, starts[piece, 1], starts[piece, 2])
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def write_move(slots: Slots, row_leaf: Vertices, move: Move, divided_min: Int, crew: Crew) -> None:
+    """Write the target of a move, one of ``divided_min`` edges or more in pieces that the threads draw."""
+    source, taken = np.int64(move.source), np.int64(move.source_slot)
+    n_pieces = min((move.end - move.begin) // PIECE_LEAVES_MIN, np.int64(PIECES_MAX))
+    if move.edges < divided_min or n_pieces < 2 or crew.threads < 2:
+        _write_leaves(slots, row_leaf, move, move.begin, move.end, source, taken)
+        return
+    starts = np.empty((n_pieces + 1, 3), np.int64)
+    before = np.int64(0)
+    for piece in range(n_pieces + 1):
+        leaf = move.begin + (move.end - move.begin) * piece // n_pieces
+        if piece < n_pieces:
+            source, taken = _skip(slots, source, taken, _before(move, leaf) - before)
+            before = _before(move, leaf)
+        starts[piece, 0], starts[piece, 1], starts[piece, 2] = leaf, source, taken
+    crew = Crew(min(np.int64(crew.threads), n_pieces), crew.words)
+    share(crew, _write_pieces, (slots, row_leaf, move, starts, np.zeros(1, np.int64)))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -224,7 +278,14 @@ def vacate(slots: Slots, move: Move) -> None:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def make_moves(
-    slots: Slots, row_leaf: Vertices, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int
+    slots: Slots,
+    row_leaf: Vertices,
+    way: Int,
+    leaves: Int,
+    edges_left: Int,
+    edges_wanted: Int,
+    divided_min: Int,
+    crew: Crew,
 ) -> tuple[Int, Int, Int]:
     """Move about so many edges, in as many moves as that takes; returns (moved, stretch begin, stretch end)."""
     moved = np.int64(0)
@@ -232,7 +293,7 @@ def make_moves(
         move = plan_move(slots, way, leaves, edges_left, edges_wanted - moved)
         if move.edges == 0:
             break
-        write_leaves(slots, row_leaf, move, move.begin, move.end)
+        write_move(slots, row_leaf, move, divided_min, crew)
         vacate(slots, move)
         moved += move.edges
         edges_left -= move.edges  # as long as the stretch moves left, and else of no use

@@ -2,22 +2,27 @@
 
 Out-arcs ascend by tail and then by head. Moved stably to the places of their heads, they ascend by head and then
 by tail, so only heads are sorted: by their upper bits into buckets, and within each bucket, which stays in a
-cache, by the lower ones. Weights travel along. Both passes are divided between two threads.
+cache, by the lower ones. Weights travel along. Both passes are divided among threads.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 
+from ..atomics import fetch_add
 from ..edges import HALF, LOW, EdgeList, Int, Keys, Offsets, Weights
-from ..threads import Pair
+from ..team import Crew, share
 
 # Of the first pass; more places to write to at once than a processor remembers pages cost a miss each.
 BUCKET_BITS_MAX = 11
+# Edges are counted and dealt in so many chunks at most, each of so many edges at least.
+CHUNKS_MAX, CHUNK_EDGES_MIN = 64, 1 << 14
 
 
-def transposed(edges: EdgeList, *, weighted: bool, pair: Pair) -> EdgeList:
+def transposed(edges: EdgeList, *, weighted: bool, crew: Crew) -> EdgeList:
     """These arcs (keys ascending) seen from their heads, keys ascending; ``weighted``: with their weights.
 
     Of arcs in any order, those with one head keep theirs.
@@ -28,80 +33,113 @@ def transposed(edges: EdgeList, *, weighted: bool, pair: Pair) -> EdgeList:
     keys = np.ascontiguousarray(edges.keys)
     kept = edges.weights is not None and weighted
     weights = np.ascontiguousarray(edges.weights) if kept else np.empty(0, np.float32)
-    n, half = keys.size, keys.size // 2
-    bits = int((keys & LOW).max(initial=0)).bit_length()
-    low_bits = bits - min(BUCKET_BITS_MAX, (bits + 1) // 2)
-    counts = np.zeros((2, 1 << (bits - low_bits)), np.int64)
+    n_chunks = min(max(1, keys.size // CHUNK_EDGES_MIN), CHUNKS_MAX)
+    between = Arcs(np.empty_like(keys), np.empty_like(weights))
+    out = Arcs(np.empty_like(keys), np.empty_like(weights))
+    transpose_into(Arcs(keys, weights), n_chunks, between, out, crew)
+    return EdgeList(out.keys, out.weights if kept else None)
 
-    def count(part: int, begin: int, end: int) -> None:
-        count_buckets(keys, begin, end, low_bits, counts[part])
 
-    pair.run(lambda: count(0, 0, half), lambda: count(1, half, n))
-    # A bucket begins with what the first part of the edges has for it.
-    places = (np.cumsum(counts.T) - counts.T.ravel()).reshape(-1, 2)
-    bounds = np.append(places[:, 0], n)
-    cursors = np.ascontiguousarray(places.T)
-    spread_keys, spread_weights = np.empty_like(keys), np.empty_like(weights)
+class Arcs(NamedTuple):
+    """``keys`` uint64[n], and ``weights`` float32[n], or none."""
 
-    def spread(part: int, begin: int, end: int) -> None:
-        fill_buckets(keys, weights, begin, end, low_bits, cursors[part], spread_keys, spread_weights)
-
-    pair.run(lambda: spread(0, 0, half), lambda: spread(1, half, n))
-    out_keys, out_weights = np.empty_like(keys), np.empty_like(weights)
-    middle, n_buckets = int(np.searchsorted(bounds, half)), bounds.size - 1
-
-    def order(first: int, last: int) -> None:
-        order_buckets(spread_keys, spread_weights, bounds, first, last, low_bits, out_keys, out_weights)
-
-    pair.run(lambda: order(0, middle), lambda: order(middle, n_buckets))
-    return EdgeList(out_keys, out_weights if kept else None)
+    keys: Keys
+    weights: Weights
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def count_buckets(keys: Keys, begin: int, end: int, low_bits: int, counts: Offsets) -> None:
-    """How many heads of edges ``begin`` to ``end`` - 1 fall into each bucket."""
-    for i in range(begin, end):
-        counts[np.uintp((keys[np.uintp(i)] & LOW) >> np.uint64(low_bits))] += np.int64(1)
+def transpose_into(arcs: Arcs, n_chunks: Int, between: Arcs, out: Arcs, crew: Crew) -> None:
+    """Write the arcs seen from their heads to ``out``; what lies ``between`` is for the way there."""
+    keys = arcs.keys
+    n = np.int64(keys.size)
+    cursor = np.zeros(1, np.int64)
+    crew = Crew(min(np.int64(crew.threads), n_chunks), crew.words)
+    largest = np.zeros(n_chunks, np.uint64)
+    share(crew, _find_largest, (keys, cursor, largest))
+    bits = np.int64(0)
+    while largest.max() >> np.uint64(bits) > 0:
+        bits += 1
+    low_bits = bits - min(np.int64(BUCKET_BITS_MAX), (bits + 1) // 2)
+    n_buckets = np.int64(1) << (bits - low_bits)
+    counts = np.zeros((n_chunks, n_buckets), np.int64)
+    cursor[0] = 0
+    share(crew, _count_chunks, (keys, low_bits, cursor, counts))
+    # A bucket begins with what the first chunk of the edges has for it.
+    bounds = np.empty(n_buckets + 1, np.int64)
+    before = np.int64(0)
+    for bucket in range(n_buckets):
+        bounds[bucket] = before
+        for chunk in range(n_chunks):
+            count = counts[chunk, bucket]
+            counts[chunk, bucket] = before
+            before += count
+    bounds[n_buckets] = n
+    cursor[0] = 0
+    share(crew, _fill_chunks, (arcs, low_bits, cursor, counts, between))
+    cursor[0] = 0
+    share(crew, _order_buckets, (between, bounds, low_bits, cursor, out))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def fill_buckets(
-    keys: Keys,
-    weights: Weights,
-    begin: int,
-    end: int,
-    low_bits: int,
-    cursors: Offsets,
-    to_keys: Keys,
-    to_weights: Weights,
+def _find_largest(thread: int, keys: Keys, cursor: Offsets, largest: Keys) -> None:
+    """The largest head of each chunk."""
+    n, n_chunks = np.int64(keys.size), np.int64(largest.size)
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        found = np.uint64(0)
+        for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
+            found = max(found, keys[np.uintp(i)] & LOW)
+        largest[chunk] = found
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _count_chunks(thread: int, keys: Keys, low_bits: int, cursor: Offsets, counts: Offsets) -> None:
+    """How many heads of each chunk fall into each bucket."""
+    n, n_chunks = np.int64(keys.size), np.int64(counts.shape[0])
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        own = counts[chunk]
+        for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
+            own[np.uintp((keys[np.uintp(i)] & LOW) >> np.uint64(low_bits))] += np.int64(1)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _fill_chunks(thread: int, arcs: Arcs, low_bits: int, cursor: Offsets, cursors: Offsets, to_arcs: Arcs) -> None:
+    """Move the arcs of each chunk, seen from their heads, to the places of their buckets, in their order."""
+    keys, weights, to_keys, to_weights = arcs.keys, arcs.weights, to_arcs.keys, to_arcs.weights
+    n, n_chunks = np.int64(keys.size), np.int64(cursors.shape[0])
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        own = cursors[chunk]
+        for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
+            key = keys[np.uintp(i)]
+            head = key & LOW
+            bucket = np.uintp(head >> np.uint64(low_bits))
+            to = np.uintp(own[bucket])
+            own[bucket] += np.int64(1)
+            to_keys[to] = (head << HALF) | (key >> HALF)
+            if weights.size:
+                to_weights[to] = weights[np.uintp(i)]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _order_buckets(
+    thread: int, arcs: Arcs, bounds: Offsets, low_bits: int, cursor: Offsets, to_arcs: Arcs
 ) -> None:
-    """Move edges, seen from their heads, to the places of their buckets, in their order."""
-    for i in range(begin, end):
-        key = keys[np.uintp(i)]
-        head = key & LOW
-        bucket = np.uintp(head >> np.uint64(low_bits))
-        to = np.uintp(cursors[bucket])
-        cursors[bucket] += np.int64(1)
-        to_keys[to] = (head << HALF) | (key >> HALF)
-        if weights.size:
-            to_weights[to] = weights[np.uintp(i)]
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy")
-def order_buckets(
-    keys: Keys,
-    weights: Weights,
-    bounds: Offsets,
-    first: int,
-    last: int,
-    low_bits: int,
-    to_keys: Keys,
-    to_weights: Weights,
-) -> None:
-    """Put buckets ``first`` to ``last`` - 1 in order, each within its bounds."""
+    """Put each bucket in order, within its bounds."""
+    keys, weights, to_keys, to_weights = arcs.keys, arcs.weights, to_arcs.keys, to_arcs.weights
     n_heads = np.int64(1) << np.int64(low_bits)
     cursors = np.empty(n_heads, np.int64)
-    for bucket in range(first, last):
+    while True:
+        bucket = fetch_add(cursor, 0, np.int64(1))
+        if bucket >= bounds.size - 1:
+            return
         begin, end = bounds[bucket], bounds[bucket + 1]
         if begin == end:
             continue

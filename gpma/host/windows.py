@@ -203,8 +203,8 @@ def hot_leaves(
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def divide_windows(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, Int, Int]:
-    """(edges of n windows, how many windows hold the first half of them, the stretch after them)."""
+def outcome(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, Int]:
+    """(edges of n windows, the stretch after them)."""
     edges = np.int64(0)
     stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     for x in range(n):
@@ -216,8 +216,4 @@ def divide_windows(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, In
                 stretch_begin = windows.new_end[x]
         elif windows.begin[x] == slots.stretch_end:
             stretch_end = windows.new_begin[x]
-    half, half_edges = np.int64(0), np.int64(0)
-    while half < n and 2 * half_edges < edges:
-        half_edges += windows.edges[half]
-        half += 1
-    return edges, half, stretch_begin, stretch_end
+    return edges, stretch_begin, stretch_end

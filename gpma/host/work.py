@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeBatch, EdgeList
 from ..layout import Layout
 from .arrays import Pending, ReportColumns, Updates
+from .preparing import Parts
 from .slot_memory import SlotMemory
 from .sorting import Arrivals, SortScratch
 from .windows import Windows
@@ -22,30 +23,15 @@ _COLUMNS = tuple(zip(_PARTS, _WEIGHTS, strict=True))
 _NO_KEYS, _NO_WEIGHTS = np.empty(0, np.uint64), np.empty(0, np.float32)
 
 
-class Part(NamedTuple):
-    """Distinct updates ``begin`` to ``end`` of a batch in order; ``totals``: how many are INSERTED, ..., ABSENT.
-
-    Two parts of one batch lie side by side and share no leaf.
-    """
-
-    begin: int
-    end: int
-    totals: tuple[int, ...]
-
-
-def totals_of(parts: Sequence[Part]) -> tuple[int, ...]:
-    """How many updates of all parts are INSERTED, ..., ABSENT."""
-    return tuple(sum(part.totals[state] for part in parts) for state in range(4))
-
-
 class Plan(NamedTuple):
     """A batch that was looked up, which will leave ``n_edges`` edges in an array of this ``layout``.
 
+    ``parts``: of ``preparing.py``; None: there are no updates.
     ``at_once``: everything is spread over the layout at once; else a larger layout is filled by and by.
     ``columns``: the report, to be filled; ``other``: the memory to which the array moves, if it must.
     """
 
-    parts: list[Part]
+    parts: Parts | None
     n_edges: int
     layout: Layout
     at_once: bool
@@ -117,7 +103,7 @@ def arrivals_of(batch: EdgeBatch, *, weighted: bool) -> Arrivals:
 
 
 def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:
-    """The columns that ``merge.split_report`` fills.
+    """The columns that ``merge.split_report`` fills; ``totals``: how many updates are INSERTED, ..., ABSENT.
 
     Raises:
         MemoryError: there is not enough.
@@ -130,12 +116,6 @@ def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:
         else:
             columns.append(_NO_WEIGHTS if weights else _NO_KEYS)
     return ReportColumns(*columns)
-
-
-def columns_after(columns: ReportColumns, totals: tuple[int, ...]) -> ReportColumns:
-    """The columns from where the second part of a batch writes; ``totals`` are those of the first."""
-    rest: list[npt.NDArray[Any]] = [columns[x][totals[part] :] for x, part in enumerate(_PARTS)]
-    return ReportColumns(*rest)
 
 
 def report(columns: ReportColumns, slots_moved: int, *, weighted: bool) -> ChangeReport:

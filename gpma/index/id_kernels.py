@@ -18,8 +18,10 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import NO_VERTEX, Int, Vertices
+from ..atomics import fetch_add
+from ..edges import NO_VERTEX, Int, Offsets, Vertices
 from ..intrinsics import address_of, ask_for_byte, copy_bytes, load_acquire, prefetch_to_read, store_release
+from ..team import Crew, share
 from .hash_table import (
     COVERED,
     DENSE,
@@ -150,6 +152,37 @@ def lookup(table: TableArrays, n: int, column: IntColumn, more: Bytes | None, ou
             else:
                 dense, _ = _find(header, cells, shift, words, arena, column, data, wanted)
             out[base + j] = NO_VERTEX if dense < 0 else np.uint32(dense)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def lookup_shared(
+    table: TableArrays, n: int, column: IntColumn, more: Bytes | None, piece: int, out: Vertices, crew: Crew
+) -> None:
+    """``lookup``, so many ids at a time, by the threads of the crew."""
+    n_pieces: Int = (out.size + np.int64(piece) - 1) // np.int64(piece)
+    crew = Crew(min(np.int64(crew.threads), n_pieces), crew.words)
+    share(crew, _look_up_pieces, (table, np.int64(n), column, more, np.int64(piece), np.zeros(1, np.int64), out))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _look_up_pieces(
+    thread: Int,
+    table: TableArrays,
+    n: Int,
+    column: IntColumn,
+    more: Bytes | None,
+    piece: Int,
+    cursor: Offsets,
+    out: Vertices,
+) -> None:
+    # A string ends where the next one begins.
+    ends = column.size - out.size
+    while True:
+        begin = piece * fetch_add(cursor, 0, np.int64(1))
+        if begin >= out.size:
+            return
+        end = min(begin + piece, out.size)
+        lookup(table, n, column[begin : end + ends], more, out[begin:end])
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import Vertices, frozen
+from ..team import ALONE, Crew
 from .hash_table import (
     COVERED,
     EVERYTHING,
@@ -49,6 +50,7 @@ from .id_kernels import (
     copy_strings,
     insert,
     lookup,
+    lookup_shared,
     remove,
     smallest_string,
 )
@@ -59,6 +61,9 @@ Allocate = Callable[[str, int, Any], npt.NDArray[Any]]
 """(name, size, dtype) -> a new array of that size, all zero."""
 
 ARENA_BYTES_MIN = 1 << 14
+
+PIECE_IDS = 1 << 12
+"""So many ids a thread looks up at a time, and fewer are not divided."""
 
 # A copy begins when this share of an array is in use, and goes on by so many items for each that comes: it is
 # done before the rest is used up.
@@ -135,11 +140,17 @@ class _Table:
         """
         raise NotImplementedError
 
-    def lookup(self, ids: IdColumn, n_vertices: int) -> Vertices:
-        """The vertex of each id, ``NO_VERTEX`` where it is unknown or not below ``n_vertices``."""
+    def lookup(self, ids: IdColumn, n_vertices: int, crew: Crew = ALONE) -> Vertices:
+        """The vertex of each id, ``NO_VERTEX`` where it is unknown or not below ``n_vertices``.
+
+        ``crew``: whose threads share the work, if it is much.
+        """
         column, data = self.column(ids)
         out = np.empty(len(ids), np.uint32)
-        lookup(self._read, n_vertices, column, data, out)
+        if out.size > PIECE_IDS:
+            lookup_shared(self._read, n_vertices, column, data, PIECE_IDS, out, crew)
+        else:
+            lookup(self._read, n_vertices, column, data, out)
         return out
 
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:

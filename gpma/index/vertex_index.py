@@ -19,11 +19,28 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import MAX_VERTICES, NO_VERTEX, Vertices
+from ..team import ALONE, Crew
 from .hash_table import CELLS_MAX, CELLS_MIN, GENERATION, MOVED_PER_ID, capacity
-from .id_table import Allocate, GrowingTable, IdTable, IntTable, StringTable, arrays_of, strings_at, table_of
+from .id_table import (
+    PIECE_IDS,
+    Allocate,
+    GrowingTable,
+    IdTable,
+    IntTable,
+    StringTable,
+    arrays_of,
+    strings_at,
+    table_of,
+)
 from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
 
 Kind = Literal["int", "string"]
+
+SHARED_IDS_MIN = 1 << 14
+"""From so many ids on several threads look them up first, where of ``SAMPLED_IDS`` of them at least the share
+``KNOWN_SHARE_MIN`` is known: those that are not are looked for twice."""
+SAMPLED_IDS = 256
+KNOWN_SHARE_MIN = 0.875
 
 
 def in_memory(name: str, size: int, dtype: Any) -> npt.NDArray[Any]:
@@ -61,10 +78,14 @@ class VertexIndexReader:
 
 
 class VertexIndex:
-    """The writer's side. Make one with ``create``; one thread inserts."""
+    """The writer's side. Make one with ``create``; one thread inserts.
+
+    ``crew``: whose threads share large look-ups and insertions; the caller's alone, until it is set.
+    """
 
     def __init__(self, table: IdTable, allocate: Allocate, vertices_max: int) -> None:
         self._growing = GrowingTable(table, allocate)
+        self.crew: Crew = ALONE
         self._allocate = allocate
         self._vertices_max = min(vertices_max, capacity(CELLS_MAX))
 
@@ -165,7 +186,7 @@ class VertexIndex:
         Raises:
             TypeError: the ids are not of the graph's kind.
         """
-        return self._table.lookup(ids, self.n_vertices if n_vertices is None else n_vertices)
+        return self._table.lookup(ids, self.n_vertices if n_vertices is None else n_vertices, self.crew)
 
     def external(self, dense: Vertices) -> IdColumn:
         """The external id of each vertex.
@@ -254,8 +275,29 @@ class VertexIndex:
         if isinstance(ids, StringColumn) and len(ids) and ids.lengths.max() > MAX_STRING_ID_BYTES:
             raise ValueError(f"a string id has at most {MAX_STRING_ID_BYTES} bytes")
         self._check_room(ids)
+        if self.crew.threads > 1 and len(ids) >= SHARED_IDS_MIN and self._knows_most(ids):
+            return self._insert_few(ids, half)
         out = np.empty(len(ids), np.uint32)
         self._growing.insert(ids, half, out)
+        return out
+
+    def _knows_most(self, ids: IdColumn) -> bool:
+        sample = ids[np.arange(0, len(ids), len(ids) // SAMPLED_IDS)]
+        known = np.count_nonzero(self._table.lookup(sample, self.n_vertices) != NO_VERTEX)
+        return bool(known >= KNOWN_SHARE_MIN * len(sample))
+
+    def _insert_few(self, ids: IdColumn, half: int) -> Vertices:
+        """Look all up, on all threads, and insert what is new, in the same order: known ids get no number."""
+        out = self._table.lookup(ids, self.n_vertices, self.crew)
+        new = out == NO_VERTEX
+        if half == 0:
+            elements = np.flatnonzero(new)
+        else:
+            visits = np.flatnonzero(np.column_stack([new[:half], new[half:]]))
+            elements = (visits >> 1) + (visits & 1) * half
+        rest = np.empty(elements.size, np.uint32)
+        self._growing.insert(ids[elements], 0, rest)
+        out[elements] = rest
         return out
 
     def _check(self, dense: Vertices) -> None:
@@ -300,6 +342,7 @@ def warm_up(kind: Kind) -> None:
         ids = numbers if kind == "int" else StringColumn.of(map(str, numbers))
         index.insert_edges(ids, ids)
     index.lookup(ids)
+    index.lookup(ids[np.arange(PIECE_IDS + 1) % 100])
     index.sort_by_external(np.arange(100, dtype=np.uint32))
     index.smallest(np.arange(100, dtype=np.uint32))
     index.remove(np.arange(100, dtype=np.uint32))

@@ -1,0 +1,274 @@
+"""Committing a batch that was looked up: one kernel writes it, in pieces that the threads of a crew draw.
+
+1. Each part of the batch notes its rows, and applies its updates to leaves that have room for them. A row, or a
+   leaf, whose updates lie in several parts belongs to the first of them, so that no two threads write one degree
+   or one leaf.
+2. The lists of leaves that are left are joined, and their windows found, by one thread.
+3. Windows are redistributed, some at a time.
+4. Each part fills its places of the report, which the totals before it tell, and lets the index of rows that it
+   shortened point at their first keys.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba as nb
+import numpy as np
+
+from ..atomics import fetch_add
+from ..edges import LOW, Int, Keys, Offsets, Vertices
+from ..intrinsics import copy
+from ..team import Crew, share
+from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
+from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
+from .preparing import BEGIN, END, TOTALS, Parts
+from .stretch import net_change
+from .windows import Bounds, Windows, hot_leaves, outcome, plan_windows
+
+# A batch in one part shares the redistribution of so many edges all the same.
+DIVIDED_MOVES_MIN = 100_000
+# Windows are drawn in so many pieces, or in pieces of so many.
+_WINDOW_PIECES, _WINDOWS_MAX = 256, 64
+# Of a list of each part: where its pending leaves, its waiting edges and its shortened rows begin and end.
+_LEAVES, _LEAVES_END, _WAITING_END, _ROWS, _ROWS_END, _NET, _LIST_FIELDS = 0, 1, 2, 3, 4, 5, 6
+
+
+class Written(NamedTuple):
+    """What became of a batch, beside the report.
+
+    ``n_waiting``: new edges that wait, where all do; ``net_left``: by how many edges it changed what is left of
+    the stretch; ``n_windows`` were redistributed, of ``moved`` edges together; the stretch then goes from
+    ``stretch_begin`` to ``stretch_end``. New edges crowd between the leaves that begin with ``hot_first`` and
+    ``hot_last`` (uint64; ``crowded``: there are such), in a ``wide`` window perhaps; and so many wait ``beside``
+    the stretch.
+    """
+
+    n_waiting: Int
+    net_left: Int
+    n_windows: Int
+    moved: Int
+    stretch_begin: Int
+    stretch_end: Int
+    crowded: bool
+    hot_first: Int
+    hot_last: Int
+    wide: bool
+    beside: Int
+    lists: Offsets
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def commit(
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    parts: Parts,
+    pending: Pending,
+    windows: Windows,
+    bounds: tuple[Bounds, Bounds],
+    columns: ReportColumns,
+    all_wait: bool,
+    crowding: tuple[Int, Int],
+    crew: Crew,
+) -> Written:
+    """Write a batch that lies in ``updates`` in these parts.
+
+    ``bounds``: the least and the greatest densities by height; ``crowding``: from how many leaves in a window, or
+    new edges that wait for it, on it is told. If ``all_wait``, all new edges are put aside, no window is
+    redistributed, and what follows is left to ``finish``.
+    """
+    n_parts = np.int64(parts.shape[0])
+    lists = np.zeros((n_parts, _LIST_FIELDS), np.int64)
+    cursor = np.zeros(1, np.int64)
+    if n_parts == 1:
+        _merge_parts(0, slots, rows, updates, parts, pending, all_wait, cursor, lists)
+    else:
+        share(
+            _crew_of(crew, n_parts),
+            _merge_parts,
+            (slots, rows, updates, parts, pending, all_wait, cursor, lists),
+        )
+    net_left = np.int64(0)
+    for part in range(n_parts):
+        net_left += lists[part, _NET]
+    n_pending, n_waiting = _join(pending, lists)
+    stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
+    n_windows, moved, beside = np.int64(0), np.int64(0), np.int64(0)
+    hot_first: Int = np.uint64(0)
+    hot_last: Int = np.uint64(0)
+    crowded, wide = False, False
+    if not all_wait:
+        if n_pending > 0:
+            n_windows = plan_windows(slots, bounds[0], bounds[1], pending, n_pending, windows)
+            first, last, wide, beside = hot_leaves(slots, pending, windows, n_windows, crowding[0], crowding[1])
+            crowded = first >= 0
+            if crowded:
+                hot_first, hot_last = slots.heads[first], slots.heads[last]
+            moved, stretch_begin, stretch_end = outcome(slots, windows, n_windows)
+            if n_windows > 1 and (n_parts > 1 or moved >= DIVIDED_MOVES_MIN):
+                size = min(max(n_windows // _WINDOW_PIECES, np.int64(1)), np.int64(_WINDOWS_MAX))
+                cursor[0] = 0
+                share(
+                    _crew_of(crew, n_windows),
+                    _redistribute_pieces,
+                    (slots, rows.leaf, pending, windows, n_windows, size, cursor),
+                )
+            else:
+                redistribute(slots, rows.leaf, pending, windows, 0, n_windows)
+        finish(slots, rows, updates, parts, lists, pending.rows, columns, crew)
+    return Written(
+        n_waiting,
+        net_left,
+        n_windows,
+        moved,
+        stretch_begin,
+        stretch_end,
+        crowded,
+        hot_first,
+        hot_last,
+        wide,
+        beside,
+        lists,
+    )
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def finish(
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    parts: Parts,
+    lists: Offsets,
+    shortened: Vertices,
+    columns: ReportColumns,
+    crew: Crew,
+) -> None:
+    """After everything moved: fill the report, and bring the index of rows up to date."""
+    n_parts = np.int64(parts.shape[0])
+    starts = np.zeros((n_parts, 4), np.int64)
+    for part in range(1, n_parts):
+        for state in range(4):
+            starts[part, state] = starts[part - 1, state] + parts[part - 1, TOTALS + state]
+    cursor = np.zeros(1, np.int64)
+    if n_parts == 1:
+        _finish_parts(0, slots, rows, updates, parts, lists, shortened, columns, starts, cursor)
+    else:
+        share(
+            _crew_of(crew, n_parts),
+            _finish_parts,
+            (slots, rows, updates, parts, lists, shortened, columns, starts, cursor),
+        )
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _crew_of(crew: Crew, pieces: Int) -> Crew:
+    """No more threads than there are pieces."""
+    return Crew(min(np.int64(crew.threads), pieces), crew.words)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
+    """The first update from ``begin`` on that is not of the leaf of the one before; ``end``: there is none."""
+    if begin == 0 or begin >= end:
+        return begin
+    leaf = leaves[begin - 1]
+    return begin + np.searchsorted(leaves[begin:end], leaf, side="right")
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
+    """The first update from ``begin`` on that is not of the row of the one before; ``end``: there is none."""
+    if begin == 0 or begin >= end:
+        return begin
+    last = keys[begin - 1] | LOW
+    return begin + np.searchsorted(keys[begin:end], last, side="right")
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _merge_parts(
+    thread: Int,
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    parts: Parts,
+    pending: Pending,
+    all_wait: bool,
+    cursor: Offsets,
+    lists: Offsets,
+) -> None:
+    n_parts = np.int64(parts.shape[0])
+    n = parts[n_parts - 1, END]
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part >= n_parts:
+            return
+        begin, end = parts[part, BEGIN], parts[part, END]
+        first, last = _other_row(updates.keys, begin, n), _other_row(updates.keys, end, n)
+        lists[part, _ROWS] = first
+        lists[part, _ROWS_END] = note_rows(updates, first, last, rows, pending.rows)
+        if slots.stretch_begin < slots.stretch_end:
+            lists[part, _NET] = net_change(updates, begin, end, slots.stretch_begin)
+        first, last = _other_leaf(updates.leaf, begin, n), _other_leaf(updates.leaf, end, n)
+        lists[part, _LEAVES] = first
+        lists[part, _LEAVES_END], lists[part, _WAITING_END] = merge_leaves(
+            slots, updates, first, last, pending, all_wait
+        )
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
+    """Move the pending leaves of all parts to the front, and their new edges; returns how many there are."""
+    n, n_waiting = np.int64(0), np.int64(0)
+    for part in range(lists.shape[0]):
+        begin, end, waiting = lists[part, _LEAVES], lists[part, _LEAVES_END], lists[part, _WAITING_END]
+        if begin > 0:
+            shift = n_waiting - begin
+            for x in range(begin, end):
+                pending.leaf[n + x - begin] = pending.leaf[x]
+                pending.end[n + x - begin] = np.uint32(np.int64(pending.end[x]) + shift)
+            copy(pending.keys, n_waiting, pending.keys, begin, waiting - begin)
+            if pending.weights.size:
+                copy(pending.weights, n_waiting, pending.weights, begin, waiting - begin)
+        n += end - begin
+        n_waiting += waiting - begin
+    return n, n_waiting
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _redistribute_pieces(
+    thread: Int,
+    slots: Slots,
+    row_leaf: Vertices,
+    pending: Pending,
+    windows: Windows,
+    n: Int,
+    size: Int,
+    cursor: Offsets,
+) -> None:
+    while True:
+        first = size * fetch_add(cursor, 0, np.int64(1))
+        if first >= n:
+            return
+        redistribute(slots, row_leaf, pending, windows, first, min(first + size, n))
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _finish_parts(
+    thread: Int,
+    slots: Slots,
+    rows: RowIndex,
+    updates: Updates,
+    parts: Parts,
+    lists: Offsets,
+    shortened: Vertices,
+    columns: ReportColumns,
+    starts: Offsets,
+    cursor: Offsets,
+) -> None:
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part >= parts.shape[0]:
+            return
+        advance_rows(slots, rows, shortened, lists[part, _ROWS], lists[part, _ROWS_END])
+        split_report(updates, parts[part, BEGIN], parts[part, END], columns, starts[part])

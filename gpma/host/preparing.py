@@ -1,0 +1,237 @@
+"""Preparing a batch: one kernel puts it in order and looks it up, in pieces that the threads of a crew draw.
+
+What it finds depends on the batch and the array alone, neither on the pieces nor on the threads.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+
+from ..atomics import fetch_add
+from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops
+from ..team import Crew, share
+from .arrays import Slots, Updates
+from .search import locate, probe
+from .sorting import (
+    Arrivals,
+    Packing,
+    Positions,
+    SortScratch,
+    choose_splitters,
+    compact,
+    compact_ordered,
+    count_distinct,
+    count_last,
+    count_ranges,
+    deal,
+    pack_words,
+    packing_of,
+    sort_range,
+    survey,
+    varying_bits,
+)
+
+# Ranges have numbers of eight bits; and more of them would outgrow the nearest cache.
+PIECES_MAX = 128
+# Of a part of a batch in order: where it begins and ends, and behind these how many of its updates are INSERTED,
+# ..., ABSENT. Parts lie side by side.
+BEGIN, END, TOTALS, PART_FIELDS = 0, 1, 2, 6
+# Chunks of a batch as it came, each of which counts its updates by range.
+_CHUNKS_MAX = 64
+
+Parts = Offsets
+
+
+def pieces_of(n: int, least: int) -> int:
+    """Into how many pieces n updates are divided, of at least so many each: a power of two."""
+    return min(1 << max(0, (n // least).bit_length() - 1), PIECES_MAX)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def look_up(
+    slots: Slots,
+    batch: Arrivals,
+    n_rows: Int,
+    n_pieces: Int,
+    scratch: SortScratch,
+    updates: Updates,
+    crew: Crew,
+) -> tuple[Parts, Int, Int, Int, Int, Int]:
+    """Order a batch (one update at least) into ``updates`` and find where they fall, in so many pieces (a power of
+    two up to ``PIECES_MAX``); the array is only read.
+
+    Returns (parts int64[pieces, ``PART_FIELDS``], the largest row, how many updates are inserted, overwritten,
+    deleted, absent). Where the largest row is none of the ``n_rows`` that there are, nothing else was done.
+    """
+    keys = batch.keys
+    n = np.int64(keys.size)
+    n_chunks = min(np.int64(n_pieces), np.int64(_CHUNKS_MAX))
+    crew = Crew(min(crew.threads, n_pieces), crew.words)
+    cursor = np.zeros(1, np.int64)
+    parts = np.zeros((n_pieces, PART_FIELDS), np.int64)
+    found = np.empty((n_chunks, 3), np.uint64)
+    if n_pieces == 1:
+        _survey_chunks(0, keys, cursor, found)
+    else:
+        share(crew, _survey_chunks, (keys, cursor, found))
+    differing, largest, ordered = np.uint64(0), np.uint64(0), np.uint64(1)
+    for chunk in range(n_chunks):
+        differing |= found[chunk, 0]
+        largest = max(largest, found[chunk, 1])
+        ordered &= found[chunk, 2]
+    row = np.int64(largest >> HALF)
+    if row >= n_rows:
+        return parts, row, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    packing = packing_of(keys[0], differing, n)
+    bounds = np.zeros(n_pieces + 1, np.int64)
+    flipped = np.zeros(n_pieces, np.bool_)
+    if ordered:
+        for piece in range(n_pieces):
+            bounds[piece + 1] = n * (piece + 1) // n_pieces
+    elif n_pieces == 1:
+        bounds[1] = n
+        pack_words(keys, packing, scratch)
+    else:
+        splitters = np.empty(n_pieces - 1, np.uint64)
+        choose_splitters(keys, packing, scratch, splitters)
+        counts = np.zeros((n_chunks, n_pieces), np.uint32)
+        # The places of updates are not known yet: there is room for the numbers of their ranges.
+        ranges = updates.place
+        cursor[0] = 0
+        share(crew, _count_chunks, (keys, packing, splitters, ranges, cursor, counts))
+        before = np.uint32(0)
+        for piece in range(n_pieces):
+            for chunk in range(n_chunks):
+                count = counts[chunk, piece]
+                counts[chunk, piece] = before
+                before += count
+            bounds[piece + 1] = before
+        cursor[0] = 0
+        share(crew, _deal_chunks, (keys, packing, ranges, cursor, counts, scratch))
+    cursor[0] = 0
+    if n_pieces == 1:
+        if not ordered:
+            flipped[0] = sort_range(packing, scratch, np.int64(0), n, packing.high_bits + packing.low_bits)
+        _look_up_parts(0, slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts)
+    else:
+        share(crew, _sort_ranges, (batch, ordered, packing, scratch, bounds, cursor, flipped, parts))
+        begin = np.int64(0)
+        for piece in range(n_pieces):
+            parts[piece, BEGIN] = begin
+            begin += parts[piece, END]
+        cursor[0] = 0
+        share(
+            crew,
+            _look_up_parts,
+            (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts),
+        )
+    totals = np.zeros(4, np.int64)
+    for piece in range(n_pieces):
+        for state in range(4):
+            totals[state] += parts[piece, TOTALS + state]
+    return parts, row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _survey_chunks(thread: Int, keys: Keys, cursor: Offsets, found: Keys) -> None:
+    n, n_chunks = np.int64(keys.size), np.int64(found.shape[0])
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        differing, largest, ordered = survey(keys, n * chunk // n_chunks, n * (chunk + 1) // n_chunks)
+        found[chunk, 0], found[chunk, 1], found[chunk, 2] = differing, largest, np.uint64(ordered)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _count_chunks(
+    thread: Int, keys: Keys, packing: Packing, splitters: Keys, ranges: Ops, cursor: Offsets, counts: Positions
+) -> None:
+    n, n_chunks = np.int64(keys.size), np.int64(counts.shape[0])
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        begin, end = n * chunk // n_chunks, n * (chunk + 1) // n_chunks
+        count_ranges(keys, begin, end, packing, splitters, ranges, counts[chunk])
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _deal_chunks(
+    thread: Int,
+    keys: Keys,
+    packing: Packing,
+    ranges: Ops,
+    cursor: Offsets,
+    cursors: Positions,
+    scratch: SortScratch,
+) -> None:
+    n, n_chunks = np.int64(keys.size), np.int64(cursors.shape[0])
+    while True:
+        chunk = fetch_add(cursor, 0, np.int64(1))
+        if chunk >= n_chunks:
+            return
+        begin, end = n * chunk // n_chunks, n * (chunk + 1) // n_chunks
+        deal(keys, begin, end, packing, ranges, cursors[chunk], scratch)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _sort_ranges(
+    thread: Int,
+    batch: Arrivals,
+    ordered: Int,
+    packing: Packing,
+    scratch: SortScratch,
+    bounds: Offsets,
+    cursor: Offsets,
+    flipped: npt.NDArray[np.bool_],
+    parts: Parts,
+) -> None:
+    """Sort each range, and leave in END of its part how many keys it has."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= parts.shape[0]:
+            return
+        begin, end = bounds[piece], bounds[piece + 1]
+        if ordered:
+            parts[piece, END] = count_last(batch.keys, begin, end)
+        else:
+            n_bits = varying_bits(packing, scratch, begin, end)
+            flipped[piece] = sort_range(packing, scratch, begin, end, n_bits)
+            parts[piece, END] = count_distinct(packing, scratch, flipped[piece], begin, end)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _look_up_parts(
+    thread: Int,
+    slots: Slots,
+    batch: Arrivals,
+    ordered: Int,
+    packing: Packing,
+    scratch: SortScratch,
+    bounds: Offsets,
+    flipped: npt.NDArray[np.bool_],
+    cursor: Offsets,
+    updates: Updates,
+    parts: Parts,
+) -> None:
+    """Write the updates of each part from its BEGIN on, and where they fall."""
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= parts.shape[0]:
+            return
+        first = parts[piece, BEGIN]
+        begin, end = bounds[piece], bounds[piece + 1]
+        if ordered:
+            last = compact_ordered(batch, begin, end, updates, first)
+        else:
+            last = compact(packing, scratch, flipped[piece], begin, end, batch, updates, first)
+        parts[piece, END] = last
+        locate(slots, updates, first, last)
+        inserted, overwritten, deleted, absent = probe(slots, updates, first, last)
+        parts[piece, TOTALS + INSERTED] = inserted
+        parts[piece, TOTALS + OVERWRITTEN] = overwritten
+        parts[piece, TOTALS + DELETED] = deleted
+        parts[piece, TOTALS + ABSENT] = absent
