@@ -375,6 +375,10 @@ class Graph:
         else:
             self._pair.run(lambda: out.commit_load(out_plan), lambda: in_.commit_load(in_plan))
 
+    def by_heads(self, arcs: EdgeList) -> EdgeList:
+        """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
+        return transposed(arcs, weighted=arcs.weights is not None, pair=self._pair)
+
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
         return self.host.out.export()
