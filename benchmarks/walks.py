@@ -36,6 +36,7 @@ from graphtide.compute.walks.sweeps import PUSH_EDGES, SUMS, WORK_SLOTS, Outbox,
 from graphtide.daemon.tools.generate import Churn, Updates
 from graphtide.gpma.edges import EdgeBatch, pack
 from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.gpma.team import Crew
 from graphtide.partition.graph import Graph, GraphChange
 
 # A pass is timed as what so many take at once, less one.
@@ -85,8 +86,7 @@ class Bench:
 
     def pass_ms(self) -> float:
         """Milliseconds of one dense pass that another one follows, the median of nine."""
-        pulls = Pulls("floor", 0.85)
-        run = _runs(self.graph, pulls)
+        run = _runs(self.graph, self.graph.crew)
         times = []
         for _ in range(9):
             taken = []
@@ -98,15 +98,17 @@ class Bench:
         return float(np.median(times))
 
 
-def _runs(graph: Graph, pulls: Pulls) -> Callable[[int], object]:
+def _runs(graph: Graph, crew: Crew) -> Callable[[int], object]:
     """What makes so many passes at once, beginning with ones."""
-    n = graph.n_vertices
+    n, pulls = graph.n_vertices, Pulls(0.85)
     capacity = -(-n // 128) * 128
     ones = np.ones(capacity, np.float32)
     estimate = Estimate(np.ones(capacity), np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8))
     rows, degrees = graph.in_rows(), graph.out_rows().degrees
     limits = Limits(1.0, 1.0)
-    return lambda passes: pulls.run(rows, degrees, n, estimate, Goal(limits, passes_min=passes, roughly=True))
+    return lambda passes: pulls.run(
+        crew, rows, degrees, n, estimate, Goal(limits, passes_min=passes, roughly=True)
+    )
 
 
 def rule_costs(graph: Graph) -> list[dict[str, Any]]:
@@ -169,9 +171,7 @@ def _least(work: Callable[[], object], prepare: Callable[[], object]) -> float:
 
 def _pass_s(graph: Graph) -> float:
     """A dense pass on one thread."""
-    pulls = Pulls("alone", 0.85)
-    pulls.pair.close()
-    run = _runs(graph, pulls)
+    run = _runs(graph, graph.team.crew(1))
     one, several = (_least(partial(run, passes), lambda: None) for passes in (1, PASSES))
     return (several - one) / (PASSES - 1)
 

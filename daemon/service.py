@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,10 @@ LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
 
+SWITCH_SECONDS = 0.001
+"""So long may a thread that runs Python keep the interpreter from the others: the engine wants it back after each
+kernel, while ingest decodes (``benchmarks/switching.py``)."""
+
 
 def serve(config: Config, *, progress: bool) -> int:
     """Run the daemon until SIGTERM or SIGINT; returns the exit status.
@@ -78,6 +83,7 @@ def serve(config: Config, *, progress: bool) -> int:
     """
     if config.device.enabled == "on":
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack)
         with _signals(service.stop, service.reload):

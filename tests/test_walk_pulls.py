@@ -1,4 +1,4 @@
-"""Dense passes: the same with one thread and with two, and a step of the power method."""
+"""Dense passes: the same with any number of threads, and a step of the power method."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from graphtide.compute.walks.edits import ROUNDOFF
 from graphtide.compute.walks.passes import BLOCK, Estimate, Goal, Limits, Pulls
 from graphtide.gpma.atomics import fetch_add
 from graphtide.gpma.edges import EdgeBatch, destinations, sources
+from graphtide.gpma.team import Crew, Team
 from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 
@@ -40,10 +41,13 @@ def estimate(seed: int) -> Estimate:
     return Estimate(columns[0], columns[1], rhs, weight, np.ones(CAPACITY // BLOCK, np.uint8))
 
 
-def passes(graph: Graph, solved: Estimate, count: int, *, roughly: bool = False) -> Pulls:
-    pulls = Pulls("test", 0.85)
+def passes(
+    graph: Graph, solved: Estimate, count: int, *, roughly: bool = False, crew: Crew | None = None
+) -> Pulls:
+    pulls = Pulls(0.85)
     goal = Goal(Limits(0.2, 0.1), passes_min=count, roughly=roughly)
-    assert pulls.run(graph.in_rows(), graph.out_rows().degrees, graph.n_vertices, solved, goal) == count
+    rows, degrees = graph.in_rows(), graph.out_rows().degrees
+    assert pulls.run(crew or graph.crew, rows, degrees, graph.n_vertices, solved, goal) == count
     return pulls
 
 
@@ -52,18 +56,18 @@ def true_residual(graph: Graph, solved: Estimate) -> np.ndarray:
     return np.asarray(solved.rhs[:n] + 0.85 * (matrix(graph) @ solved.value[:n]) - solved.value[:n])
 
 
+@pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("roughly", [False, True])
-def test_results_do_not_depend_on_the_threads(
-    roughly: bool, graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_do_not_depend_on_the_threads(roughly: bool, threads: int, graph: Graph) -> None:
     assert graph.n_arcs > walk_pulls._ALONE
-    together = estimate(1)
-    passes(graph, together, 5, roughly=roughly)
-    monkeypatch.setattr(walk_pulls, "_ALONE", 1 << 40)
-    alone = estimate(1)
-    passes(graph, alone, 5, roughly=roughly)
+    team = Team(threads)
+    together, alone = estimate(1), estimate(1)
+    ours = passes(graph, together, 5, roughly=roughly, crew=team.crew())
+    other = passes(graph, alone, 5, roughly=roughly, crew=team.crew(1))
+    team.close()
     for mine, theirs in zip(together, alone, strict=True):
         assert np.array_equal(mine, theirs)
+    assert (ours.size, ours.over, ours.rounded) == (other.size, other.over, other.rounded)
 
 
 def test_a_pass_is_a_step_of_the_power_method_and_leaves_exact_residuals(graph: Graph) -> None:
@@ -107,9 +111,9 @@ def test_passes_go_on_until_sizes_are_small(graph: Graph) -> None:
     solved, fewer = estimate(5), estimate(5)
     for each in (solved, fewer):  # with residuals of their own
         passes(graph, each, 1)
-    pulls = Pulls("test", 0.85)
+    pulls = Pulls(0.85)
     goal = Goal(Limits(1.0, 1.0), size_max=1e-3)
-    count = pulls.run(graph.in_rows(), graph.out_rows().degrees, N, solved, goal)
+    count = pulls.run(graph.crew, graph.in_rows(), graph.out_rows().degrees, N, solved, goal)
     assert count > 3
     assert passes(graph, fewer, count - 2).size > goal.size_max
     # One pass more or less than needed: how far the last one gets is a guess.
@@ -153,23 +157,15 @@ def test_passes_shrink_residuals_by_the_damping_at_least() -> None:
     ring.close()
 
 
-def test_a_pair_shares_a_counter_and_waits_for_no_thread_that_has_not_begun() -> None:
+def test_a_pair_waits_for_no_thread_that_has_not_begun() -> None:
     pair = Pair(2, "test")
     busy = threading.Event()
     assert pair._other is not None
     pair._other.submit(busy.wait)
-    ran: list[int] = []
-    pair.share(lambda: ran.append(1))  # returns although the other thread is busy
-    assert ran == [1]
-    assert pair.run(lambda: 2, lambda: 3) == (2, 3)
+    assert pair.run(lambda: 2, lambda: 3) == (2, 3)  # although the other thread is busy
     busy.set()
     assert pair.run(lambda: 4, lambda: 5) == (4, 5)
-
-    def fail() -> None:
-        raise RuntimeError("both fail")
-
-    with pytest.raises(RuntimeError, match="both fail"):
-        pair.share(fail)
+    pair.close()
 
 
 def test_no_two_takers_get_the_same_number() -> None:

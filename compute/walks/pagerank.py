@@ -4,7 +4,7 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
 (``passes.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
@@ -53,14 +53,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
-from ...gpma.rows import RowView
+from ...gpma.team import Crew
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
+from . import edits as walk_kernels
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
-from .edits import ROUNDOFF
+from .edits import ROUNDOFF, Editing
 from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .sweeps import (
     DIVIDE,
@@ -82,6 +83,7 @@ from .sweeps import (
 from .walk import (
     DAMPING,
     TOLERANCE,
+    Edit,
     RandomWalk,
     born,
     extended,
@@ -111,6 +113,8 @@ LEVEL = 8.0
 # about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
 # (Both are measured by ``benchmarks/walks.py``.)
 PUSH_COST = 3
+# That is so on two threads. Passes are that much faster on twice as many, as a power of two; pushes are not.
+PASS_SPEED = 0.85
 PASS_VERTEX = 2
 # Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
@@ -131,6 +135,8 @@ EDIT_SHARE = 1 / 10
 FORGET = 0.95
 # Fewer changes than this are edited on one thread.
 EDIT_ALONE = 1 << 14
+# From so many vertices that all moved, looking at them is shared among threads.
+SHARED_VERTICES_MIN = 1 << 16
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
@@ -153,8 +159,9 @@ class _Budget:
     pass (``SLOW``), and each time that pushes between two passes are given up: both have cost much for little.
     """
 
-    def __init__(self, arcs: int, n: int) -> None:
-        self.cost_max = PUSH_MIN + (arcs + PASS_VERTEX * n) // PUSH_COST
+    def __init__(self, arcs: int, n: int, threads: int) -> None:
+        faster = max(1.0, threads / 2) ** PASS_SPEED
+        self.cost_max = PUSH_MIN + int((arcs + PASS_VERTEX * n) / (PUSH_COST * faster))
         # |r| after the last of the passes that follow each other.
         self._size = math.inf
 
@@ -421,14 +428,14 @@ class PageRank(RandomWalk):
 
     def _edit_both(self, graph: Graph, change: GraphChange, work: Work) -> None:
         """Make both residuals those of the changed graph."""
-        arcs = change.arcs
-        ranks, majorant = _estimate(self._ranks), _estimate(self._majorant)
-        if len(arcs.inserted) + len(arcs.deleted) < EDIT_ALONE:
-            edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
-        else:
-            edits = self._pulls.pair.run(
-                lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
-            )
+        inserted, deleted = change.arcs.inserted.keys, change.arcs.deleted.keys
+        changes = inserted.size + deleted.size
+        first, second = (
+            Editing.of(system.value, system.residual, changes) for system in (self._ranks, self._majorant)
+        )
+        crew = graph.team.crew(1 if changes < EDIT_ALONE else 2)
+        walk_kernels.edit_two(crew, graph.out_rows(), inserted, deleted, self.damping, first, second)
+        edits = Edit.from_editing(first), Edit.from_editing(second)
         for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
             kernels.flag(edit.touched, edit.touched.size, system.flags)
             kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
@@ -476,14 +483,15 @@ class PageRank(RandomWalk):
         majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
         majorant.flags[:] = 1
         self._solve(graph, majorant, _SLACK_LIMITS, 1.0, work)
-        self._certificate.allow(kernels.ratio_max(n, ranks, majorant))
+        self._certificate.allow(kernels.ratio_max(_crew(graph, whole=True), n, ranks, majorant))
 
     def _settle(self, graph: Graph, work: Work) -> None:
         """Solve both systems, and again until the certificate holds."""
         while True:
             self._solve(graph, self._ranks, self._limits, LEVEL, work)
             bound = self._certificate.bound
-            self._passed *= kernels.reweigh(self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
+            crew = _crew(graph, whole=work[PASSES] > 0)
+            self._passed *= kernels.reweigh(crew, self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
             self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, work)
             if self._certify(graph, work):
                 return
@@ -508,7 +516,7 @@ class PageRank(RandomWalk):
             return False
         if not self._rounding <= certificate.reserve and self._round_less(graph, work):  # a NaN is not within it
             return False
-        if self._ratio_holds(work) and certificate.take_sum_error(self._sum_error):
+        if self._ratio_holds(graph, work) and certificate.take_sum_error(self._sum_error):
             return not ranks.flags.any()
         ranks.flags[:] = 1
         return False
@@ -529,13 +537,13 @@ class PageRank(RandomWalk):
             ranks.flags[:] = 0
         return solved
 
-    def _ratio_holds(self, work: Work) -> bool:
+    def _ratio_holds(self, graph: Graph, work: Work) -> bool:
         """Measure the ratio, of all vertices or of those that moved; false where the bound is tightened for it."""
         ranks, majorant, certificate = self._ranks, self._majorant, self._certificate
         whole = self._unseen + work[PUSHES] > self._n
         if whole:
             self._unseen = -int(work[PUSHES])
-            ratio = kernels.ratio_max(self._n, ranks, majorant)
+            ratio = kernels.ratio_max(_crew(graph, whole=True), self._n, ranks, majorant)
             if work[PASSES]:
                 # All moved and will be reported; what moves from here on is to be looked at again.
                 ranks.moved[:] = 0
@@ -558,7 +566,7 @@ class PageRank(RandomWalk):
 
         ``level``: where pushes begin, in multiples of the limits.
         """
-        budget = _Budget(graph.n_arcs, self._n)
+        budget = _Budget(graph.n_arcs, self._n, graph.crew.threads)
         cost = 0
         while True:
             pushes = work[PUSHES]
@@ -574,7 +582,7 @@ class PageRank(RandomWalk):
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
-        rows = graph.out_rows()
+        rows, crew = graph.out_rows(), graph.team.crew(2)
         capacity = system.value.size
         costs = np.empty(-(-capacity // STRETCH), np.int64)
         kernels.look(rows, limits, 0, capacity, system, costs)
@@ -586,48 +594,22 @@ class PageRank(RandomWalk):
             )
             if outcome != DIVIDE:
                 return bool(outcome == SOLVED)
-            self._sweep_divided(rows, limits, level, cut, costs, system, work)
+            kernels.sweep_divided(
+                crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
+            )
             level = max(1.0, 0.5 * level)
 
-    def _sweep_divided(
-        self,
-        rows: RowView,
-        limits: Limits,
-        level: float,
-        cut: int,
-        costs: npt.NDArray[np.int64],
-        system: System,
-        work: Work,
-    ) -> None:
-        """One sweep by two threads, of the vertices before ``cut`` and of the others; and the next one's costs."""
-        capacity = system.value.size
-        if self._outbox.sent.size != capacity:
-            sent, marks = self._outbox
+    def _room_between(self, capacity: int) -> Outbox:
+        """What two parts of so many vertices send each other, and nothing yet."""
+        sent, marks = self._outbox
+        if sent.size != capacity:
             self._outbox = Outbox(extended(sent, capacity), extended(marks, capacity // BLOCK))
-        outbox = self._outbox
-        due = costs.sum()
-        sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
-
-        def sweep(begin: int, end: int, part: int) -> None:
-            kernels.sweep(
-                rows, limits, level, self.damping, due, begin, end, system, outbox, sums[part], works[part]
-            )
-
-        def finish(begin: int, end: int, part: int) -> None:
-            kernels.deliver(limits, begin, end, system, outbox, sums[part])
-            kernels.look(rows, limits, begin, end, system, costs)
-
-        pair = self._pulls.pair
-        pair.run(lambda: sweep(0, cut, 0), lambda: sweep(cut, capacity, 1))
-        pair.run(lambda: finish(0, cut, 0), lambda: finish(cut, capacity, 1))
-        system.sums[:] += sums.sum(axis=0)
-        work += works.sum(axis=0)
-        # Both parts together are one.
-        work[SWEEPS] -= 1
+        return self._outbox
 
     def _pass(self, graph: Graph, system: System, goal: Goal, work: Work) -> None:
         pulls, n = self._pulls, self._n
-        passes = pulls.run(graph.in_rows(), graph.out_rows().degrees, n, _estimate(system), goal)
+        estimate, degrees = _estimate(system), graph.out_rows().degrees
+        passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
         norm = float(system.value[:n].sum())
         system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         if system is self._ranks:
@@ -666,10 +648,11 @@ class PageRank(RandomWalk):
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = kernels.take_moved(self._ranks, out)
+        changed = 0 if whole else kernels.take_moved(self._ranks, out)
         self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
+            self._ranks.moved[:] = 0
             self._ranks.sums[NORM] = self._ranks.value[: self._n].sum()
             self._ranks.sums[SLIPPED] += SUM_ROUNDED * self._ranks.sums[NORM]
         return Refresh(
@@ -680,6 +663,11 @@ class PageRank(RandomWalk):
             started_over=started_over,
             error_bound=self.error_bound,
         )
+
+
+def _crew(graph: Graph, *, whole: bool) -> Crew:
+    """Who looks at the vertices: all threads where all of them moved, else the caller's alone."""
+    return graph.crew if whole and graph.n_vertices >= SHARED_VERTICES_MIN else graph.team.crew(1)
 
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:

@@ -1,4 +1,4 @@
-"""Dense passes over all in-rows on two threads: what random-walk programs do when much is to be solved.
+"""Dense passes over all in-rows on all threads: what random-walk programs do when much is to be solved.
 
 A pass is a Jacobi step in pull form. Every vertex adds its residual to its value and computes its residual anew
 from the in-neighbours' shares (d / degree of their values), which the pass before has left in an array of their
@@ -37,9 +37,7 @@ Sums are added up by chunk: results do not depend on the threads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -49,7 +47,7 @@ from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW
 from ...gpma.rows import RowView, live_runs, runs_in_order
 from ...gpma.splice import spliced
-from ...gpma.threads import Pair
+from ...gpma.team import Crew, share
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -62,7 +60,7 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 CHUNKS = 256
 # Chunks begin at multiples of this: threads then share no word of flags and no cache line.
 _GRAIN = 128
-# Fewer in-edges than this are left to one thread.
+# Fewer slots of in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
 # What is guessed that the first pass of a sequence leaves of the sizes of residuals, and any other, unless the one
@@ -138,7 +136,7 @@ def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
 
 @_jit
 def _share_out(  # type: ignore[no-untyped-def]
-    in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums
+    thread, in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums
 ):
     """A thread's part of what comes before the first pass: residuals are added to values, shares are made of them.
 
@@ -195,7 +193,7 @@ def _share_out(  # type: ignore[no-untyped-def]
 
 @_jit
 def _share_fixed(  # type: ignore[no-untyped-def]
-    out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums
+    thread, out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums
 ):
     """A thread's part of the shares of vertices that are not scaled, over the factor that a pass multiplies by."""
     value = estimate.value
@@ -214,7 +212,19 @@ def _share_fixed(  # type: ignore[no-untyped-def]
 @_jit
 @spliced
 def _pull(  # type: ignore[no-untyped-def]
-    rows, out_degrees, cuts, counter, factor, damping, limits, estimate, shares, next_shares, share_rounded, sums
+    thread,
+    rows,
+    out_degrees,
+    cuts,
+    counter,
+    factor,
+    damping,
+    limits,
+    estimate,
+    shares,
+    next_shares,
+    share_rounded,
+    sums,
 ):
     """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]; ``share_rounded``: 0 or ``SHARE_ROUNDED``.
 
@@ -295,11 +305,25 @@ def _pull(  # type: ignore[no-untyped-def]
             sums[chunk, _ROUNDED] = rounded_sum
 
 
-class Pulls:
-    """Passes for one program: a helper thread, and arrays that are made when needed (20 bytes a vertex)."""
+@_jit
+def _share_out_together(crew, *arguments):  # type: ignore[no-untyped-def]
+    share(crew, _share_out, arguments)
 
-    def __init__(self, name: str, damping: float) -> None:
-        self.pair = Pair(2, name)
+
+@_jit
+def _share_fixed_together(crew, *arguments):  # type: ignore[no-untyped-def]
+    share(crew, _share_fixed, arguments)
+
+
+@_jit
+def _pull_together(crew, *arguments):  # type: ignore[no-untyped-def]
+    share(crew, _pull, arguments)
+
+
+class Pulls:
+    """Passes for one program: arrays that are made when needed (20 bytes a vertex)."""
+
+    def __init__(self, damping: float) -> None:
         self._damping = damping
         self._shares = np.empty(0)
         self._next = np.empty(0)
@@ -308,7 +332,6 @@ class Pulls:
         self._counter = np.zeros(1, np.int64)
         self._sums = np.zeros((CHUNKS, _COLUMNS))
         self._share_rounded = 0.0
-        self._alone = True
 
     @property
     def memory_bytes(self) -> int:
@@ -349,7 +372,7 @@ class Pulls:
         """What rounding may have done to negative shares, which hide in sums: all, at the largest degree."""
         return self._sum(_NEGATIVE) * (self._max(_DEGREE_MAX) + 20 + 2 * self._share_rounded)
 
-    def warm_up(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int) -> None:
+    def warm_up(self, crew: Crew, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int) -> None:
         """Compile what passes need."""
         capacity = -(-n // _GRAIN) * _GRAIN
         ones = np.ones(capacity, np.float32)
@@ -357,10 +380,16 @@ class Pulls:
             np.ones(capacity), np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8)
         )
         for roughly in (True, False):
-            self.run(rows, out_degrees, n, estimate, Goal(Limits(1.0, 1.0), passes_min=2, roughly=roughly))
+            self.run(crew, rows, out_degrees, n, estimate, Goal(Limits(1.0, 1.0), passes_min=2, roughly=roughly))
 
     def run(
-        self, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int, estimate: Estimate, goal: Goal
+        self,
+        crew: Crew,
+        rows: RowView,
+        out_degrees: npt.NDArray[np.uint32],
+        n: int,
+        estimate: Estimate,
+        goal: Goal,
     ) -> int:
         """A sequence of passes; their number.
 
@@ -368,20 +397,23 @@ class Pulls:
         sees to that, so whether one is the last is guessed from the size before it; where passes shrink residuals
         little, each is.
         """
-        self._begin(rows, out_degrees, n, estimate, roughly=goal.roughly)
+        if rows.counts.size << rows.leaf_shift < _ALONE:
+            crew = Crew(1, crew.words)
+        self._begin(crew, rows, out_degrees, n, estimate, roughly=goal.roughly)
         passes = 1
         shrinks = FIRST_SHRINKS
         while passes < goal.passes_min or (shrinks < SLOW and min(shrinks, SHRINKS) * self.size > goal.size_max):
             size = self.size
-            self._pass(rows, out_degrees, estimate, None)
+            self._pass(crew, rows, out_degrees, estimate, None)
             self._shares, self._next = self._next, self._shares
             shrinks = self.size / size if size > 0 else 1.0
             passes += 1
-        self._pass(rows, out_degrees, estimate, goal.limits)
+        self._pass(crew, rows, out_degrees, estimate, goal.limits)
         return passes
 
     def _begin(
         self,
+        crew: Crew,
         rows: RowView,
         out_degrees: npt.NDArray[np.uint32],
         n: int,
@@ -398,10 +430,10 @@ class Pulls:
             self._shares, self._next = np.empty(capacity, kind), np.empty(capacity, kind)
         self._share_rounded = SHARE_ROUNDED if roughly else 0.0
         _cut(rows, n, self._cuts)
-        self._alone = rows.counts.size << rows.leaf_shift < _ALONE
         self._sums[:] = 0
-        self._together(
-            _share_out,
+        self._counter[0] = 0
+        _share_out_together(
+            crew,
             rows.degrees,
             out_degrees,
             self._cuts,
@@ -414,17 +446,24 @@ class Pulls:
         )
 
     def _pass(
-        self, rows: RowView, out_degrees: npt.NDArray[np.uint32], estimate: Estimate, limits: Limits | None
+        self,
+        crew: Crew,
+        rows: RowView,
+        out_degrees: npt.NDArray[np.uint32],
+        estimate: Estimate,
+        limits: Limits | None,
     ) -> None:
         lost = self._sum(_MASS) - self._damping * self._sum(_PASSED_ON)
         given = self._sum(_RESTARTS) + self._damping * self._sum(_FIXED_MASS)
         factor = given / lost if lost > 0 else 1.0
         cuts, counter, damping, shares, sums = self._cuts, self._counter, self._damping, self._shares, self._sums
-        self._together(
-            _share_fixed, out_degrees, cuts, counter, factor, damping, estimate, shares, self._fixed, sums
+        counter[0] = 0
+        _share_fixed_together(
+            crew, out_degrees, cuts, counter, factor, damping, estimate, shares, self._fixed, sums
         )
-        self._together(
-            _pull,
+        counter[0] = 0
+        _pull_together(
+            crew,
             rows,
             out_degrees,
             cuts,
@@ -438,14 +477,6 @@ class Pulls:
             self._share_rounded,
             sums,
         )
-
-    def _together(self, kernel: Callable[..., None], *arguments: Any) -> None:
-        """Run a kernel that draws chunks from the counter, on both threads where that pays."""
-        self._counter[0] = 0
-        if self._alone:
-            kernel(*arguments)
-        else:
-            self.pair.share(partial(kernel, *arguments))
 
     def _sum(self, column: int) -> float:
         return float(self._sums[:, column].sum())

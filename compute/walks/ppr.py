@@ -427,7 +427,7 @@ class PersonalisedPageRank(RandomWalk):
                 ROUNDOFF * SHARE_ROUNDED * float(self._walks.sums[NORM]) < ROUGH_SHARE * DRIFT * self._size_max()
             )
             goal = Goal(_NO_LIMITS, TARGET * self._size_max(), roughly=roughly)
-            passes = self._pulls.run(in_rows, degrees, self._n, estimate, goal)
+            passes = self._pulls.run(graph.crew, in_rows, degrees, self._n, estimate, goal)
             work[EDGES] += passes * self._pulls.edges
             work[ROUNDS] += passes
             self._walks.sums[NORM] = np.maximum(0, self._walks.value[: self._n]).sum()
