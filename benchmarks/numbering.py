@@ -23,7 +23,6 @@ above 1 it is better.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -251,7 +250,6 @@ def main() -> None:
     add("--seed", type=int, default=1)
     add("--json", type=Path)
     options = parser.parse_args()
-    os.environ.setdefault("NUMBA_NUM_THREADS", "1")
     pma.warm_up()
     storage.warm_up()
     given = [(kind, {"source": 0} if kind == "bfs" else {}) for kind in PROGRAMS]

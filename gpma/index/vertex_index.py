@@ -1,9 +1,9 @@
 """Which dense vertex an external id is, and which external id a vertex has.
 
 Dense ids are given in order of first appearance, so the same updates number the vertices alike however they were
-cut into batches, as long as none is given a second time. ``VertexIndex`` has one writer; ``VertexIndexReader``
-looks ids up from other threads or, through shared memory, from other processes, while the writer goes on
-(``id_kernels`` says why that is safe).
+cut into batches, as long as none is given a second time; a saved state may be put into another order
+(``state_of``). ``VertexIndex`` has one writer; ``VertexIndexReader`` looks ids up from other threads or, through
+shared memory, from other processes, while the writer goes on (``id_kernels`` says why that is safe).
 
 A vertex goes to another id in three steps. ``remove`` makes its id unknown, though ``external`` still tells it.
 Then the caller waits until nobody refers to the vertex who looked it up before. ``free`` lets the next new id
