@@ -36,7 +36,7 @@ from .ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
 
 Kind = Literal["int", "string"]
 
-SHARED_IDS_MIN = 1 << 14
+SHARED_IDS_MIN = 1 << 16
 """From so many ids on several threads look them up first, where of ``SAMPLED_IDS`` of them at least the share
 ``KNOWN_SHARE_MIN`` is known: those that are not are looked for twice."""
 SAMPLED_IDS = 256
