@@ -275,6 +275,7 @@ class Service:
             negative_weights=config.graph.weights == "any",
             in_edges=any(program.needs_in_edges for program in programs),
             in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
+            threads=config.compute.thread_count(),
         )
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()
@@ -289,7 +290,7 @@ class Service:
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
-        self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
+        self.engine = Engine(self.graph, programs, self._resolve)
         self._stack.callback(self.engine.close)
 
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numba as nb
 import numpy as np
 import pytest
 from histories import History, deletes, inserts, random_history, small_histories

@@ -97,7 +97,7 @@ class Loss(NamedTuple):
     ``tails``, ``heads`` uint32[edges] and ``weights`` float32: inner edges; ``lists`` int64[.., 3] has the piece,
     begin and end of theirs.
     Per thread: ``gathered`` uint32[threads, _GATHERED]; ``inner_tails`` and ``inner_heads`` uint32 and
-    ``inner_weights`` float32[threads, _INNER]; ``tally`` int64[threads, 16]: the edges read. ``cursor``: int64[80].
+    ``inner_weights`` float32[threads, _INNER]; ``tally`` int64[threads, 16]: edges read. ``cursor``: int64[80].
     """
 
     queue: Vertices

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from ...gpma.cores import usable_cores
 from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
 from ..errors import ConfigError
 from ..records.encodings import Encoding
@@ -642,7 +643,7 @@ class ComputeConfig(Section):
 
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
         default="auto",
-        description="Threads of the parallel kernels: a number, or `auto` for the cores that we may use.",
+        description="Threads that programs share, and programs side by side: a number, or `auto` for our cores.",
     )
 
     python_modules: Words = Field(
@@ -653,7 +654,7 @@ class ComputeConfig(Section):
 
     def thread_count(self) -> int:
         """The number of threads."""
-        return len(os.sched_getaffinity(0)) if self.threads == "auto" else self.threads
+        return usable_cores() if self.threads == "auto" else self.threads
 
 
 class MemoryConfig(Section):
