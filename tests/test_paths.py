@@ -305,9 +305,7 @@ def test_inner_edges_without_room_are_pushed_along(name: str, monkeypatch: pytes
     made = path_loss.new_loss
 
     def small(n: int, threads: int) -> path_loss.Loss:
-        return made(n, threads)._replace(
-            tails=np.empty(2, np.uint32), heads=np.empty(2, np.uint32), weights=np.empty(2, np.float32)
-        )
+        return made(n, threads)._replace(inner=np.empty((2, 2), np.uint64))
 
     monkeypatch.setattr(path_loss, "new_loss", small)
     for seed in range(3):
