@@ -5,8 +5,8 @@
 Sums over blocks of an array that fit into a cache: work that does nothing but compute. A row is so much of it,
 given in microseconds of one thread, in 64 pieces: how long it takes on one thread and shared by so many, the
 speed-up, the processor time that sharing costs beside the work (all threads), and what OpenMP takes for the same
-(``nb.prange`` over the threads, each drawing pieces from a counter). All are medians. ``--busy``: with as many busy
-processes beside it, which nobody should have to wait for longer than the cores that they take.
+(``nb.prange`` over the threads, each drawing pieces from a counter). All are medians. ``--busy``: with as many
+busy processes beside it, which nobody should have to wait for longer than the cores that they take.
 """
 
 from __future__ import annotations

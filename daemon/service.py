@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,12 +62,17 @@ from .serve.supervisor import ServerLink
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
 from .state.order_log import OrderLog
+from .state.renumbering import well_numbered
 
 log = logging.getLogger(__name__)
 
 LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
+
+SWITCH_SECONDS = 0.001
+"""So long may a thread that runs Python keep the interpreter from the others: the engine wants it back after each
+kernel, while ingest decodes (``benchmarks/switching.py``)."""
 
 
 def serve(config: Config, *, progress: bool) -> int:
@@ -77,6 +83,7 @@ def serve(config: Config, *, progress: bool) -> int:
     """
     if config.device.enabled == "on":
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack)
         with _signals(service.stop, service.reload):
@@ -280,6 +287,7 @@ class Service:
         self._stack.callback(self.graph.close)
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
+        self._numbering: dict[str, Any] | None = None
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
             self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
@@ -302,12 +310,13 @@ class Service:
     def _load(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> frozenset[str]:
         """Take over graph, index and states; returns the programs whose states were of use."""
         started = time.perf_counter()
+        checkpoint, self._numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
         self.index.restore(checkpoint.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         self.graph.load(edge_list, checkpoint.facts["n_vertices"], edges.get("dead"))
         restored = set()
-        for program in programs:
+        for program in [] if self._numbering["renumbered"] else programs:
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
             if saved != present:
                 what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
@@ -408,6 +417,7 @@ class Service:
             stop=self._stop,
             epochs=config.epoch,
             dead_letters=self.ingest.dead_letters_by_reason,
+            numbering=self._numbering,
             full_audit=config.audit.full_every_epoch,
         )
 

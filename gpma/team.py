@@ -66,6 +66,12 @@ class Crew(NamedTuple):
     words: Words
 
 
+@_jit
+def at_most(crew, threads):  # type: ignore[no-untyped-def]
+    """The crew with no more than so many threads, for a kernel whose work is worth no more."""
+    return Crew(np.int64(min(crew.threads, threads)), crew.words)  # type: ignore[arg-type]
+
+
 class Team:
     """So many threads, the caller's included, which end with ``close`` or with this object."""
 

@@ -26,7 +26,7 @@ from walks import (
 )
 
 from graphtide.compute.program import Published, Refresh
-from graphtide.compute.walks import pagerank
+from graphtide.compute.walks import pagerank, passes
 from graphtide.compute.walks.certificate import DRIFT
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.sweeps import PUSH_EDGES, SIZE, STRETCH
@@ -96,11 +96,12 @@ def test_every_epoch_of_any_history_is_within_its_bound(divided: bool, history: 
 
 
 def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: list[Graph]) -> None:
+    """With a tolerance that leaves no room for shares of float32."""
     rng = np.random.default_rng(20)
     for directed in (True, False):
         graph = new_graph(directed=directed)
         graphs.append(graph)
-        program = PageRank("p", tolerance=1e-3)
+        program = PageRank("p", tolerance=1e-5)
         program.start(graph)
         n = 1
         for batch in range(2000):
@@ -191,34 +192,53 @@ def test_large_batches_on_a_larger_graph(
     assert wholes > 0
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_divided_sweeps_are_the_same_on_one_thread(
-    threads: int, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pushing", [True, False])
+def test_the_number_of_threads_changes_no_bit(
+    pushing: bool, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And certified: parts of vertices that push to each other all the time."""
-    monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40)
+    """And certified: by sweeps in parts that push to each other all the time, and by passes.
+
+    What a pass costs on so many threads decides when one is made: that is fixed here.
+    """
+    monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40 if pushing else 0)
+    for module, name in ((pagerank, "EDIT_ALONE"), (pagerank, "SHARED_VERTICES_MIN"), (passes, "_ALONE")):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(pagerank, "PASS_SPEED", 0)
     n = 4 * STRETCH
-    graph = new_graph(edges=random_edges(np.random.default_rng(11), n, 10 * n), n=n)
-    graphs.append(graph)
-    programs = [PageRank(name, tolerance=1e-5) for name in ("alone", "divided", "again")]
-    for program in programs[1:]:
+    edges = random_edges(np.random.default_rng(11), n, 10 * n)
+    ours = [new_graph(edges=edges, n=n, threads=threads) for threads in (1, 2, 5)]
+    graphs += ours
+    programs = [PageRank("p", tolerance=1e-5) for _ in ours]
+    alone = PageRank("alone", tolerance=1e-5)
+    for program, graph in zip(programs, ours, strict=True):
         program._push_alone = 0
-    if threads == 1:
-        programs[2]._pulls.pair.close()
-    for program in programs:
         program.start(graph)
+    alone.start(ours[0])
     for k in range(4):
-        edges = random_edges(np.random.default_rng(20 + k), n, 300)
-        change = apply(graph, [(u, v, int(u % 3 > 0)) for u, v in edges], n)
-        alone, divided, again = (program.refresh(graph, change) for program in programs)
-        for program, report in zip(programs, (alone, divided, again), strict=True):
+        updates = [
+            (u, v, int(u % 3 > 0))
+            for u, v in random_edges(np.random.default_rng(20 + k), n, 300 if pushing else 9000)
+        ]
+        changes = [apply(graph, updates, n) for graph in ours]
+        undivided = alone.refresh(ours[0], changes[0])
+        reports = [
+            program.refresh(graph, change) for program, graph, change in zip(programs, ours, changes, strict=True)
+        ]
+        for program, graph, report in zip(programs, ours, reports, strict=True):
             check(program, graph, report)
-        assert divided.active != alone.active, "nothing was divided"
-        assert divided.edges_read == again.edges_read
-        for name, column in programs[1].state().items():
-            assert np.array_equal(column, programs[2].state()[name]), name
-        assert not programs[1]._outbox.sent.any()
-        assert not programs[1]._outbox.marks.any()
+            assert report.edges_read == reports[0].edges_read
+            for name, column in programs[0].state().items():
+                assert np.array_equal(column, program.state()[name]), name
+            assert not program._outbox.sent.any()
+            assert not program._outbox.marks.any()
+        if pushing:
+            assert reports[0].active != undivided.active, "nothing was divided"
+
+
+def test_more_threads_pass_earlier() -> None:
+    """Passes are faster by them, and pushes are not."""
+    costs = [pagerank._Budget(10_000_000, 1_000_000, threads).cost_max for threads in (1, 2, 4, 16)]
+    assert costs[0] == costs[1] > costs[2] > costs[3] > pagerank.PUSH_MIN
 
 
 @pytest.mark.parametrize(
@@ -292,9 +312,10 @@ def test_isolated_vertices_are_reported_and_ranked(graphs: list[Graph]) -> None:
     check(program, graph, report)
 
 
-def started(graphs: list[Graph], n: int = 400) -> tuple[PageRank, Graph]:
+def started(graphs: list[Graph], n: int = 400, tolerance: float = 1e-5) -> tuple[PageRank, Graph]:
+    """Of a tolerance with which no shares are rounded to float32: residuals are known to the last digits."""
     graph = skewed(graphs, n)
-    program = PageRank("p")
+    program = PageRank("p", tolerance=tolerance)
     program.start(graph)
     assert program.audit(graph) == []
     return program, graph
@@ -411,10 +432,13 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     assert 0.4 < program.drift < 0.6
 
 
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
 @pytest.mark.parametrize("share", [0.9, 0.1, 1e-3, 1e-6, 1e-14, 0.0])
-def test_a_state_that_passes_the_audit_keeps_to_its_bound(share: float, graphs: list[Graph]) -> None:
+def test_a_state_that_passes_the_audit_keeps_to_its_bound(
+    share: float, tolerance: float, graphs: list[Graph]
+) -> None:
     """Residuals are kept too small, by that share of what each may be off: the bound must not follow them down."""
-    program, graph = started(graphs)
+    program, graph = started(graphs, tolerance=tolerance)
     certificate = program._certificate
     true = residual(program, graph)
     kept, weight = program.state()["residual"], program.state()["weight"].astype(float)
@@ -423,7 +447,8 @@ def test_a_state_that_passes_the_audit_keeps_to_its_bound(share: float, graphs: 
     a = float((np.abs(true) / weight).max()) * certificate.amplification
     b = float(np.abs(true).sum() / ((1 - program.damping) * program.state()["estimate"].sum()))
     assert program.audit(graph) or (a + min(a, b)) / (1 - a) <= program.error_bound
-    assert bool(program.audit(graph)) == (share > 1e-9)
+    # What shares of float32 may have done to residuals, the audit takes for rounding.
+    assert bool(program.audit(graph)) == (share > (1e-9 if tolerance == 1e-5 else 0.5))
 
 
 def test_parameters() -> None:

@@ -609,7 +609,7 @@ def test_leaves_that_are_given_back_may_be_used_again_at_once(again: str, monkey
         array.apply(deleted(keys[begin : begin + 1000]))
         begin += 1000
     if array._contents.memory.reservation is not None:
-        assert begun.wait(10)
+        assert begun.wait(60)
     if again == "load":
         array.load(edges)
     else:

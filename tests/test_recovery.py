@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import sys
 import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
+from graphtide.daemon import service
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
@@ -605,7 +607,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     real_write = store.write
 
     def write(*arguments: Any) -> int:
-        may_write.wait(10)
+        may_write.wait(60)
         return real_write(*arguments)
 
     def epoch(vertices: int | tuple[int, ...], ops: Op | tuple[Op, ...] = Op.INSERT) -> None:
@@ -719,14 +721,14 @@ def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
         found = list(real_letters(file, offset))
         if offset and not found:
             looked.set()
-            filled.wait(10)
+            filled.wait(60)
         yield from found
 
     real_letters = dead_letters._letters
     monkeypatch.setattr(dead_letters, "_letters", letters_of)
     letters = Sending("localhost:1", "dead", tmp_path, segment_bytes=700)
     letters.write([BadRecord(P, 0, b"short", "malformed", "")])
-    assert looked.wait(10)
+    assert looked.wait(60)
     letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in (1, 2)])
     filled.set()
     letters.close()
@@ -746,7 +748,21 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
     with _signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
-        assert stopped.wait(10)
+        assert stopped.wait(60)
+
+
+def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise _Stopped
+
+    monkeypatch.setattr(service, "Service", stopped)
+    config: Any = SimpleNamespace(device=SimpleNamespace(enabled="auto"))
+    before = sys.getswitchinterval()
+    try:
+        assert service.serve(config, progress=False) == 0
+        assert service.SWITCH_SECONDS < 0.005 and sys.getswitchinterval() == pytest.approx(service.SWITCH_SECONDS)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:

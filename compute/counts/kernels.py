@@ -12,7 +12,7 @@ from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import Crew, share
+from ...gpma.team import at_most, share
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
 LIMIT = 2.0**53
@@ -166,7 +166,7 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
     """
     level, count, order = counts.level, counts.paths, counts.queue
     # Work of few vertices, or with a table of many levels for each piece, is one piece.
-    alone = Crew(np.int64(1), crew.words)
+    alone = at_most(crew, np.int64(1))
     n_pieces = _TALLIED_PIECES if n >= PARALLEL_MIN and n_levels <= _TALLIED_LEVELS else 1
     size = np.int64(n // n_pieces + 1)
     cursor = np.zeros(32, np.int64)

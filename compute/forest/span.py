@@ -18,7 +18,7 @@ from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import Crew, share
+from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
 
 _ONE = np.uint64(1)
@@ -300,7 +300,7 @@ def span(forest, n, n_arcs, first_root, out, in_, both, reach, crew):  # type: i
     Representatives of trees of two and more are not set.
     """
     cursor = reach.cursor
-    shared = Crew(np.int64(1) if n < _PARALLEL_MIN else crew.threads, crew.words)
+    shared = at_most(crew, np.int64(1) if n < _PARALLEL_MIN else crew.threads)
     cursor[NEXT] = 0
     cursor[READ] = 0
     share(shared, _clear_pieces, (forest, n, cursor))

@@ -4,7 +4,7 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
 (``passes.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
@@ -53,15 +53,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
-from ...gpma.rows import RowView
+from ...gpma.team import Crew
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
+from . import edits as walk_kernels
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
-from .edits import ROUNDOFF
-from .passes import BLOCK, Estimate, Limits
+from .edits import ROUNDOFF, Editing
+from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .sweeps import (
     DIVIDE,
     EDGES,
@@ -82,6 +83,7 @@ from .sweeps import (
 from .walk import (
     DAMPING,
     TOLERANCE,
+    Edit,
     RandomWalk,
     born,
     extended,
@@ -111,12 +113,18 @@ LEVEL = 8.0
 # about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
 # (Both are measured by ``benchmarks/walks.py``.)
 PUSH_COST = 3
+# That is so on two threads. Passes are that much faster on twice as many, as a power of two; pushes are not.
+PASS_SPEED = 0.85
 PASS_VERTEX = 2
 # Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.
 SLOW = 0.5
+# Passes go on until residuals are likely to add up to this share of their limits, after which pushes mostly do.
+DUE = 0.4
+# Shares of passes are rounded to float32 where that takes less than this part of what is reserved for rounding.
+ROUGH_SHARE = 1 / 4
 # Sweeps that cost more than this many edges, about two milliseconds, are divided between two threads. Smaller ones
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
@@ -127,6 +135,8 @@ EDIT_SHARE = 1 / 10
 FORGET = 0.95
 # Fewer changes than this are edited on one thread.
 EDIT_ALONE = 1 << 14
+# From so many vertices that all moved, looking at them is shared among threads.
+SHARED_VERTICES_MIN = 1 << 16
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
@@ -149,8 +159,9 @@ class _Budget:
     pass (``SLOW``), and each time that pushes between two passes are given up: both have cost much for little.
     """
 
-    def __init__(self, arcs: int, n: int) -> None:
-        self.cost_max = PUSH_MIN + (arcs + PASS_VERTEX * n) // PUSH_COST
+    def __init__(self, arcs: int, n: int, threads: int) -> None:
+        faster = max(1.0, threads / 2) ** PASS_SPEED
+        self.cost_max = PUSH_MIN + int((arcs + PASS_VERTEX * n) / (PUSH_COST * faster))
         # |r| after the last of the passes that follow each other.
         self._size = math.inf
 
@@ -204,6 +215,7 @@ class PageRank(RandomWalk):
         self._reset(0)
 
     def warm_up(self, graph: Graph) -> None:
+        super().warm_up(graph)
         self._push_alone = 0
         self.start(graph)
         self._push_alone = PUSH_ALONE
@@ -416,14 +428,14 @@ class PageRank(RandomWalk):
 
     def _edit_both(self, graph: Graph, change: GraphChange, work: Work) -> None:
         """Make both residuals those of the changed graph."""
-        arcs = change.arcs
-        ranks, majorant = _estimate(self._ranks), _estimate(self._majorant)
-        if len(arcs.inserted) + len(arcs.deleted) < EDIT_ALONE:
-            edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
-        else:
-            edits = self._pulls.pair.run(
-                lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
-            )
+        inserted, deleted = change.arcs.inserted.keys, change.arcs.deleted.keys
+        changes = inserted.size + deleted.size
+        first, second = (
+            Editing.of(system.value, system.residual, changes) for system in (self._ranks, self._majorant)
+        )
+        crew = graph.team.crew(1 if changes < EDIT_ALONE else 2)
+        walk_kernels.edit_two(crew, graph.out_rows(), inserted, deleted, self.damping, first, second)
+        edits = Edit.from_editing(first), Edit.from_editing(second)
         for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
             kernels.flag(edit.touched, edit.touched.size, system.flags)
             kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
@@ -460,9 +472,7 @@ class PageRank(RandomWalk):
         for column in (ranks.rhs, ranks.weight):
             column[:n] = alive
         ranks.value[:n] = alive * np.maximum(1.0, values)
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(ranks))
-        for _ in range(START_PASSES):
-            self._pass(graph, ranks, Limits(0.0, 0.0), work)
+        self._pass(graph, ranks, Goal(Limits(0.0, 0.0), passes_min=START_PASSES, roughly=True), work)
         ranks.weight[:n] = np.maximum(1.0, ranks.value[:n] / HUB)
         ranks.weight[:n] *= alive
         # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
@@ -473,14 +483,15 @@ class PageRank(RandomWalk):
         majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
         majorant.flags[:] = 1
         self._solve(graph, majorant, _SLACK_LIMITS, 1.0, work)
-        self._certificate.allow(kernels.ratio_max(n, ranks, majorant))
+        self._certificate.allow(kernels.ratio_max(_crew(graph, whole=True), n, ranks, majorant))
 
     def _settle(self, graph: Graph, work: Work) -> None:
         """Solve both systems, and again until the certificate holds."""
         while True:
             self._solve(graph, self._ranks, self._limits, LEVEL, work)
             bound = self._certificate.bound
-            self._passed *= kernels.reweigh(self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
+            crew = _crew(graph, whole=work[PASSES] > 0)
+            self._passed *= kernels.reweigh(crew, self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
             self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, work)
             if self._certify(graph, work):
                 return
@@ -505,7 +516,7 @@ class PageRank(RandomWalk):
             return False
         if not self._rounding <= certificate.reserve and self._round_less(graph, work):  # a NaN is not within it
             return False
-        if self._ratio_holds(work) and certificate.take_sum_error(self._sum_error):
+        if self._ratio_holds(graph, work) and certificate.take_sum_error(self._sum_error):
             return not ranks.flags.any()
         ranks.flags[:] = 1
         return False
@@ -526,13 +537,13 @@ class PageRank(RandomWalk):
             ranks.flags[:] = 0
         return solved
 
-    def _ratio_holds(self, work: Work) -> bool:
+    def _ratio_holds(self, graph: Graph, work: Work) -> bool:
         """Measure the ratio, of all vertices or of those that moved; false where the bound is tightened for it."""
         ranks, majorant, certificate = self._ranks, self._majorant, self._certificate
         whole = self._unseen + work[PUSHES] > self._n
         if whole:
             self._unseen = -int(work[PUSHES])
-            ratio = kernels.ratio_max(self._n, ranks, majorant)
+            ratio = kernels.ratio_max(_crew(graph, whole=True), self._n, ranks, majorant)
             if work[PASSES]:
                 # All moved and will be reported; what moves from here on is to be looked at again.
                 ranks.moved[:] = 0
@@ -555,28 +566,23 @@ class PageRank(RandomWalk):
 
         ``level``: where pushes begin, in multiples of the limits.
         """
-        budget = _Budget(graph.n_arcs, self._n)
-        # The last step was a pass: it has counted what is over its limits, leaves nothing far over them, and
-        # another can go on from it.
-        passing = False
+        budget = _Budget(graph.n_arcs, self._n, graph.crew.threads)
+        cost = 0
         while True:
             pushes = work[PUSHES]
-            cost = kernels.push_cost(*self._pulls.over) if passing else 0
-            highest = 1.0 if passing else level
-            if cost <= budget.cost_max and self._push(graph, system, limits, highest, budget.cost_max, work):
+            if cost <= budget.cost_max and self._push(graph, system, limits, level, budget.cost_max, work):
                 return
-            if passing and work[PUSHES] > pushes:
-                passing = False
+            if work[PUSHES] > pushes:
                 budget.gave_up()
-            if not passing:
-                self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
-                passing = True
-            self._pass(graph, system, limits, work)
+            self._pass(graph, system, self._goal(system, limits), work)
             budget.passed(self._pulls.size)
+            # It has counted what is over its limits, and leaves nothing far over them.
+            cost = int(kernels.push_cost(*self._pulls.over))
+            level = 1.0
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
-        rows = graph.out_rows()
+        rows, crew = graph.out_rows(), graph.team.crew(2)
         capacity = system.value.size
         costs = np.empty(-(-capacity // STRETCH), np.int64)
         kernels.look(rows, limits, 0, capacity, system, costs)
@@ -588,67 +594,50 @@ class PageRank(RandomWalk):
             )
             if outcome != DIVIDE:
                 return bool(outcome == SOLVED)
-            self._sweep_divided(rows, limits, level, cut, costs, system, work)
+            kernels.sweep_divided(
+                crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
+            )
             level = max(1.0, 0.5 * level)
 
-    def _sweep_divided(
-        self,
-        rows: RowView,
-        limits: Limits,
-        level: float,
-        cut: int,
-        costs: npt.NDArray[np.int64],
-        system: System,
-        work: Work,
-    ) -> None:
-        """One sweep by two threads, of the vertices before ``cut`` and of the others; and the next one's costs."""
-        capacity = system.value.size
-        if self._outbox.sent.size != capacity:
-            sent, marks = self._outbox
+    def _room_between(self, capacity: int) -> Outbox:
+        """What two parts of so many vertices send each other, and nothing yet."""
+        sent, marks = self._outbox
+        if sent.size != capacity:
             self._outbox = Outbox(extended(sent, capacity), extended(marks, capacity // BLOCK))
-        outbox = self._outbox
-        due = costs.sum()
-        sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
+        return self._outbox
 
-        def sweep(begin: int, end: int, part: int) -> None:
-            kernels.sweep(
-                rows, limits, level, self.damping, due, begin, end, system, outbox, sums[part], works[part]
-            )
-
-        def finish(begin: int, end: int, part: int) -> None:
-            kernels.deliver(limits, begin, end, system, outbox, sums[part])
-            kernels.look(rows, limits, begin, end, system, costs)
-
-        pair = self._pulls.pair
-        pair.run(lambda: sweep(0, cut, 0), lambda: sweep(cut, capacity, 1))
-        pair.run(lambda: finish(0, cut, 0), lambda: finish(cut, capacity, 1))
-        system.sums[:] += sums.sum(axis=0)
-        work += works.sum(axis=0)
-        # Both parts together are one.
-        work[SWEEPS] -= 1
-
-    def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
-        self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
+    def _pass(self, graph: Graph, system: System, goal: Goal, work: Work) -> None:
         pulls, n = self._pulls, self._n
+        estimate, degrees = _estimate(system), graph.out_rows().degrees
+        passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
         norm = float(system.value[:n].sum())
         system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         if system is self._ranks:
             self._passed = 0.0
-            if ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
-                # Too much for hubs alone: in multiples of the weights it is less.
+            if goal.roughly or ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
+                # Too much for hubs alone, or for all together: in multiples of the weights it is less.
                 self._passed = pulls.weighed_max
                 system.sums[ROUNDED] = 0
         system.moved[:] = _ALL
         self._unseen = self._n + 1
-        work[EDGES] += self._pulls.edges
-        work[PASSES] += 1
+        work[EDGES] += passes * pulls.edges
+        work[PASSES] += passes
+
+    def _goal(self, system: System, limits: Limits) -> Goal:
+        """Of passes after which pushes are likely to do; where float32 does, with shares of that."""
+        if system is not self._ranks:
+            return Goal(limits)
+        weights = self._n + float(system.sums[NORM]) / HUB
+        # A value is at most HUB times its weight, but for the hysteresis, and shares add up to about as much.
+        rounded = ROUNDOFF * SHARE_ROUNDED * WEIGHT_HYSTERESIS * HUB
+        roughly = rounded < ROUGH_SHARE * self._certificate.reserve
+        return Goal(limits, DUE * limits.above * weights, roughly=roughly)
 
     def _pass_until_solved(self, graph: Graph, system: System, limits: Limits, work: Work) -> bool:
         """Passes until residuals are within their limits (true) or shrink no more (false)."""
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
         size = math.inf
         while True:
-            self._pass(graph, system, limits, work)
+            self._pass(graph, system, Goal(limits), work)
             if self._pulls.over[0] == 0:
                 return True
             if self._pulls.size >= size:
@@ -659,10 +648,11 @@ class PageRank(RandomWalk):
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = kernels.take_moved(self._ranks, out)
+        changed = 0 if whole else kernels.take_moved(self._ranks, out)
         self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
+            self._ranks.moved[:] = 0
             self._ranks.sums[NORM] = self._ranks.value[: self._n].sum()
             self._ranks.sums[SLIPPED] += SUM_ROUNDED * self._ranks.sums[NORM]
         return Refresh(
@@ -673,6 +663,11 @@ class PageRank(RandomWalk):
             started_over=started_over,
             error_bound=self.error_bound,
         )
+
+
+def _crew(graph: Graph, *, whole: bool) -> Crew:
+    """Who looks at the vertices: all threads where all of them moved, else the caller's alone."""
+    return graph.crew if whole and graph.n_vertices >= SHARED_VERTICES_MIN else graph.team.crew(1)
 
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:

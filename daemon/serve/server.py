@@ -63,35 +63,45 @@ async def serve(
     loop.add_reader(control.fileno(), serving.drain)
     stopped = loop.create_task(serving.stopped.wait())
     first = loop.create_task(serving.has_memory.wait())
-    doors: list[asyncio.Task[None]] = []
+    greeted: set[asyncio.Task[None]] = set()
     tick = loop.create_task(serving.tick())
     try:
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
-            doors.extend([loop.create_task(_accept(serving, listener)) for listener in listeners])
+            for listener in listeners:
+                listener.setblocking(False)
+                _open_door(serving, listener, greeted)
             gc.freeze()
             control.send(msgpack.packb({"kind": "ready"}))
             await stopped
     finally:
-        loop.remove_reader(control.fileno())
-        for task in (*doors, tick, first, stopped):
+        for door in (control, *listeners):
+            loop.remove_reader(door.fileno())
+        for task in (*greeted, tick, first, stopped):
             task.cancel()
         serving.close()
 
 
-async def _accept(serving: Serving, listener: socket.socket) -> None:
-    """Let connections in, each through the door (``Admission``), without end."""
+def _open_door(serving: Serving, listener: socket.socket, greeted: set[asyncio.Task[None]]) -> None:
+    """Let connections in from now on; ``greeted``: those that are on their way in."""
+    asyncio.get_running_loop().add_reader(listener.fileno(), _accept, serving, listener, greeted)
+
+
+def _accept(serving: Serving, listener: socket.socket, greeted: set[asyncio.Task[None]]) -> None:
+    """Let one connection in that waits, through the door (``Admission``); called again while there are others."""
     loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    async with asyncio.TaskGroup() as greeted:
-        while True:
-            try:
-                client, address = await loop.sock_accept(listener)
-            except OSError as error:  # out of descriptors or memory, or the client is gone again
-                log.warning("a connection could not be accepted: %s", error.strerror)
-                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                continue
-            greeted.create_task(_greet(serving, client, address))
+    try:
+        client, address = listener.accept()
+    except BlockingIOError:
+        return
+    except OSError as error:  # out of descriptors or memory, or the client is gone again
+        log.warning("a connection could not be accepted: %s", error.strerror)
+        loop.remove_reader(listener.fileno())
+        loop.call_later(ACCEPT_AGAIN_SECONDS, _open_door, serving, listener, greeted)
+        return
+    task = loop.create_task(_greet(serving, client, address))
+    greeted.add(task)
+    task.add_done_callback(greeted.discard)
 
 
 async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:

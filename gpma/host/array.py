@@ -37,8 +37,9 @@ from .arrays import ReportColumns, RowIndex
 from .contents import Contents
 from .gather import gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
-from .migration import Migration
+from .migration import HOT_SHARE, Migration
 from .slot_memory import SlotMemory
+from .small import Orientation, Outcome
 from .sorting import Arrivals, Packing
 from .work import (
     Part,
@@ -231,6 +232,33 @@ class PackedMemoryArray:
             self._work = self._no_work
             self._n_windows = 0
         return report(columns, slots_moved, weighted=self.weighted)
+
+    def for_small(self, n_updates: int) -> Orientation | None:
+        """What ``small.apply_small`` needs; None where so many updates may bring another layout: then they go
+        by ``prepare`` and ``commit``."""
+        now, migration = self._contents, self._migration
+        layout, n_edges = now.layout, now.n_edges
+        if (
+            not layout.edges_min <= n_edges - n_updates
+            or not n_edges + n_updates <= layout.edges_max
+            or migration.should_grow(n_edges + n_updates)
+        ):
+            return None
+        return Orientation(*now.slots, *now.rows, layout.lower, layout.upper, migration.hot_spot.lasts)
+
+    def after_small(self, did: Outcome) -> int:
+        """Go on from what ``small.apply_small`` wrote, as ``commit`` does; returns the slots moved."""
+        now, migration = self._contents, self._migration
+        n_updates, n_more, n_more_left, moved, stretch_begin, stretch_end, n_beside, hot, wide, low, high = did
+        self._n_windows = 0
+        migration.counted(n_updates, n_more_left)
+        if hot:
+            migration.hot_spot.see(np.uint64(low), np.uint64(high), now.n_edges, wide=wide)
+        if moved and now.migrating:
+            now.view_leaves(now.layout.n_leaves, stretch_begin, stretch_end)
+        now.n_edges += n_more
+        in_use = n_beside * HOT_SHARE > n_updates
+        return int(moved) + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
 
     def close(self) -> None:
         """End the threads; what comes later is done by the caller's."""

@@ -39,6 +39,11 @@ class HotSpot:
     def there(self) -> bool:
         return self._keys is not None
 
+    @property
+    def lasts(self) -> int:
+        """For how many updates more it is one; -1 where there is none."""
+        return -1 if self._keys is None else self._updates
+
     def see(self, low: Key, high: Key, n_edges: int, *, wide: bool) -> None:
         """It is from key ``low`` to key ``high`` now; or that is a part of it, where a wide window overflowed."""
         if wide and self._keys is not None:

@@ -77,9 +77,15 @@ class Migration:
 
     def count(self, updates: Updates, begin: int, end: int) -> None:
         """Updates begin..end are about to be merged."""
+        n_more_left = 0
         if self._contents.migrating:
-            self.edges_left += stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
-        self.hot_spot.count(end - begin)
+            n_more_left = stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
+        self.counted(end - begin, n_more_left)
+
+    def counted(self, n_updates: int, n_more_left: int) -> None:
+        """So many updates are merged, which bring so many more edges left of the stretch."""
+        self.edges_left += n_more_left
+        self.hot_spot.count(n_updates)
 
     def watch(self, pending: Pending, found: Windows, n: int, n_updates: int) -> bool:
         """Note where new edges crowd in n windows, which are about to be redistributed after so many updates.

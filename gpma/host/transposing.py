@@ -20,6 +20,8 @@ BUCKET_BITS_MAX = 11
 def transposed(edges: EdgeList, *, weighted: bool, pair: Pair) -> EdgeList:
     """These arcs (keys ascending) seen from their heads, keys ascending; ``weighted``: with their weights.
 
+    Of arcs in any order, those with one head keep theirs.
+
     Raises:
         MemoryError: there is not enough.
     """

@@ -273,6 +273,18 @@ class VertexIndex:
             raise OverflowError(f"{n_new} new vertices beside {taken} would pass the {self._vertices_max} allowed")
 
 
+def state_of(state: Mapping[str, npt.NDArray[Any]], chosen: Vertices) -> dict[str, npt.NDArray[Any]]:
+    """The state of an index of these vertices alone, numbered as they stand here.
+
+    ``state``: of this version or an earlier one; ``chosen``: each once.
+    """
+    if "data" in state:
+        column = StringColumn(np.asarray(state["data"], np.uint8), np.asarray(state["offsets"], np.int64))[chosen]
+        return {"data": column.data, "offsets": column.offsets}
+    numbered = "ids" if "ids" in state else "places"
+    return {**state, numbered: state[numbered][chosen]}
+
+
 def _all_but(without: Vertices | None, n_vertices: int) -> Vertices:
     kept = np.ones(n_vertices, bool)
     if without is not None:
