@@ -300,7 +300,7 @@ class Service:
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
-        self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
+        self.engine = Engine(self.graph, programs, self._resolve)
         self._stack.callback(self.engine.close)
 
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:

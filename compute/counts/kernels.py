@@ -174,14 +174,16 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
     tally = np.zeros((n_pieces, n_levels + 1, 3), np.int64)
     share(crew if n_pieces > 1 else alone, _tally_pieces, (counts, out, in_, n, size, cursor, tally))
     ends = np.zeros(n_levels + 1, np.int64)
-    out_edges = tally[:, :, 1].sum(axis=0)
-    in_edges = tally[:, :, 2].sum(axis=0)
+    out_edges = np.zeros(n_levels + 1, np.int64)
+    in_edges = np.zeros(n_levels + 1, np.int64)
     end = np.int64(0)
     for k in range(n_levels + 1):
         for piece in range(n_pieces):
             more = tally[piece, k, 0]
             tally[piece, k, 0] = end
             end += more
+            out_edges[k] += tally[piece, k, 1]
+            in_edges[k] += tally[piece, k, 2]
         ends[k] = end
     cursor[NEXT] = 0
     share(crew if n_pieces > 1 else alone, _order_pieces, (level, order, n, size, cursor, tally))

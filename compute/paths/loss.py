@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.atomics import bits_float, fetch_add, float_bits
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
@@ -81,9 +81,9 @@ relax_inner: Any = None
 ASKED = np.uint8(2)
 """In a vertex's role: it must be pushed on along its row."""
 
-NEXT_PIECE, FOUND_END, CHUNKS_END, INNER_END, LISTS_END = 0, 16, 32, 48, 64
-"""What is where in a cursor: the next place in the queue; where what is found ends, of children and their chunks,
-of inner edges and their lists."""
+NEXT_PIECE, FOUND_END, CHUNKS_END, INNER_END, LISTS_END, READ, _LINE = 0, 16, 32, 48, 64, 80, 16
+"""What is where among the counters, each in a cache line: the next place in the queue; where what is found ends,
+of children and their chunks, of inner edges and their lists; and the edges that each thread has read."""
 
 
 class Loss(NamedTuple):
@@ -92,29 +92,21 @@ class Loss(NamedTuple):
     ``queue`` uint32[>= n]: vertices without support, and in the end the lost ones in front; ``adopted`` uint32 and
     ``offers`` uint64 of that size: the outcome of their survey, LOST and UNREACHED standing for none; once a round
     is decided, ``adopted`` names its lost vertices that may have children, and behind the queue's end their
-    children as they are found; ``chunks`` int64[.., 3] has the piece, begin and size of those, and ``ends`` int64
-    how many each piece has.
-    ``tails``, ``heads`` uint32[edges] and ``weights`` float32: inner edges; ``lists`` int64[.., 3] has the piece,
-    begin and end of theirs.
-    Per thread: ``gathered`` uint32[threads, _GATHERED]; ``inner_tails`` and ``inner_heads`` uint32 and
-    ``inner_weights`` float32[threads, _INNER]; ``tally`` int64[threads, 16]: the edges read. ``cursor``: int64[80].
+    children as they are found; ``chunks`` int64[.., 4] has the piece, begin and size of those, and at a piece how
+    many it has.
+    ``inner`` uint64[.., 2]: inner edges, tail << 32 | head and the weight's bits; ``lists`` int64[.., 3] has the
+    piece, begin and end of theirs. ``own`` uint64[threads, _INNER, 2]: what a thread gathers.
+    ``counters``: int64[READ + 16 * threads].
     """
 
     queue: Vertices
     adopted: Vertices
     offers: Keys
     chunks: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-    tails: Vertices
-    heads: Vertices
-    weights: npt.NDArray[np.float32]
+    inner: npt.NDArray[np.uint64]
     lists: npt.NDArray[np.int64]
-    gathered: npt.NDArray[np.uint32]
-    inner_tails: npt.NDArray[np.uint32]
-    inner_heads: npt.NDArray[np.uint32]
-    inner_weights: npt.NDArray[np.float32]
-    tally: npt.NDArray[np.int64]
-    cursor: npt.NDArray[np.int64]
+    own: npt.NDArray[np.uint64]
+    counters: npt.NDArray[np.int64]
 
 
 def new_loss(n: int, threads: int) -> Loss:
@@ -128,18 +120,11 @@ def new_loss(n: int, threads: int) -> Loss:
         np.empty(room, np.uint32),
         np.empty(room, np.uint64),
         # A chunk is full, or the last one of its piece.
-        np.empty((room // _GATHERED + room // _PIECE + 2, 3), np.int64),
-        np.empty(room // _PIECE + 2, np.int64),
-        np.empty(inner, np.uint32),
-        np.empty(inner, np.uint32),
-        np.empty(inner, np.float32),
+        np.empty((room // _GATHERED + room // _PIECE + 2, 4), np.int64),
+        np.empty((inner, 2), np.uint64),
         np.empty((inner // _LISTED, 3), np.int64),
-        np.empty((threads, _GATHERED), np.uint32),
-        np.empty((threads, _INNER), np.uint32),
-        np.empty((threads, _INNER), np.uint32),
-        np.empty((threads, _INNER), np.float32),
-        np.zeros((threads, 16), np.int64),
-        np.zeros(80, np.int64),
+        np.empty((threads, _INNER, 2), np.uint64),
+        np.zeros(READ + _LINE * threads, np.int64),
     )
 
 
@@ -160,14 +145,14 @@ def is_independent(word, at_tail, v, value, steps):  # type: ignore[no-untyped-d
 
 
 @template
-def keep_those_better(word, tails, heads, weights, begin, end, best):  # type: ignore[no-untyped-def]
+def keep_those_better(word, inner, begin, end, best):  # type: ignore[no-untyped-def]
     """Of the inner edges begin .. end - 1 only those that offered more than the word ``best``: their new end."""
     kept = begin
     for e in range(begin, end):
-        if improves(offer(word[tails[e]] >> HALF, weights[e]), best):
-            tails[kept] = tails[e]
-            heads[kept] = heads[e]
-            weights[kept] = weights[e]
+        weight = bits_float(np.uint32(inner[e, 1]))
+        if improves(offer(word[inner[e, 0] >> HALF] >> HALF, weight), best):
+            inner[kept, 0] = inner[e, 0]
+            inner[kept, 1] = inner[e, 1]
             kept += 1
     return kept
 
@@ -177,8 +162,8 @@ def keep_those_better(word, tails, heads, weights, begin, end, best):  # type: i
 def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
     """Read the in-edges of ``queue[.. end]``, in pieces drawn from the cursor."""
     keys, weights = in_.keys, in_.weights
-    queue, cursor = loss.queue, loss.cursor
-    tails, heads, inner_weights = loss.inner_tails[t], loss.inner_heads[t], loss.inner_weights[t]
+    queue, cursor = loss.queue, loss.counters
+    inner = loss.own[t]
     read = np.int64(0)
     while True:
         piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(_PIECE))
@@ -219,10 +204,9 @@ def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
                             break
                         if improves(bits, best):
                             best = (bits << HALF) | u
-                    elif n_inner < tails.size:
-                        tails[n_inner] = u
-                        heads[n_inner] = v
-                        inner_weights[n_inner] = weight
+                    elif n_inner < inner.shape[0]:
+                        inner[n_inner, 0] = (u << HALF) | v
+                        inner[n_inner, 1] = float_bits(weight)
                         n_inner += 1
                     else:
                         role[u] |= ASKED
@@ -233,29 +217,28 @@ def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
                 best = (value << HALF) | adopted
             loss.adopted[k] = adopted
             loss.offers[k] = best
-            n_inner = keep_better(word, tails, heads, inner_weights, first_inner, n_inner, best)
+            n_inner = keep_better(word, inner, first_inner, n_inner, best)
         if n_inner:
-            list_inner(role, loss, piece_begin, tails, heads, inner_weights, n_inner)
-    loss.tally[t, 0] += read
+            list_inner(role, loss, piece_begin, inner, n_inner)
+    loss.counters[READ + _LINE * t] += read
 
 
 @template
-def publish_inner(role, loss, piece, tails, heads, weights, size):  # type: ignore[no-untyped-def]
+def publish_inner(role, loss, piece, inner, size):  # type: ignore[no-untyped-def]
     """Append a piece's list of inner edges; where there is no room, their tails are pushed on instead."""
-    at = fetch_add(loss.cursor, LISTS_END, np.int64(1))
-    place = fetch_add(loss.cursor, INNER_END, size)
-    has_room = at < loss.lists.shape[0] and place + size <= loss.tails.size
+    at = fetch_add(loss.counters, LISTS_END, np.int64(1))
+    place = fetch_add(loss.counters, INNER_END, size)
+    has_room = at < loss.lists.shape[0] and place + size <= loss.inner.shape[0]
     if at < loss.lists.shape[0]:
         loss.lists[at, 0] = piece
         loss.lists[at, 1] = place
         loss.lists[at, 2] = place + size if has_room else place
     for e in range(size):
         if has_room:
-            loss.tails[place + e] = tails[e]
-            loss.heads[place + e] = heads[e]
-            loss.weights[place + e] = weights[e]
+            loss.inner[place + e, 0] = inner[e, 0]
+            loss.inner[place + e, 1] = inner[e, 1]
         else:
-            role[tails[e]] |= ASKED
+            role[inner[e, 0] >> HALF] |= ASKED
 
 
 @template
@@ -264,11 +247,11 @@ def arrange(role, loss, first_list, first_inner):  # type: ignore[no-untyped-def
 
     Which of them found room depends on who came first: unless all did, none is kept.
     """
-    cursor, lists = loss.cursor, loss.lists
-    if cursor[LISTS_END] > lists.shape[0] or cursor[INNER_END] > loss.tails.size:
+    cursor, lists = loss.counters, loss.lists
+    if cursor[LISTS_END] > lists.shape[0] or cursor[INNER_END] > loss.inner.shape[0]:
         for at in range(first_list, min(cursor[LISTS_END], lists.shape[0])):
             for e in range(lists[at, 1], lists[at, 2]):
-                role[loss.tails[e]] |= ASKED
+                role[loss.inner[e, 0] >> HALF] |= ASKED
         cursor[LISTS_END] = first_list
         cursor[INNER_END] = first_inner
     for at in range(first_list + 1, cursor[LISTS_END]):  # pieces come nearly in order
@@ -287,7 +270,7 @@ def arrange(role, loss, first_list, first_inner):  # type: ignore[no-untyped-def
 @template
 def survey_all(word, role, in_, loss, begin, end, crew):  # type: ignore[no-untyped-def]
     """Read the in-edges of ``queue[begin:end]``, on all threads if they are many."""
-    cursor = loss.cursor
+    cursor = loss.counters
     first_list, first_inner = cursor[LISTS_END], cursor[INNER_END]
     cursor[NEXT_PIECE] = begin
     if end - begin < _PARALLEL_MIN:
@@ -337,7 +320,7 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
 def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-def]
     """Write the children of ``adopted[begin:end]``, in pieces drawn from the cursor, behind ``adopted[:tail]``."""
     keys, degrees = out.keys, out.degrees
-    parents, cursor, gathered = loss.adopted, loss.cursor, loss.gathered[t]
+    parents, cursor, gathered = loss.adopted, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
     while True:
         piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(_PIECE))
@@ -363,16 +346,16 @@ def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-d
                             n_found += n_gathered
                             n_gathered = np.int64(0)
         publish_chunk(loss, gathered, n_gathered, piece, tail)
-        loss.ends[piece] = n_found + n_gathered
-    loss.tally[t, 0] += read
+        loss.chunks[piece, 3] = n_found + n_gathered
+    loss.counters[READ + _LINE * t] += read
 
 
 @template
 def publish_found(loss, gathered, size, piece, tail):  # type: ignore[no-untyped-def]
     """Append a chunk of children that a piece has found, as far as there is room."""
-    place = fetch_add(loss.cursor, FOUND_END, size) if size else loss.adopted.size
+    place = fetch_add(loss.counters, FOUND_END, size) if size else loss.adopted.size
     if place + size <= loss.adopted.size - tail:
-        chunk = fetch_add(loss.cursor, CHUNKS_END, np.int64(1))
+        chunk = fetch_add(loss.counters, CHUNKS_END, np.int64(1))
         loss.chunks[chunk, 0] = piece
         loss.chunks[chunk, 1] = tail + place
         loss.chunks[chunk, 2] = size
@@ -385,24 +368,24 @@ def in_order(loss, n_pieces, tail):  # type: ignore[no-untyped-def]
     """Append the children that were found to the queue, in the order of their pieces."""
     place = tail
     for piece in range(n_pieces):
-        found = loss.ends[piece]
-        loss.ends[piece] = place
+        found = loss.chunks[piece, 3]
+        loss.chunks[piece, 3] = place
         place += found
     # The chunks of a piece were published in their order.
-    for chunk in range(loss.cursor[CHUNKS_END]):
+    for chunk in range(loss.counters[CHUNKS_END]):
         piece, begin, size = loss.chunks[chunk, 0], loss.chunks[chunk, 1], loss.chunks[chunk, 2]
-        place = loss.ends[piece]
+        place = loss.chunks[piece, 3]
         for k in range(size):
             loss.queue[place + k] = loss.adopted[begin + k]
-        loss.ends[piece] = place + size
+        loss.chunks[piece, 3] = place + size
 
 
 @template
-def add_up(tally):  # type: ignore[no-untyped-def]
+def add_up(counters):  # type: ignore[no-untyped-def]
     """The edges that all threads have read."""
     total = np.int64(0)
-    for t in range(tally.shape[0]):
-        total += tally[t, 0]
+    for place in range(READ, counters.size, _LINE):
+        total += counters[place]
     return total
 
 
@@ -412,7 +395,7 @@ def children_all(word, out, loss, begin, end, tail, crew):  # type: ignore[no-un
 
     Where that is behind the queue's room, they are not there.
     """
-    cursor = loss.cursor
+    cursor = loss.counters
     cursor[NEXT_PIECE] = begin
     cursor[FOUND_END] = 0
     cursor[CHUNKS_END] = 0
@@ -431,7 +414,7 @@ def take_pieces(t, word, role, loss, n_lost):  # type: ignore[no-untyped-def]
     """Lost vertices, in pieces drawn from the cursor, take what they were offered."""
     queue, offers = loss.queue, loss.offers
     while True:
-        begin = fetch_add(loss.cursor, NEXT_PIECE, np.int64(_PIECE))
+        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(_PIECE))
         if begin >= n_lost:
             break
         for k in range(begin, min(begin + _PIECE, n_lost)):
@@ -461,7 +444,7 @@ def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
         survey_round(word, role, in_, loss, n_lost, n_lost + size, crew)
         for k in range(size):
             offers[adopted[first + k]] = offers[n_lost + k]
-    loss.cursor[NEXT_PIECE] = 0
+    loss.counters[NEXT_PIECE] = 0
     if n_lost < _PARALLEL_MIN:
         take_some(np.int64(0), word, role, loss, n_lost)
     else:
@@ -471,22 +454,23 @@ def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
 @template
 def relax_between(word, role, loss):  # type: ignore[no-untyped-def]
     """Relax the inner edges, until nothing changes or a few times; what still changes then is asked for."""
-    tails, heads, weights = loss.tails, loss.heads, loss.weights
+    inner = loss.inner
     changed = True
     turn = 0
     while changed and turn < _PASSES:
         changed = False
         turn += 1
-        for at in range(loss.cursor[LISTS_END]):
+        for at in range(loss.counters[LISTS_END]):
             for e in range(loss.lists[at, 1], loss.lists[at, 2]):
-                at_tail = word[tails[e]]
+                u = inner[e, 0] >> HALF
+                at_tail = word[u]
                 if at_tail == UNREACHED:
                     continue
-                v = np.int64(heads[e])
-                bits = offer(at_tail >> HALF, weights[e])
+                v = np.int64(inner[e, 0] & LOW)
+                bits = offer(at_tail >> HALF, bits_float(np.uint32(inner[e, 1])))
                 if improves(bits, word[v]):
-                    word[v] = (bits << HALF) | np.uint64(tails[e])
-                    role[tails[e]] |= PARENT
+                    word[v] = (bits << HALF) | u
+                    role[u] |= PARENT
                     changed = True
                     if turn == _PASSES:
                         role[v] |= ASKED
@@ -499,11 +483,8 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew):  # 
     -1 lost vertices: it would read more than ``edges_max`` edges. ``entries`` (uint64[>= n]) gets the entries that
     must be pushed on along their rows.
     """
-    queue, tally = loss.queue, loss.tally
-    for t in range(tally.shape[0]):
-        tally[t, 0] = 0
-    loss.cursor[INNER_END] = 0
-    loss.cursor[LISTS_END] = 0
+    queue, counters = loss.queue, loss.counters
+    counters[:] = 0
     for k in range(lost.size):
         queue[k] = lost[k] & LOW
     head = np.int64(0)
@@ -515,8 +496,8 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew):  # 
         new_tail = append_children(word, out, loss, head, head + n_parents, tail, crew)
         head = tail
         tail = new_tail
-        if tail > queue.size or edges_read(tally) > edges_max:
-            return np.int64(-1), np.int64(0), edges_read(tally)
+        if tail > queue.size or edges_read(counters) > edges_max:
+            return np.int64(-1), np.int64(0), edges_read(counters)
     take_offers(word, role, in_, loss, n_lost, crew)
     relax_inner(word, role, loss)
     size = np.int64(0)
@@ -527,4 +508,4 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew):  # 
             if word[v] != UNREACHED:
                 entries[size] = (word[v] & HIGH) | v
                 size += 1
-    return n_lost, size, edges_read(tally)
+    return n_lost, size, edges_read(counters)

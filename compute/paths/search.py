@@ -497,4 +497,9 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
     for k in range(log.counted[0], cursor[LOG_END]):
         old[k] = UNREACHED
     log.counted[0] = cursor[LOG_END]
-    return piles.tally[:, 0].sum(), piles.tally[:, 1].sum(), rounds
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    for t in range(piles.tally.shape[0]):
+        edges += piles.tally[t, 0]
+        pushed += piles.tally[t, 1]
+    return edges, pushed, rounds
