@@ -42,7 +42,7 @@ from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 from .weights import WeightDomain, in_domain
 
-SMALL_UPDATES_MAX = 512
+SMALL_UPDATES_MAX = 1024
 """Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
 over takes longer than doing it, and half as much again of the processor."""
 
