@@ -120,9 +120,8 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
 
         kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
-        "kernels are ready after %.1f s (threading layer %s, cache %s)",
+        "kernels are ready after %.1f s (cache %s)",
         time.monotonic() - started,
-        runtime.threading_layer(),
         runtime.cache_directory(),
     )
 

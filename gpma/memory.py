@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .control_groups import control_groups, read
+
 RESERVE_BYTES = 32 << 20
 """Growth leaves so much, for what is small and asks nobody."""
 
@@ -49,7 +51,7 @@ class Memory:
 
     def resident(self) -> int:
         """Bytes of this process that are in memory."""
-        pages = _read(self._root / "proc/self/statm").split()
+        pages = read(self._root / "proc/self/statm").split()
         return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
 
     def require(self, n_bytes: int) -> None:
@@ -66,7 +68,7 @@ class Memory:
             raise MemoryError(f"{n_bytes} bytes more are needed, and {left}")
 
     def _machine(self) -> Limit:
-        facts = _facts(_read(self._root / "proc/meminfo"))
+        facts = _facts(read(self._root / "proc/meminfo"))
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if "MemTotal:" not in facts or "MemAvailable:" not in facts:
             return Limit("the machine", total, 0, is_machine=True)
@@ -74,54 +76,26 @@ class Memory:
         return Limit("the machine", total, total - (facts["MemAvailable:"] << 10), is_machine=True)
 
     def _groups(self) -> Iterator[Limit]:
-        for line in _read(self._root / "proc/self/cgroup").splitlines():
-            number, controllers, path = line.split(":", 2)
-            mounts, names = _UNIFIED
-            if number != "0":
-                if "memory" not in controllers.split(","):
-                    continue
-                mounts, names = _OF_MEMORY
-            for mount in mounts:
-                yield from _levels(self._root / mount, path, *names)
+        for group in control_groups(self._root, "memory"):
+            total, used, files = _UNIFIED if group.unified else _OF_MEMORY
+            limit, usage = read(group.folder / total).strip(), read(group.folder / used).strip()
+            if limit.isdigit() and usage.isdigit() and int(limit) < _NO_LIMIT:
+                counts = _facts(read(group.folder / "memory.stat"))
+                kept = max(int(usage) - sum(counts.get(file, 0) for file in files), 0)
+                yield Limit(f"the control group {group.path}", int(limit), kept)
 
 
-# Where the groups are mounted; and the files with the limit, with what is used, and the counts of what can be had
-# back of that, which are pages of files.
-_Groups = tuple[tuple[str, ...], tuple[str, str, tuple[str, ...]]]
-_UNIFIED: _Groups = (
-    ("sys/fs/cgroup", "sys/fs/cgroup/unified"),
-    ("memory.max", "memory.current", ("active_file", "inactive_file")),
-)
-_OF_MEMORY: _Groups = (
-    ("sys/fs/cgroup/memory",),
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+# The files of a group with the limit, with what is used, and the counts of what can be had back of that, which are
+# pages of files: of version 2 and version 1.
+_Files = tuple[str, str, tuple[str, ...]]
+_UNIFIED: _Files = ("memory.max", "memory.current", ("active_file", "inactive_file"))
+_OF_MEMORY: _Files = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    ("total_active_file", "total_inactive_file"),
 )
 # Version 1 writes the largest number of pages where there is no limit.
 _NO_LIMIT = 1 << 60
-
-
-def _levels(mount: Path, path: str, total: str, used: str, files: tuple[str, ...]) -> Iterator[Limit]:
-    """Limits from our group up to the root of the mount; a container may see its own group there."""
-    folder = mount / path.lstrip("/")
-    if ".." in folder.parts:
-        folder = mount
-    while True:
-        limit, usage = _read(folder / total).strip(), _read(folder / used).strip()
-        if limit.isdigit() and usage.isdigit() and int(limit) < _NO_LIMIT:
-            counts = _facts(_read(folder / "memory.stat"))
-            name = f"the control group {folder.relative_to(mount)}"
-            yield Limit(name, int(limit), max(int(usage) - sum(counts.get(file, 0) for file in files), 0))
-        if folder == mount:
-            return
-        folder = folder.parent
-
-
-def _read(path: Path) -> str:
-    """The text of a file of the system; empty where it is not."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def _facts(text: str) -> dict[str, int]:

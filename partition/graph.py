@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.cores import usable_cores
 from ..gpma.edges import (
     LOW,
     MAX_UPDATES,
@@ -37,6 +38,7 @@ from ..gpma.host.transposing import transposed
 from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.rows import RowView, copy_row
+from ..gpma.team import Crew, Team
 from ..gpma.threads import Pair, in_turn
 from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
@@ -117,11 +119,13 @@ class Graph:
         negative_weights: bool = False,
         in_edges: bool = True,
         in_weights: bool = True,
+        threads: int | None = None,
     ) -> None:
         """``negative_weights``: whether those of a weighted graph may be; see ``weight_domain``.
 
         ``in_edges`` asks for the transposed rows of a directed graph; undirected graphs need none.
         Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
+        ``threads``: how many its team has; None: as many as this process may use cores.
         """
         self.directed = directed
         self.weighted = weighted
@@ -134,10 +138,16 @@ class Graph:
         self.existence = Existence()
         self.host = HostSide(weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights)
         self._pair = Pair(len(self.host.arrays), "in-rows")
+        self.team = Team(usable_cores() if threads is None else threads)
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
         self._memory = Memory()
         self._process = os.getpid()
+
+    @property
+    def crew(self) -> Crew:
+        """What kernels take of the graph's team: every program shares its threads."""
+        return self.team.crew()
 
     @property
     def alive(self) -> Flags:
@@ -414,8 +424,7 @@ class Graph:
         """Check that this is the process that made the graph, and none forked from it.
 
         Raises:
-            RuntimeError: it is not. There, what waits for this graph's threads waits for ever, and OpenMP ends
-                the process.
+            RuntimeError: it is not. There, what waits for this graph's threads may wait for ever.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -431,6 +440,7 @@ class Graph:
         if os.getpid() != self._process:
             return
         self._pair.close()
+        self.team.close()
         for array in self.host.arrays:
             array.close()
 

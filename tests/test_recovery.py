@@ -505,6 +505,20 @@ def no_audit(graph: Graph, engine: Engine) -> BackgroundAudit:
     return BackgroundAudit(Auditor(graph, engine), Metrics(), list, share=0, repair="off")
 
 
+def surroundings(publish: Callable[[Any], None], **more: Any) -> Any:
+    """A source without lag, dead letters, and a query server that publishes so."""
+    return SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
+        unit="records",
+        log_margin=lambda offsets: math.inf,
+        flush=lambda: None,
+        publish=publish,
+        **more,
+    )
+
+
 def make_pipeline(
     store: CheckpointStore,
     graph: Graph,
@@ -543,15 +557,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
-    stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
-        order={},
-        waiting=None,
-        unit="records",
-        log_margin=lambda offsets: math.inf,
-        flush=lambda: None,
-        publish=lambda _: None,
-    )
+    stub = surroundings(lambda _: None)
     index = VertexIndex.create("int")
     index.insert(np.arange(40))
     pipeline = make_pipeline(store, graph, index, stub, queue=queue, safe=safe)
@@ -586,14 +592,8 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     """What either has of an epoch names vertices that may have died since; of the program's it is told which."""
     held: list[bool] = []
     gone: list[Any] = []
-    stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
-        order={},
-        waiting=None,
-        unit="records",
-        log_margin=lambda offsets: math.inf,
-        flush=lambda: None,
-        publish=lambda publication: gone.append(publication.programs["components"].gone),
+    stub = surroundings(
+        lambda publication: gone.append(publication.programs["components"].gone),
         memory_bytes=lambda: 0,
         published=lambda item, change, alive, *, hold: held.append(hold),
     )
@@ -646,15 +646,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
 
 def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path: Path) -> None:
     published: list[Any] = []
-    stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
-        order={},
-        waiting=None,
-        unit="records",
-        log_margin=lambda offsets: math.inf,
-        flush=lambda: None,
-        publish=published.append,
-    )
+    stub = surroundings(published.append)
     index, graph, metrics = VertexIndex.create("int"), Graph(), Metrics()
     store = CheckpointStore(tmp_path)
     pipeline = make_pipeline(store, graph, index, stub, metrics=metrics, interval_s=3600)

@@ -118,7 +118,7 @@ def test_passes_and_pushes_on_a_larger_graph(size: int, monkeypatch: pytest.Monk
 
 def test_rounding_over_its_reserve_is_taken_away_by_a_pass() -> None:
     graph = new_graph(edges=random_edges(np.random.default_rng(8), 300, 1500), n=300)
-    program = PageRank("p")
+    program = PageRank("p", tolerance=1e-5)
     program.start(graph)
     program._ranks.sums[ROUNDED] = 2 * program._certificate.reserve / ROUNDOFF
     report = program.refresh(graph, apply(graph, [(299, 298, 1), (298, 297, 1)], 300))

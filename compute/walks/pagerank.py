@@ -4,7 +4,7 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
 (``passes.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
@@ -54,6 +54,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices
 from ...gpma.rows import RowView
+from ...gpma.threads import Pair
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
@@ -61,7 +62,7 @@ from ..saved_scalars import SCALARS, packed, unpacked
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
 from .edits import ROUNDOFF
-from .passes import BLOCK, Estimate, Limits
+from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .sweeps import (
     DIVIDE,
     EDGES,
@@ -117,6 +118,10 @@ PUSH_MIN = 2048
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.
 SLOW = 0.5
+# Passes go on until residuals are likely to add up to this share of their limits, after which pushes mostly do.
+DUE = 0.4
+# Shares of passes are rounded to float32 where that takes less than this part of what is reserved for rounding.
+ROUGH_SHARE = 1 / 4
 # Sweeps that cost more than this many edges, about two milliseconds, are divided between two threads. Smaller ones
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
@@ -198,12 +203,14 @@ class PageRank(RandomWalk):
 
     def __init__(self, id: str, damping: float = 0.85, tolerance: float = 1e-3) -> None:
         super().__init__(id, damping, tolerance)
+        self._pair = Pair(2, id)
         self._push_alone = PUSH_ALONE
         # What it cost last to solve everything (0: unknown): from no estimates, and from those before a change.
         self._cost = self._cost_kept = 0.0
         self._reset(0)
 
     def warm_up(self, graph: Graph) -> None:
+        super().warm_up(graph)
         self._push_alone = 0
         self.start(graph)
         self._push_alone = PUSH_ALONE
@@ -421,7 +428,7 @@ class PageRank(RandomWalk):
         if len(arcs.inserted) + len(arcs.deleted) < EDIT_ALONE:
             edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
         else:
-            edits = self._pulls.pair.run(
+            edits = self._pair.run(
                 lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
             )
         for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
@@ -460,9 +467,7 @@ class PageRank(RandomWalk):
         for column in (ranks.rhs, ranks.weight):
             column[:n] = alive
         ranks.value[:n] = alive * np.maximum(1.0, values)
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(ranks))
-        for _ in range(START_PASSES):
-            self._pass(graph, ranks, Limits(0.0, 0.0), work)
+        self._pass(graph, ranks, Goal(Limits(0.0, 0.0), passes_min=START_PASSES, roughly=True), work)
         ranks.weight[:n] = np.maximum(1.0, ranks.value[:n] / HUB)
         ranks.weight[:n] *= alive
         # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
@@ -556,23 +561,18 @@ class PageRank(RandomWalk):
         ``level``: where pushes begin, in multiples of the limits.
         """
         budget = _Budget(graph.n_arcs, self._n)
-        # The last step was a pass: it has counted what is over its limits, leaves nothing far over them, and
-        # another can go on from it.
-        passing = False
+        cost = 0
         while True:
             pushes = work[PUSHES]
-            cost = kernels.push_cost(*self._pulls.over) if passing else 0
-            highest = 1.0 if passing else level
-            if cost <= budget.cost_max and self._push(graph, system, limits, highest, budget.cost_max, work):
+            if cost <= budget.cost_max and self._push(graph, system, limits, level, budget.cost_max, work):
                 return
-            if passing and work[PUSHES] > pushes:
-                passing = False
+            if work[PUSHES] > pushes:
                 budget.gave_up()
-            if not passing:
-                self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
-                passing = True
-            self._pass(graph, system, limits, work)
+            self._pass(graph, system, self._goal(system, limits), work)
             budget.passed(self._pulls.size)
+            # It has counted what is over its limits, and leaves nothing far over them.
+            cost = int(kernels.push_cost(*self._pulls.over))
+            level = 1.0
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
@@ -619,7 +619,7 @@ class PageRank(RandomWalk):
             kernels.deliver(limits, begin, end, system, outbox, sums[part])
             kernels.look(rows, limits, begin, end, system, costs)
 
-        pair = self._pulls.pair
+        pair = self._pair
         pair.run(lambda: sweep(0, cut, 0), lambda: sweep(cut, capacity, 1))
         pair.run(lambda: finish(0, cut, 0), lambda: finish(cut, capacity, 1))
         system.sums[:] += sums.sum(axis=0)
@@ -627,28 +627,38 @@ class PageRank(RandomWalk):
         # Both parts together are one.
         work[SWEEPS] -= 1
 
-    def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
-        self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
+    def _pass(self, graph: Graph, system: System, goal: Goal, work: Work) -> None:
         pulls, n = self._pulls, self._n
+        estimate, degrees = _estimate(system), graph.out_rows().degrees
+        passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
         norm = float(system.value[:n].sum())
         system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         if system is self._ranks:
             self._passed = 0.0
-            if ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
-                # Too much for hubs alone: in multiples of the weights it is less.
+            if goal.roughly or ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
+                # Too much for hubs alone, or for all together: in multiples of the weights it is less.
                 self._passed = pulls.weighed_max
                 system.sums[ROUNDED] = 0
         system.moved[:] = _ALL
         self._unseen = self._n + 1
-        work[EDGES] += self._pulls.edges
-        work[PASSES] += 1
+        work[EDGES] += passes * pulls.edges
+        work[PASSES] += passes
+
+    def _goal(self, system: System, limits: Limits) -> Goal:
+        """Of passes after which pushes are likely to do; where float32 does, with shares of that."""
+        if system is not self._ranks:
+            return Goal(limits)
+        weights = self._n + float(system.sums[NORM]) / HUB
+        # A value is at most HUB times its weight, but for the hysteresis, and shares add up to about as much.
+        rounded = ROUNDOFF * SHARE_ROUNDED * WEIGHT_HYSTERESIS * HUB
+        roughly = rounded < ROUGH_SHARE * self._certificate.reserve
+        return Goal(limits, DUE * limits.above * weights, roughly=roughly)
 
     def _pass_until_solved(self, graph: Graph, system: System, limits: Limits, work: Work) -> bool:
         """Passes until residuals are within their limits (true) or shrink no more (false)."""
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
         size = math.inf
         while True:
-            self._pass(graph, system, limits, work)
+            self._pass(graph, system, Goal(limits), work)
             if self._pulls.over[0] == 0:
                 return True
             if self._pulls.size >= size:

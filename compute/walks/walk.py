@@ -109,7 +109,10 @@ class RandomWalk(Program):
         self.tolerance = tolerance
         self.drift = 0.0
         self._n = 0
-        self._pulls = Pulls(id, damping)
+        self._pulls = Pulls(damping)
+
+    def warm_up(self, graph: Graph) -> None:
+        self._pulls.warm_up(graph.crew, graph.in_rows(), graph.out_rows().degrees, graph.n_vertices)
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Recompute every residual, and from them everything that the certificate rests on."""

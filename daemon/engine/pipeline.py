@@ -175,7 +175,7 @@ class Pipeline:
                 self._publish_wait()
                 self.checkpoints.go_on()  # its copy of the edges may be what is missing
             self.health.turn()
-            if self.stop.is_set() or self.queue.wait_closed(MEMORY_PAUSE_S):
+            if self.stop.wait(MEMORY_PAUSE_S):
                 return False
         self.memory.granted()
         if change is not None:

@@ -1,8 +1,8 @@
 """Atomic operations on array elements, which Numba lacks on the processor, and the bits of a float.
 
 For kernels that several threads run at once. Arrays are C-contiguous, indices int64 in range; nothing is checked.
-``compare_swap`` orders nothing but its own element; ``exchange`` also orders everything around it, so that a
-flag taken with it shows what its setter wrote before.
+``load``, ``compare_swap`` and ``fetch_add`` order nothing but their own element. ``exchange``, ``ordered_swap``
+and ``ordered_add`` also order everything around them: a flag taken with one shows what its setter wrote before.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ def _load(typing_context: Any, array: Any, index: Any) -> Any:
     return array.dtype(array, types.intp), generate
 
 
-def _compare_swap(typing_context: Any, array: Any, index: Any, old: Any, new: Any) -> Any:
-    """compare_swap(array, index, old, new): write new if the element is old; returns what was there."""
+def _swapping(order: str) -> Any:
+    def swap(typing_context: Any, array: Any, index: Any, old: Any, new: Any) -> Any:
+        """swap(array, index, old, new): write new if the element is old; returns what was there."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_value, place_index, expected, wanted = arguments
-        place = _pointer(context, builder, signature.args[0], array_value, place_index)
-        pair = builder.cmpxchg(place, expected, wanted, "monotonic", "monotonic")
-        return builder.extract_value(pair, 0)
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array_value, place_index, expected, wanted = arguments
+            place = _pointer(context, builder, signature.args[0], array_value, place_index)
+            pair = builder.cmpxchg(place, expected, wanted, order, order)
+            return builder.extract_value(pair, 0)
 
-    return array.dtype(array, types.intp, array.dtype, array.dtype), generate
+        return array.dtype(array, types.intp, array.dtype, array.dtype), generate
+
+    return intrinsic(swap)
 
 
 def _exchange(typing_context: Any, array: Any, index: Any, new: Any) -> Any:
@@ -53,15 +56,18 @@ def _exchange(typing_context: Any, array: Any, index: Any, new: Any) -> Any:
     return array.dtype(array, types.intp, array.dtype), generate
 
 
-def _fetch_add(typing_context: Any, array: Any, index: Any, amount: Any) -> Any:
-    """fetch_add(array, index, amount): add to the element; returns what was there."""
+def _adding(order: str) -> Any:
+    def add(typing_context: Any, array: Any, index: Any, amount: Any) -> Any:
+        """add(array, index, amount): add to the element; returns what was there."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_value, place_index, added = arguments
-        place = _pointer(context, builder, signature.args[0], array_value, place_index)
-        return builder.atomic_rmw("add", place, added, "monotonic")
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array_value, place_index, added = arguments
+            place = _pointer(context, builder, signature.args[0], array_value, place_index)
+            return builder.atomic_rmw("add", place, added, order)
 
-    return array.dtype(array, types.intp, array.dtype), generate
+        return array.dtype(array, types.intp, array.dtype), generate
+
+    return intrinsic(add)
 
 
 def _float_bits(typing_context: Any, value: Any) -> Any:
@@ -84,8 +90,10 @@ def _bits_float(typing_context: Any, bits: Any) -> Any:
 
 # Type checkers see the typing context as a parameter, which callers do not pass.
 load: Any = intrinsic(_load)
-compare_swap: Any = intrinsic(_compare_swap)
+compare_swap: Any = _swapping("monotonic")
+ordered_swap: Any = _swapping("seq_cst")
 exchange: Any = intrinsic(_exchange)
-fetch_add: Any = intrinsic(_fetch_add)
+fetch_add: Any = _adding("monotonic")
+ordered_add: Any = _adding("seq_cst")
 float_bits: Any = intrinsic(_float_bits)
 bits_float: Any = intrinsic(_bits_float)

@@ -1,0 +1,302 @@
+"""A team of threads for compiled work in pieces: those that are free help, none is waited for before it begins.
+
+A kernel shares work by ``share``::
+
+    def sums(thread, values, cursor, out):  # runs on each thread that takes part
+        while (piece := fetch_add(cursor, 0, 1)) < out.size:
+            out[piece] = ...
+
+    def kernel(..., crew):
+        share(crew, sums, (values, cursor, out))
+
+The caller works, too, and alone it would do everything: what is shared draws its pieces from a counter. So the
+work ends when the caller finds no more pieces and those who helped are done with theirs. A thread that the
+system has not yet let run, because another process has its core, is not waited for, and finds nothing to do
+when it comes. Nor does it matter how many threads there are: pieces are the same for any number, and what they
+leave is put together in their order.
+
+**How they meet.** There are a few places for jobs in an array, ``words``, that all threads share. A job has a
+*gate*, one word that changes by compare-and-swap: how many helpers may still enter, how many are inside, and
+whether it is closed. Who waits, waits on a semaphore, without spinning: free threads on the team's, and a
+caller on its job's, until the last helper has left. The caller wakes two helpers and begins; each that enters
+wakes two more, so that waking is no burden to anybody, and stops as soon as nothing is left to do. Work within
+shared work is shared in the same way. All of it is compiled code that holds no interpreter lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import numba as nb
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+from .atomics import load, ordered_add, ordered_swap
+
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+
+Words = npt.NDArray[np.int64]
+
+THREADS_MAX = 4096
+
+# Places in the words: the order to stop, the semaphore of those who are free, and jobs, each in lines of its own.
+_STOP, _FREE, _JOBS = 0, 8, 16
+_N_JOBS = 16
+# Of a job: whether it is taken, its gate, the addresses of its work and of what that works on, how many helpers it
+# asked for, and the semaphore of the caller.
+_TAKEN, _GATE, _WORK, _DATA, _WANTED, _DONE, _JOB_WORDS = 0, 1, 2, 3, 4, 8, 16
+_N_WORDS = _JOBS + _N_JOBS * _JOB_WORDS
+# Of a gate: helpers inside, helpers that may still enter (in units of this), and whether it is closed.
+_INSIDE, _TICKET, _CLOSED = 0xFFFF, 1 << 16, 1 << 32
+# So many are woken by the caller, and by each helper.
+_WAKE = 2
+_LINE_BYTES = 64
+
+
+class Crew(NamedTuple):
+    """What a kernel takes of a team: how many ``threads`` may work for it, with the caller's, and the words."""
+
+    threads: int
+    words: Words
+
+
+@_jit
+def at_most(crew, threads):  # type: ignore[no-untyped-def]
+    """The crew with no more than so many threads, for a kernel whose work is worth no more."""
+    return Crew(np.int64(min(crew.threads, threads)), crew.words)  # type: ignore[arg-type]
+
+
+class Team:
+    """So many threads, the caller's included, which end with ``close`` or with this object."""
+
+    def __init__(self, threads: int) -> None:
+        """Where the system grants fewer threads, these do."""
+        if not 1 <= threads <= THREADS_MAX:
+            raise ValueError(f"a team has 1 to {THREADS_MAX} threads, not {threads}")
+        self._words = _new_words()
+        self.threads = threads
+        self._helpers: list[threading.Thread] = []
+        serve.compile(_SERVE)
+        for number in range(threads - 1):
+            helper = threading.Thread(
+                target=serve, args=(self._words, number), name=f"team-{number + 1}", daemon=True
+            )
+            try:
+                helper.start()
+            except RuntimeError:  # no more threads, or the process ends
+                break
+            self._helpers.append(helper)
+        self._end = weakref.finalize(self, _stop, self._words)
+
+    def crew(self, threads: int | None = None) -> Crew:
+        """For a kernel that may use so many of the threads; None: all."""
+        return Crew(self.threads if threads is None else max(1, min(threads, self.threads)), self._words)
+
+    def close(self) -> None:
+        """End the threads; later work is done by the caller's alone."""
+        self._end()
+        for helper in self._helpers:
+            helper.join()
+        self._helpers.clear()
+
+
+def _new_words() -> Words:
+    """Words that begin a line of the cache, with their semaphores."""
+    room = np.zeros(_N_WORDS + _LINE_BYTES // 8, np.int64)
+    begin = -room.ctypes.data % _LINE_BYTES // 8
+    words = room[begin : begin + _N_WORDS]
+    libc = ctypes.CDLL(None, use_errno=True)
+    for at in (_FREE, *range(_JOBS + _DONE, _N_WORDS, _JOB_WORDS)):
+        if libc.sem_init(ctypes.c_void_p(words.ctypes.data + 8 * at), 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "no semaphore for a team of threads")
+    return words
+
+
+def _calling(name: str) -> Any:
+    """An intrinsic that calls a function of the C library on the address of an element: (array, index)."""
+
+    def typed(typing_context: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            made = context.make_array(signature.args[0])(context, builder, arguments[0])
+            place = builder.bitcast(builder.gep(made.data, [arguments[1]]), _ADDRESS)
+            kind = ir.FunctionType(ir.IntType(32), [_ADDRESS])
+            function: Any = cgutils.get_or_insert_function(builder.module, kind, name)  # type: ignore[no-untyped-call]
+            return builder.sext(builder.call(function, [place]), _INT64)
+
+        return types.int64(array, types.intp), generate
+
+    return intrinsic(typed)
+
+
+_ADDRESS, _INT64 = ir.IntType(8).as_pointer(), ir.IntType(64)
+# Work as a job has it: called with the address of its arguments, and the number of the thread.
+_WORK_TYPE = ir.FunctionType(ir.VoidType(), [_ADDRESS, _INT64])
+
+
+def _call(typing_context: Any, work: Any, data: Any, thread: Any) -> Any:
+    """call(work, data, thread): do the work at this address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        work_address, data_address, number = arguments
+        function = builder.inttoptr(work_address, _WORK_TYPE.as_pointer())
+        builder.call(function, [builder.inttoptr(data_address, _ADDRESS), number])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+_sem_post: Any = _calling("sem_post")
+_sem_wait: Any = _calling("sem_wait")
+_call_work: Any = intrinsic(_call)
+
+
+@_jit
+def _wait(words, at):  # type: ignore[no-untyped-def]
+    while _sem_wait(words, at) != 0:  # a signal came in between
+        pass
+
+
+@_jit
+def _help(words, first):  # type: ignore[no-untyped-def]
+    """Enter a job that wants help and do what is to be done there; false: there is none."""
+    for k in range(_N_JOBS):
+        job = np.int64(_JOBS + (first + k) % _N_JOBS * _JOB_WORDS)
+        gate = load(words, job + _GATE)
+        while gate >= _TICKET and gate < _CLOSED:
+            seen = ordered_swap(words, job + _GATE, gate, gate - _TICKET + 1)
+            if seen == gate:
+                more = (gate >> 16) - 1
+                thread = words[job + _WANTED] - more
+                for _ in range(min(more, _WAKE)):
+                    _sem_post(words, _FREE)
+                _call_work(words[job + _WORK], words[job + _DATA], thread)
+                if ordered_add(words, job + _GATE, np.int64(-1)) == _CLOSED + 1:
+                    _sem_post(words, job + _DONE)
+                return True
+            gate = seen
+    return False
+
+
+@_jit
+def serve(words, first):  # type: ignore[no-untyped-def]
+    """What a thread of the team does until it is told to stop; ``first``: the job that it looks at first."""
+    while True:
+        _wait(words, _FREE)
+        if load(words, _STOP) != 0:
+            _sem_post(words, _FREE)
+            return
+        while _help(words, first):
+            pass
+
+
+_SERVE = (nb.types.Array(nb.types.int64, 1, "C"), nb.types.int64)
+
+
+@_jit
+def _stop(words):  # type: ignore[no-untyped-def]
+    ordered_swap(words, _STOP, np.int64(0), np.int64(1))
+    _sem_post(words, _FREE)
+
+
+@_jit
+def _run(threads, words, work, data):  # type: ignore[no-untyped-def]
+    """Do the work at this address on the caller's thread, and let free ones help."""
+    job = np.int64(-1)
+    if threads > 1 and load(words, _STOP) == 0:
+        for k in range(_N_JOBS):
+            at = np.int64(_JOBS + k * _JOB_WORDS)
+            free = load(words, at + _TAKEN) == 0
+            if free and ordered_swap(words, at + _TAKEN, np.int64(0), np.int64(1)) == 0:
+                job = at
+                break
+    if job < 0:
+        _call_work(work, data, np.int64(0))
+        return
+    words[job + _WORK] = work
+    words[job + _DATA] = data
+    words[job + _WANTED] = threads - 1
+    ordered_swap(words, job + _GATE, np.int64(0), (threads - 1) * np.int64(_TICKET))
+    for _ in range(min(threads - 1, _WAKE)):
+        _sem_post(words, _FREE)
+    _call_work(work, data, np.int64(0))
+    gate = load(words, job + _GATE)
+    seen = ordered_swap(words, job + _GATE, gate, gate & _INSIDE | _CLOSED)
+    while seen != gate:
+        gate = seen
+        seen = ordered_swap(words, job + _GATE, gate, gate & _INSIDE | _CLOSED)
+    if gate & _INSIDE:
+        _wait(words, job + _DONE)
+    ordered_swap(words, job + _GATE, np.int64(_CLOSED), np.int64(0))
+    ordered_swap(words, job + _TAKEN, np.int64(1), np.int64(0))
+
+
+def _share(typing_context: Any, crew: Any, work: Any, arguments: Any) -> Any:
+    """share(crew, work, arguments): ``work(thread, *arguments)`` on the caller's thread and on others.
+
+    The caller's is number 0; others have numbers below ``crew.threads``, each its own. ``work`` is a compiled
+    function; what it returns is dropped.
+
+    Raises:
+        RuntimeError: the work raised, on any thread.
+    """
+    called = typing_context.resolve_function_type(work, (types.int64, *arguments.types), {})
+    words = crew.types[1]
+    run = typing_context.resolve_function_type(
+        types.Dispatcher(_run), (types.int64, words, types.int64, types.int64), {}
+    )
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        crew_value, _, arguments_value = values
+        box_type = ir.LiteralStructType([context.get_value_type(arguments), _INT64])
+        box = cgutils.alloca_once(builder, box_type)  # type: ignore[no-untyped-call]
+        builder.store(arguments_value, _field(builder, box, 0))
+        builder.store(_INT64(0), _field(builder, box, 1))
+        function = _boxed(context, builder.module, work.dispatcher, called, box_type)
+        thread_count, words_value = builder.extract_value(crew_value, 0), builder.extract_value(crew_value, 1)
+        addresses = [builder.ptrtoint(place, _INT64) for place in (function, box)]
+        own = _linked(context, _run, run)
+        context.call_internal(builder, own, run, [thread_count, words_value, *addresses])
+        failed = builder.load(_field(builder, box, 1))
+        with builder.if_then(builder.icmp_signed("!=", failed, _INT64(0)), likely=False):
+            context.call_conv.return_user_exc(builder, RuntimeError, ("a piece of shared work failed",))
+        return context.get_dummy_value()
+
+    return types.void(crew, work, arguments), generate
+
+
+def _boxed(context: Any, module: Any, dispatcher: Any, signature: Any, box_type: Any) -> Any:
+    """The work as a function of the address of its arguments; it leaves 1 behind them if it raises."""
+    function = ir.Function(module, _WORK_TYPE, module.get_unique_name("shared_work"))
+    function.linkage = "internal"
+    builder = ir.IRBuilder(function.append_basic_block("entry"))
+    address, thread = function.args
+    box = builder.bitcast(address, box_type.as_pointer())
+    arguments = builder.load(_field(builder, box, 0))
+    values = [builder.extract_value(arguments, k) for k in range(len(signature.args) - 1)]
+    work = _linked(context, dispatcher, signature)
+    status, _ = context.call_internal_no_propagate(builder, work, signature, [thread, *values])
+    with builder.if_then(status.is_error, likely=False):
+        builder.store(_INT64(1), _field(builder, box, 1))
+    builder.ret_void()
+    return function
+
+
+def _linked(context: Any, dispatcher: Any, signature: Any) -> Any:
+    """What a compiled function is called by; it becomes part of the code that is being made."""
+    compiled = dispatcher.get_compile_result(signature)
+    context.active_code_library.add_linking_library(compiled.library)
+    return compiled.fndesc
+
+
+def _field(builder: Any, box: Any, index: int) -> Any:
+    return cgutils.gep_inbounds(builder, box, 0, index)  # type: ignore[no-untyped-call]
+
+
+# Type checkers see the typing context as a parameter, which callers do not pass.
+share: Any = intrinsic(_share)
