@@ -55,9 +55,9 @@ class Orientation(NamedTuple):
 
 
 # What a batch did to one array: how many distinct updates there were; the edges that came less those that went,
-# and the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then; how
-# many new edges waited for windows that took leaves of it; whether new edges crowd, and in a wide window, from the
-# leaf with which head to that with which.
+# and the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then;
+# how many new edges waited for windows that took leaves of it; whether new edges crowd, and in a wide window, from
+# the leaf with which head to that with which.
 Outcome = tuple[Int, Int, Int, Int, Int, Int, Int, Any, Any, Int, Int]
 
 
