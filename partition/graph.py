@@ -539,13 +539,17 @@ def _no_change(weighted: bool) -> ChangeReport:
 
 
 def warm_up() -> None:
-    """Compile what vertex operations need beyond the packed array's own kernels, or load it from the cache."""
+    """Compile what small batches and vertex operations need beyond the packed array's own kernels, or load it from
+    the cache."""
     graph = Graph(weighted=False, in_edges=False)
     try:
-        graph.apply(EdgeBatch.of([0], [1]), 2)
+        graph.load(EdgeList(np.arange(100, dtype=np.uint64)), 100)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
+        graph.load(EdgeList(np.empty(0, np.uint64)), 100)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
-        graph.apply(EdgeBatch.of([], []), 2, ops)
-        graph.apply(EdgeBatch.of([0], [1]), 2)
+        graph.apply(EdgeBatch.of([], []), 100, ops)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, pair=graph._pair)
     finally:

@@ -5,7 +5,8 @@ or two cores: keys ``src << 32 | dst`` in ascending order in an array with gaps,
 together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
 ``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
 shrinks, and the kernels are in ``sorting.py`` (order a batch), ``search.py`` (where does it fall), ``merge.py``
-(write), ``windows.py`` (what must be redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
+(write), ``windows.py`` (what must be redistributed), ``stretch.py`` (what migrates) and ``load_export.py``;
+``small.py`` has all of a small batch in one call.
 """
 
 from __future__ import annotations
