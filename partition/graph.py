@@ -44,7 +44,7 @@ from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 from .weights import WeightDomain, in_domain
 
-SMALL_UPDATES_MAX = 512
+SMALL_UPDATES_MAX = 1024
 """Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
 over takes longer than doing it, and half as much again of the processor."""
 
@@ -548,13 +548,17 @@ def _no_change(weighted: bool) -> ChangeReport:
 
 
 def warm_up() -> None:
-    """Compile what vertex operations need beyond the packed array's own kernels, or load it from the cache."""
+    """Compile what small batches and vertex operations need beyond the packed array's own kernels, or load it from
+    the cache."""
     graph = Graph(weighted=False, in_edges=False)
     try:
-        graph.apply(EdgeBatch.of([0], [1]), 2)
+        graph.load(EdgeList(np.arange(100, dtype=np.uint64)), 100)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
+        graph.load(EdgeList(np.empty(0, np.uint64)), 100)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
-        graph.apply(EdgeBatch.of([], []), 2, ops)
-        graph.apply(EdgeBatch.of([0], [1]), 2)
+        graph.apply(EdgeBatch.of([], []), 100, ops)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
     finally:

@@ -16,6 +16,7 @@ from naive import NaiveGraph
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.host.array import PackedMemoryArray
+from graphtide.gpma.host.small import apply_small
 from graphtide.partition import graph as graph_module
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange, NoMemory
@@ -348,6 +349,20 @@ def test_vertices_that_are_deleted_or_revived_go_the_ordinary_way() -> None:
         assert not one_call and change.revived_vertices.tolist() == [5]
         assert_same_change(change, ordinary.apply(around, VERTICES))
         assert_same_graphs(small, ordinary)
+
+
+def test_nothing_is_compiled_for_them_after_the_warm_up() -> None:
+    """Whatever the graph is like, and wherever its columns lie, there is one form of the call."""
+    with mock.patch.object(graph_module, "apply_small", wraps=apply_small) as call:
+        graph_module.warm_up()
+        assert call.called
+    for options in ({}, {"weighted": False}, {"in_weights": False}, {"in_edges": False}, {"directed": False}):
+        source = Source(np.random.default_rng(11), {"negative_weights": False})
+        with both_ways(**options) as (graph, _):
+            source.loaded(3000, graph)
+            for _ in range(30):
+                graph.apply(source.batch(60, inserts=0.9), source.n_vertices)
+    assert len(apply_small.signatures) == 1
 
 
 def test_a_copy_that_is_being_made_gets_small_batches_too() -> None:

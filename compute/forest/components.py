@@ -176,19 +176,18 @@ class Components(Program):
     def _changed(self, before: int) -> dict[str, Vertices | None]:
         """What differs from before the run, and everything that is new."""
         forest, changes = self._forest, self._changes
-        n_vertices, n_handles = changes.counts
-        vertices = changes.vertices[:n_vertices]
-        moved = (forest.handle[vertices] != changes.old_handle[:n_vertices]) & (vertices < before)
-        new = np.arange(before, self._n, dtype=np.uint32)
-        handles = changes.handles[:n_handles]
-        fresh = handles >= before
-        other = forest.representative[handles] != changes.old_representative[:n_handles]
-        resized = forest.size[handles] != changes.old_size[:n_handles]
-        changed: dict[str, Vertices | None] = {
-            "handle": np.concatenate([vertices[moved], new]),
-            "representative": handles[other | fresh],
-            "size": handles[resized | fresh],
-        }
+        n_vertices, n_handles = changes.counts.tolist()
+        changed: dict[str, Vertices | None] = {}
+        if n_vertices or self._n > before:
+            vertices = changes.vertices[:n_vertices]
+            moved = (forest.handle[vertices] != changes.old_handle[:n_vertices]) & (vertices < before)
+            changed["handle"] = np.concatenate([vertices[moved], np.arange(before, self._n, dtype=np.uint32)])
+        if n_handles:
+            handles = changes.handles[:n_handles]
+            fresh = handles >= before
+            other = forest.representative[handles] != changes.old_representative[:n_handles]
+            resized = forest.size[handles] != changes.old_size[:n_handles]
+            changed["representative"], changed["size"] = handles[other | fresh], handles[resized | fresh]
         return {name: indices for name, indices in changed.items() if indices is None or indices.size}
 
     # -- labels -----------------------------------------------------------------------------------------

@@ -420,6 +420,8 @@ class PageRank(RandomWalk):
             self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
             self._majorant = majorant = _grown(majorant, capacity, weight, weight)
         self._n = n
+        if not appeared.size:
+            return
         for column in (ranks.value, ranks.rhs, ranks.weight, majorant.value):
             column[appeared] = 1
         ranks.sums[NORM] += appeared.size

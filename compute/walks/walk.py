@@ -169,6 +169,8 @@ def extended(column: Column, size: int) -> Column:
 
 def born(graph: Graph, change: GraphChange, known: int) -> Vertices:
     """Vertices that exist now and did not before the change: new ones (from ``known`` on) and revived ones."""
+    if graph.n_vertices == known:
+        return change.revived_vertices
     new = np.arange(known, graph.n_vertices, dtype=np.uint32)
     new = np.setdiff1d(new, change.deleted_vertices, assume_unique=True)
     return np.concatenate([new, change.revived_vertices])

@@ -6,7 +6,8 @@ together and a batch of any size touches only the leaves where its keys belong. 
 ``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
 shrinks. ``preparing.py`` and ``committing.py`` divide a batch among threads; what they call is in ``sorting.py``
 (order a batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be
-redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
+redistributed), ``stretch.py`` (what migrates) and ``load_export.py``; ``small.py`` has all of a small batch in one
+call.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ RESERVE_SHARE = 50
 CARRIED_EDGES = 600_000
 # A stretch of so few leaves that was carried is not worth it any more.
 STRETCH_LEAVES_MIN = 1 << 6
+# Edges do not move before so many updates have come, or one for so many edges: a move takes its time, however few.
+UPDATES_AT_ONCE, UPDATES_SHARE = 256, 1 << 12
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
 # From so many edges that move, several threads are faster than one.
@@ -67,6 +69,8 @@ class Migration:
         self.carried = False
         # Up to how many edges it waits for pages.
         self._patient_until = 0
+        # Updates for which no edges have moved yet.
+        self._owed = 0
 
     def forget(self) -> None:
         """The array is about to be filled anew: no pages come or go, and nothing is known of hot spots."""
@@ -132,10 +136,18 @@ class Migration:
         """
         now = self._contents
         if now.migrating:
-            return self._move(n_updates) if self.shrinks or not in_use else 0
+            return self._move_for(n_updates) if self.shrinks or not in_use else 0
         if fewer and now.n_edges < now.layout.edges_few and now.memory.reservation is not None:
             return self._begin_to_shrink() + self._move(n_updates)
         return 0
+
+    def _move_for(self, n_updates: int) -> int:
+        """Move edges for so many updates, or for these and more some time later; returns the slots written."""
+        self._owed += n_updates
+        if self._owed < min(UPDATES_AT_ONCE, self._contents.n_edges // UPDATES_SHARE):
+            return 0
+        owed, self._owed = self._owed, 0
+        return self._move(owed)
 
     def _begin_to_shrink(self) -> int:
         """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
