@@ -32,7 +32,7 @@ from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..threads import Pair
 from ..vertex_columns import grown
-from . import load_export, merge, migration, search, sorting, windows
+from . import hot_spot, load_export, merge, migration, search, sorting, windows
 from .arrays import ReportColumns, RowIndex
 from .contents import Contents
 from .gather import gather
@@ -391,8 +391,11 @@ class PackedMemoryArray:
             return 0, False
         now, work, found = self._contents, self._work, self._work.windows
         layout, slots, row_leaf = now.layout, now.slots, now.rows.leaf
-        n: int = windows.plan_windows(slots, layout.lower, layout.upper, work.pending, n_pending, found)
-        in_use = self._migration.watch(work.pending, found, n, n_updates)
+        leaves_max = max(hot_spot.CROWDED_LEAVES, n_updates)
+        n, *crowd = windows.plan_windows(
+            slots, layout.lower, layout.upper, work.pending, n_pending, found, leaves_max
+        )
+        in_use = self._migration.watch(work.pending, found, n, n_updates, crowd)
         moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:

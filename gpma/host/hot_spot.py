@@ -33,18 +33,33 @@ class HotSpot:
     def __init__(self) -> None:
         self._keys: tuple[Key, Key] | None = None
         self._updates = 0
-        self._rightwards = False
+        self._crowd: tuple[Key, Key] | None = None
+        self._left_done = self._right_done = False
 
     @property
     def there(self) -> bool:
         return self._keys is not None
 
-    def see(self, low: Key, high: Key, n_edges: int, *, wide: bool) -> None:
-        """It is from key ``low`` to key ``high`` now; or that is a part of it, where a wide window overflowed."""
-        if wide and self._keys is not None:
-            low, high = min(low, self._keys[0]), max(high, self._keys[1])
+    def see(self, low: Key, high: Key, n_edges: int) -> None:
+        """It is from key ``low`` to key ``high`` now."""
         self._keys = low, high
         self.stay(n_edges)
+
+    def crowd(self, low: Key, high: Key, density: float, n_edges: int) -> None:
+        if self._keys is None:
+            self._keys = low, high
+        self.stay(n_edges)
+        if self._crowd is None or (
+            (low > self._crowd[1] or high < self._crowd[0]) and density > self._density + 0.01
+        ):
+            self._crowd = low, high
+            self._density = density
+            self._left_done = self._right_done = False
+        elif low <= self._crowd[1] and high >= self._crowd[0]:
+            self._density = max(self._density, density)
+            self._left_done &= low >= self._crowd[0]
+            self._right_done &= high <= self._crowd[1]
+            self._crowd = min(low, self._crowd[0]), max(high, self._crowd[1])
 
     def stay(self, n_edges: int) -> None:
         """It is still there, if it was."""
@@ -54,23 +69,27 @@ class HotSpot:
         """So many updates went by."""
         self._updates -= n_updates
         if self._updates < 0:
-            self._keys = None
+            self._keys = self._crowd = None
 
     def course(self, slots: Slots) -> tuple[int, int]:
         """Past how many leaves a stretch must be carried (to the left, if they are fewer than none), and how many
         edges may move for each update."""
+        begin, end = slots.stretch_begin, slots.stretch_end
+        if self._crowd is not None:
+            first, last = (int(search.find_leaf(slots, key)) for key in self._crowd)
+            first = max(1, first)  # the first leaf is never part of a stretch
+            self._left_done |= begin <= first
+            self._right_done |= end > last
+            if not (self._left_done and self._right_done):
+                rightwards = self._left_done or (not self._right_done and last - end < begin - first)
+                return (last + 1 - end if rightwards else first - begin), CARRIED_PER_UPDATE
+            self._crowd = None
         assert self._keys is not None
         first, last = (int(search.find_leaf(slots, key)) for key in self._keys)
-        first = max(1, first)  # the first leaf is never part of a stretch
-        begin, end = slots.stretch_begin, slots.stretch_end
+        first = max(1, first)
         inside = first < begin <= last
         if last - first - inside * (end - begin) > REGION_LEAVES:
-            if end > last:
-                self._rightwards = False
-            elif begin <= first:
-                self._rightwards = True
-            leaves = last + 1 - end if self._rightwards else first - begin
-            return leaves, PATROLLED_PER_UPDATE if inside else CARRIED_PER_UPDATE
+            return 0, CARRIED_PER_UPDATE
         if last < begin:
             return min(0, last + NEAR_LEAVES - begin), CARRIED_PER_UPDATE
         return max(0, first - NEAR_LEAVES - end), CARRIED_PER_UPDATE

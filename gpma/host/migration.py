@@ -81,7 +81,7 @@ class Migration:
             self.edges_left += stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
         self.hot_spot.count(end - begin)
 
-    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int) -> bool:
+    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int, crowd) -> bool:
         """Note where new edges crowd in n windows, which are about to be redistributed after so many updates.
 
         True: many of these edges take leaves of the stretch.
@@ -91,9 +91,13 @@ class Migration:
         first, last, wide, beside = windows.hot_leaves(
             now.slots, pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max
         )
+        heads = now.slots.heads
         if first >= 0:
-            heads = now.slots.heads
-            self.hot_spot.see(heads[first], heads[last], now.n_edges, wide=wide)
+            self.hot_spot.see(heads[first], heads[last], now.n_edges)
+        first, last, density = crowd
+        if first >= 0:
+            first, last = windows.crowded_around(now.slots, first, last, stretch.CROWDED / 32)
+            self.hot_spot.crowd(heads[first], heads[last], density, now.n_edges)
         return bool(beside * HOT_SHARE > n_updates)
 
     def should_grow(self, n_edges: int) -> bool:

@@ -34,7 +34,7 @@ MOVED_MIN = 1000
 # So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, they get
 # only RELIEVED.
 CARRIED_LEAVES = 32
-CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.65 * LEAF_SLOTS
+CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.55 * LEAF_SLOTS
 # Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
 SPREAD, GATHER, CARRY = 0, 1, 2
 

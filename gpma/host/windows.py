@@ -39,6 +39,9 @@ from ..edges import Int
 from ..layout import LEAF_LEAST, LEAF_SLOTS, SHARE_FULL
 from .arrays import Pending, Slots
 
+# Leaves that are counted together to see how far a crowd reaches.
+BLOCK_LEAVES = 64
+
 Bounds = npt.NDArray[np.float64]
 
 
@@ -54,6 +57,7 @@ class Windows(NamedTuple):
     edges: npt.NDArray[np.int64]
     pending_begin: npt.NDArray[np.int64]
     pending_end: npt.NDArray[np.int64]
+    squeezed: npt.NDArray[np.int64]
 
 
 class Window(NamedTuple):
@@ -73,6 +77,12 @@ def _waiting(ends: npt.NDArray[np.uint32], pending: Int) -> Int:
     return np.int64(ends[pending]) - (np.int64(ends[pending - 1]) if pending > 0 else np.int64(0))
 
 
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def squeezed(density: float) -> float:
+    """How dense a window may be of which a density is asked for that it cannot have yet."""
+    return (1.0 + density) / 2.0
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _climb(
     slots: Slots,
@@ -82,6 +92,8 @@ def _climb(
     n_pending: Int,
     first: Int,
     taken: Int,
+    leaves_max: Int,
+    squeeze: bool,
 ) -> tuple[Int, Int, Int, Int, Int, Int, Int]:
     """The smallest window within its bounds around pending leaf ``first``'s place, or the smallest one beside
     the stretch, which takes leaves from it, or gives it some. From ``taken`` on, the stretch is free.
@@ -107,6 +119,8 @@ def _climb(
             wider_end = part_end
         if part_begin == slots.stretch_end and wider_begin - part_begin < (np.int64(1) << height) >> 1:
             wider_begin = part_begin
+        if not squeeze and wider_end - wider_begin > leaves_max and begin < end:
+            return begin, end, begin, end, -edges, p_begin, p_end
         for y in range(wider_begin, begin):
             edges += np.int64(counts[np.uintp(y)])
         for y in range(end, wider_end):
@@ -119,7 +133,10 @@ def _climb(
             p_end += 1
         begin, end = wider_begin, wider_end
         n_slots = np.float64((end - begin) * LEAF_SLOTS)
-        if (height > 0 and lower[height] * n_slots <= edges <= upper[height] * n_slots) or whole:
+        most = upper[height]
+        if squeeze and end - begin <= leaves_max:
+            most = squeezed(most)
+        if (height > 0 and lower[height] * n_slots <= edges <= most * n_slots) or whole:
             return begin, end, begin, end, edges, p_begin, p_end
         free = np.int64(slots.stretch_end) - taken
         if free > 0 and edges >= LEAF_LEAST and (height > 0 or (begin == part_begin and end == part_end)):
@@ -147,17 +164,31 @@ def plan_windows(
     pending: Pending,
     n_pending: Int,
     windows: Windows,
-) -> Int:
-    """Fill ``windows`` (room for n_pending); returns how many there are. The root must be within its bounds."""
+    leaves_max: Int,
+) -> tuple[Int, Int, Int, float]:
+    """Fill ``windows`` (room for n_pending); returns (how many there are, the first and the last leaf of the densest
+    one that should have been wider than ``leaves_max``, or -1, its density). The root must be within its bounds."""
     n_windows = np.int64(0)
+    crowded_end = np.int64(0)
+    crowd_first, crowd_last, crowd_density = np.int64(-1), np.int64(-1), 0.0
     covered = np.int64(0)
     taken = np.int64(slots.stretch_begin)
     for first in range(n_pending):
         if np.int64(pending.leaf[first]) < covered:
             continue
+        squeeze = np.int64(pending.leaf[first]) < crowded_end
         begin, end, new_begin, new_end, edges, p_begin, p_end = _climb(
-            slots, lower, upper, pending, n_pending, first, taken
+            slots, lower, upper, pending, n_pending, first, taken, leaves_max, squeeze
         )
+        if edges < 0:
+            crowded_end = end
+            if -edges > crowd_density * ((end - begin) * LEAF_SLOTS):
+                crowd_density = -edges / ((end - begin) * LEAF_SLOTS)
+                crowd_first, crowd_last = begin, end - 1
+            squeeze = True
+            begin, end, new_begin, new_end, edges, p_begin, p_end = _climb(
+                slots, lower, upper, pending, n_pending, first, taken, leaves_max, squeeze
+            )
         while n_windows > 0 and windows.begin[n_windows - 1] >= begin:
             n_windows -= 1
         windows.begin[n_windows] = begin
@@ -167,10 +198,28 @@ def plan_windows(
         windows.edges[n_windows] = edges
         windows.pending_begin[n_windows] = p_begin
         windows.pending_end[n_windows] = p_end
+        windows.squeezed[n_windows] = np.int64(squeeze)
         n_windows += 1
         covered = end
-        taken = max(taken, new_end)
-    return n_windows
+        if begin < slots.stretch_begin:
+            taken = max(taken, new_end)
+    return n_windows, crowd_first, crowd_last, crowd_density
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def crowded_around(slots: Slots, first: Int, last: Int, density: float) -> tuple[Int, Int]:
+    """The leaves first to last, and those on either side in blocks denser than this: (the first, the last)."""
+    counts = slots.counts
+    begin, end = np.int64(first), np.int64(last) + 1
+    part_begin, part_end = np.int64(0), np.int64(slots.stretch_begin)
+    if begin >= slots.stretch_end:
+        part_begin, part_end = np.int64(slots.stretch_end), np.int64(counts.size)
+    least = np.int64(density * LEAF_SLOTS * BLOCK_LEAVES)
+    while begin - BLOCK_LEAVES >= part_begin and counts[begin - BLOCK_LEAVES : begin].sum() > least:
+        begin -= BLOCK_LEAVES
+    while end + BLOCK_LEAVES <= part_end and counts[end : end + BLOCK_LEAVES].sum() > least:
+        end += BLOCK_LEAVES
+    return begin, end - 1
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
