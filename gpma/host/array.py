@@ -306,7 +306,7 @@ class PackedMemoryArray:
             return problems
         found = self._work.windows
         n = self._n_windows
-        spans = zip(found.new_begin[:n].tolist(), found.new_end[:n].tolist(), strict=True)
+        spans = zip(*(column[:n].tolist() for column in (found.new_begin, found.new_end, found.squeezed)), strict=True)
         keys = self.export().keys
         return (
             wrong_keys(now, keys)
@@ -395,7 +395,7 @@ class PackedMemoryArray:
         n, *crowd = windows.plan_windows(
             slots, layout.lower, layout.upper, work.pending, n_pending, found, leaves_max
         )
-        in_use = self._migration.watch(work.pending, found, n, n_updates, crowd)
+        in_use = self._migration.watch(work.pending, found, n, n_updates, crowd, n_pending)
         moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:

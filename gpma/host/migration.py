@@ -81,7 +81,7 @@ class Migration:
             self.edges_left += stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
         self.hot_spot.count(end - begin)
 
-    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int, crowd) -> bool:
+    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int, crowd, n_pending) -> bool:
         """Note where new edges crowd in n windows, which are about to be redistributed after so many updates.
 
         True: many of these edges take leaves of the stretch.
@@ -95,6 +95,10 @@ class Migration:
         if first >= 0:
             self.hot_spot.see(heads[first], heads[last], now.n_edges)
         first, last, density = crowd
+        if self.hot_spot.there and pending.leaf.size:
+            block = windows.densest_block(now.slots, pending, n_pending, hot_spot.CROWDED_LEAVES)
+            if block[2] > max(0.88, density):
+                first, last, density = block
         if first >= 0:
             first, last = windows.crowded_around(now.slots, first, last, stretch.CROWDED / 32)
             self.hot_spot.crowd(heads[first], heads[last], density, now.n_edges)

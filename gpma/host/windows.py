@@ -41,6 +41,7 @@ from .arrays import Pending, Slots
 
 # Leaves that are counted together to see how far a crowd reaches.
 BLOCK_LEAVES = 64
+SAMPLES = 8
 
 Bounds = npt.NDArray[np.float64]
 
@@ -91,6 +92,8 @@ def _climb(
     pending: Pending,
     n_pending: Int,
     first: Int,
+    windows: Windows,
+    n_windows: Int,
     taken: Int,
     leaves_max: Int,
     squeeze: bool,
@@ -107,19 +110,30 @@ def _climb(
     if leaf >= slots.stretch_end:
         part_begin, part_end = np.int64(slots.stretch_end), n_leaves
     begin, end = leaf, leaf
+    # Over the stretch, where the part has not the room.
+    reach_begin, reach_end = leaf, leaf
     p_begin, p_end = np.int64(first), np.int64(first)
     edges = np.int64(0)
     height: Int = np.int64(0)
-    whole = False
+    refuse = False
     while True:
-        wider_begin = min(max((leaf >> height) << height, part_begin), begin)
-        wider_end = max(min(((leaf >> height) + 1) << height, part_end), end)
+        wider_begin = min(max((leaf >> height) << height, part_begin), begin, reach_begin)
+        wider_end = max(min(((leaf >> height) + 1) << height, part_end), end, reach_end)
         # As far from the stretch as half a window is wide, it reaches up to the stretch.
         if part_end == slots.stretch_begin and part_end - wider_end < (np.int64(1) << height) >> 1:
             wider_end = part_end
         if part_begin == slots.stretch_end and wider_begin - part_begin < (np.int64(1) << height) >> 1:
             wider_begin = part_begin
-        if not squeeze and wider_end - wider_begin > leaves_max and begin < end:
+        # At the end of a part it is as wide as others are, though not aligned, and takes in those that it meets.
+        wider_begin = max(min(wider_begin, wider_end - (np.int64(1) << height)), part_begin)
+        w = n_windows - 1
+        while w >= 0 and windows.begin[w] >= wider_begin:
+            w -= 1
+        if w >= 0 and max(windows.end[w], windows.new_end[w]) > wider_begin:
+            wider_begin = windows.begin[w]
+        while wider_end - wider_begin >= np.int64(2) << height:
+            height += 1
+        if refuse and wider_end - wider_begin > leaves_max:
             return begin, end, begin, end, -edges, p_begin, p_end
         for y in range(wider_begin, begin):
             edges += np.int64(counts[np.uintp(y)])
@@ -136,8 +150,10 @@ def _climb(
         most = upper[height]
         if squeeze and end - begin <= leaves_max:
             most = squeezed(most)
+        whole = begin == 0 and end == n_leaves
         if (height > 0 and lower[height] * n_slots <= edges <= most * n_slots) or whole:
             return begin, end, begin, end, edges, p_begin, p_end
+        refuse = not squeeze and edges > most * n_slots
         free = np.int64(slots.stretch_end) - taken
         if free > 0 and edges >= LEAF_LEAST and (height > 0 or (begin == part_begin and end == part_end)):
             needed = np.int64(np.ceil(edges / SHARE_FULL))
@@ -147,13 +163,10 @@ def _climb(
                 return begin, end, end - needed, end, edges, p_begin, p_end
         if begin > part_begin or end < part_end:
             height += 1
-        elif part_begin == 0 and part_end < slots.stretch_end and edges > upper[height] * n_slots:
-            part_end = np.int64(slots.stretch_end)
-            height = lower.size - 1
+        elif part_begin == 0:
+            reach_end, part_end = np.int64(slots.stretch_end), n_leaves
         else:
-            part_begin, part_end = np.int64(0), n_leaves
-            height = lower.size - 1
-            whole = True
+            reach_begin, part_begin = np.int64(slots.stretch_begin) - 1, np.int64(0)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -178,7 +191,7 @@ def plan_windows(
             continue
         squeeze = np.int64(pending.leaf[first]) < crowded_end
         begin, end, new_begin, new_end, edges, p_begin, p_end = _climb(
-            slots, lower, upper, pending, n_pending, first, taken, leaves_max, squeeze
+            slots, lower, upper, pending, n_pending, first, windows, n_windows, taken, leaves_max, squeeze
         )
         if edges < 0:
             crowded_end = end
@@ -187,7 +200,7 @@ def plan_windows(
                 crowd_first, crowd_last = begin, end - 1
             squeeze = True
             begin, end, new_begin, new_end, edges, p_begin, p_end = _climb(
-                slots, lower, upper, pending, n_pending, first, taken, leaves_max, squeeze
+                slots, lower, upper, pending, n_pending, first, windows, n_windows, taken, leaves_max, squeeze
             )
         while n_windows > 0 and windows.begin[n_windows - 1] >= begin:
             n_windows -= 1
@@ -204,6 +217,22 @@ def plan_windows(
         if begin < slots.stretch_begin:
             taken = max(taken, new_end)
     return n_windows, crowd_first, crowd_last, crowd_density
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def densest_block(slots: Slots, pending: Pending, n_pending: Int, leaves: Int) -> tuple[Int, Int, float]:
+    """The densest of some blocks of so many leaves around pending ones: (first leaf, last leaf, density)."""
+    counts = slots.counts
+    densest = -1, -1, 0.0
+    for sample in range(min(np.int64(SAMPLES), n_pending)):
+        leaf = np.int64(pending.leaf[sample * n_pending // min(np.int64(SAMPLES), n_pending)])
+        begin, end = max(leaf - leaves // 2, 0), min(leaf + leaves // 2, slots.stretch_begin)
+        if leaf >= slots.stretch_end:
+            begin, end = max(begin, slots.stretch_end), min(leaf + leaves // 2, counts.size)
+        density = counts[begin:end].sum() / ((end - begin) * LEAF_SLOTS)
+        if density > densest[2]:
+            densest = begin, end - 1, density
+    return densest
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
