@@ -12,6 +12,7 @@ from typing import Any
 
 from . import search
 from .arrays import Slots
+from .stretch import CARRY, PASS
 
 Key = Any  # np.uint64, as kernels take it
 
@@ -71,7 +72,7 @@ class HotSpot:
         if self._updates < 0:
             self._keys = self._crowd = None
 
-    def course(self, slots: Slots) -> tuple[int, int]:
+    def course(self, slots: Slots) -> tuple[int, int, int]:
         """Past how many leaves a stretch must be carried (to the left, if they are fewer than none), and how many
         edges may move for each update."""
         begin, end = slots.stretch_begin, slots.stretch_end
@@ -82,14 +83,18 @@ class HotSpot:
             self._right_done |= end > last
             if not (self._left_done and self._right_done):
                 rightwards = self._left_done or (not self._right_done and last - end < begin - first)
-                return (last + 1 - end if rightwards else first - begin), CARRIED_PER_UPDATE
+                if rightwards and end < first:
+                    return CARRY, first - end, CARRIED_PER_UPDATE
+                if not rightwards and begin > last + 1:
+                    return CARRY, last + 1 - begin, CARRIED_PER_UPDATE
+                return PASS, (last + 1 - end if rightwards else first - begin), CARRIED_PER_UPDATE
             self._crowd = None
         assert self._keys is not None
         first, last = (int(search.find_leaf(slots, key)) for key in self._keys)
         first = max(1, first)
         inside = first < begin <= last
         if last - first - inside * (end - begin) > REGION_LEAVES:
-            return 0, CARRIED_PER_UPDATE
+            return CARRY, 0, CARRIED_PER_UPDATE
         if last < begin:
-            return min(0, last + NEAR_LEAVES - begin), CARRIED_PER_UPDATE
-        return max(0, first - NEAR_LEAVES - end), CARRIED_PER_UPDATE
+            return CARRY, min(0, last + NEAR_LEAVES - begin), CARRIED_PER_UPDATE
+        return CARRY, max(0, first - NEAR_LEAVES - end), CARRIED_PER_UPDATE

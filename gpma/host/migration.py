@@ -100,7 +100,7 @@ class Migration:
             if block[2] > max(0.88, density):
                 first, last, density = block
         if first >= 0:
-            first, last = windows.crowded_around(now.slots, first, last, stretch.CROWDED / 32)
+            first, last = windows.crowded_around(now.slots, first, last, stretch.PASSED / 32)
             self.hot_spot.crowd(heads[first], heads[last], density, now.n_edges)
         return bool(beside * HOT_SHARE > n_updates)
 
@@ -198,9 +198,9 @@ class Migration:
             moved += some
             self.edges_left += some if begin > before else -some
             now.view_leaves(n_leaves, begin, end)
-            if way == stretch.CARRY:
+            if way in (stretch.CARRY, stretch.PASS):
                 break
-        if way == stretch.CARRY:
+        if way in (stretch.CARRY, stretch.PASS):
             self.carried = now.slots.stretch_end < n_leaves
             if now.slots.stretch_end - now.slots.stretch_begin < room:
                 self.hot_spot.stay(now.n_edges)
@@ -234,7 +234,7 @@ class Migration:
         if self.shrinks:
             return stretch.GATHER, 0, MIGRATED_PER_UPDATE
         if self.hot_spot.there:
-            return stretch.CARRY, *self.hot_spot.course(slots)
+            return self.hot_spot.course(slots)
         if self.carried:
             return stretch.CARRY, slots.counts.size - slots.stretch_end, MIGRATED_PER_UPDATE
         return stretch.SPREAD, 0, MIGRATED_PER_UPDATE
@@ -243,7 +243,7 @@ class Migration:
         """Some moves, of at most so many edges together; returns how many moved, and the stretch."""
         slots, row_leaf = self._contents.slots, self._contents.rows.leaf
         room = (slots.stretch_end - slots.stretch_begin) << LEAF_SHIFT
-        if not self._divided or min(edges, room) < DIVIDED_MOVES_MIN or way == stretch.CARRY:
+        if not self._divided or min(edges, room) < DIVIDED_MOVES_MIN or way in (stretch.CARRY, stretch.PASS):
             done: tuple[int, int, int] = stretch.make_moves(slots, row_leaf, way, leaves, self.edges_left, edges)
             return done
         move = stretch.plan_move(slots, way, leaves, self.edges_left, edges)

@@ -34,9 +34,9 @@ MOVED_MIN = 1000
 # So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, they get
 # only RELIEVED.
 CARRIED_LEAVES = 32
-CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.55 * LEAF_SLOTS
+CROWDED, PASSED, RELIEVED = 0.85 * LEAF_SLOTS, 0.78 * LEAF_SLOTS, 0.58 * LEAF_SLOTS
 # Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
-SPREAD, GATHER, CARRY = 0, 1, 2
+SPREAD, GATHER, CARRY, PASS = 0, 1, 2, 3
 
 
 class Move(NamedTuple):
@@ -114,7 +114,7 @@ def plan_right(slots: Slots, edges_wanted: Int) -> Move:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Move:
+def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int, crowded: float) -> Move:
     """The next move of a stretch that is carried past so many leaves (to the left, if they are fewer than none).
 
     They stay about as full as they are, and the stretch as wide as it is; but crowded ones are relieved.
@@ -127,7 +127,7 @@ def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Move:
         edges += np.int64(counts[np.uintp(begin - 1 - taken if leaves < 0 else end + taken)])
         taken += 1
     width = taken
-    if edges > CROWDED * taken:
+    if edges > crowded * taken:
         width = min(np.int64(np.ceil(edges / RELIEVED)), end - begin)
     if leaves < 0:
         return Move(begin - taken, np.int64(0), end - width, end, edges, begin - taken, end - width)
@@ -141,7 +141,7 @@ def plan_move(slots: Slots, way: Int, leaves: Int, edges_left: Int, edges_wanted
         return plan_left(slots, edges_left, edges_wanted)
     if way == GATHER:
         return plan_right(slots, edges_wanted)
-    return plan_carry(slots, leaves, edges_wanted)
+    return plan_carry(slots, leaves, edges_wanted, CROWDED if way == CARRY else PASSED)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -229,6 +229,8 @@ def densest_block(slots: Slots, pending: Pending, n_pending: Int, leaves: Int) -
         begin, end = max(leaf - leaves // 2, 0), min(leaf + leaves // 2, slots.stretch_begin)
         if leaf >= slots.stretch_end:
             begin, end = max(begin, slots.stretch_end), min(leaf + leaves // 2, counts.size)
+        if end - begin < leaves // 2:
+            continue
         density = counts[begin:end].sum() / ((end - begin) * LEAF_SLOTS)
         if density > densest[2]:
             densest = begin, end - 1, density
