@@ -35,6 +35,7 @@ from ..vertex_columns import grown
 from . import hot_spot, load_export, merge, migration, search, sorting, windows
 from .arrays import ReportColumns, RowIndex
 from .contents import Contents
+from .crowds import Crowd
 from .gather import gather
 from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong_stretch, wrong_windows
 from .migration import Migration
@@ -306,7 +307,8 @@ class PackedMemoryArray:
             return problems
         found = self._work.windows
         n = self._n_windows
-        spans = zip(*(column[:n].tolist() for column in (found.new_begin, found.new_end, found.squeezed)), strict=True)
+        columns = found.new_begin, found.new_end, found.squeezed
+        spans = zip(*(column[:n].tolist() for column in columns), strict=True)
         keys = self.export().keys
         return (
             wrong_keys(now, keys)
@@ -392,10 +394,10 @@ class PackedMemoryArray:
         now, work, found = self._contents, self._work, self._work.windows
         layout, slots, row_leaf = now.layout, now.slots, now.rows.leaf
         leaves_max = max(hot_spot.CROWDED_LEAVES, n_updates)
-        n, *crowd = windows.plan_windows(
+        n, *called = windows.plan_windows(
             slots, layout.lower, layout.upper, work.pending, n_pending, found, leaves_max
         )
-        in_use = self._migration.watch(work.pending, found, n, n_updates, crowd, n_pending)
+        in_use = self._migration.watch(work.pending, n_pending, found, n, Crowd(*called), n_updates)
         moved, half, stretch_begin, stretch_end = windows.divide_windows(slots, found, n)
 
         def redistribute(first: int, last: int) -> None:

@@ -10,8 +10,8 @@ widens until it reaches the end of the array; then it is cut off.
 
 Where all updates fall on one **hot spot** (``hot_spot.py``), spreading evenly would give it but little room, again
 and again. Then the stretch is carried there, past leaves that stay as full as they are, and waits: windows beside
-it take the leaves that they need. Through a hot region it goes to and fro, and gives room where leaves are
-crowded. When that is over it is carried back.
+it take the leaves that they need. Through a hot region it passes where that is crowded, and gives room to its
+leaves. When that is over it is carried back.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import numpy as np
 
 from ..layout import FILL, LEAF_LEAST, LEAF_SHIFT, SHARE_FULL
 from ..threads import Pair
-from . import hot_spot, merge, stretch, windows
+from . import crowds, hot_spot, merge, stretch
 from .arrays import Pending, Updates
 from .contents import Contents
+from .crowds import Crowd
 from .hot_spot import HotSpot
 from .slot_memory import Pages
 from .windows import Windows
@@ -81,27 +82,27 @@ class Migration:
             self.edges_left += stretch.net_change(updates, begin, end, self._contents.slots.stretch_begin)
         self.hot_spot.count(end - begin)
 
-    def watch(self, pending: Pending, found: Windows, n: int, n_updates: int, crowd, n_pending) -> bool:
+    def watch(
+        self, pending: Pending, n_pending: int, found: Windows, n: int, called: Crowd, n_updates: int
+    ) -> bool:
         """Note where new edges crowd in n windows, which are about to be redistributed after so many updates.
 
-        True: many of these edges take leaves of the stretch.
+        ``called``: where a wide window was called for. True: many of these edges take leaves of the stretch.
         """
-        now = self._contents
-        waiting_max = n_updates // HOT_SHARE if self.hot_spot.there else n_updates
-        first, last, wide, beside = windows.hot_leaves(
-            now.slots, pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max
-        )
-        heads = now.slots.heads
+        now, spot = self._contents, self.hot_spot
+        slots, heads = now.slots, now.slots.heads
+        waiting_max = n_updates // HOT_SHARE if spot.there else n_updates
+        first, last, beside = crowds.hot_leaves(pending, found, n, hot_spot.CROWDED_LEAVES, waiting_max)
         if first >= 0:
-            self.hot_spot.see(heads[first], heads[last], now.n_edges)
-        first, last, density = crowd
-        if self.hot_spot.there and pending.leaf.size:
-            block = windows.densest_block(now.slots, pending, n_pending, hot_spot.CROWDED_LEAVES)
-            if block[2] > max(0.88, density):
-                first, last, density = block
-        if first >= 0:
-            first, last = windows.crowded_around(now.slots, first, last, stretch.PASSED / 32)
-            self.hot_spot.crowd(heads[first], heads[last], density, now.n_edges)
+            spot.see(heads[first], heads[last], now.n_edges)
+        crowd = called
+        if spot.there:
+            block = crowds.densest_block(slots, pending, n_pending, hot_spot.CROWDED_LEAVES)
+            if block.density > max(hot_spot.CROWDED, called.density):
+                crowd = block
+        if crowd.first >= 0:
+            crowd = crowds.whole_crowd(slots, crowd, stretch.PASSED)
+            spot.crowd(heads[crowd.first], heads[crowd.last], crowd.density, now.n_edges)
         return bool(beside * HOT_SHARE > n_updates)
 
     def should_grow(self, n_edges: int) -> bool:
@@ -137,11 +138,12 @@ class Migration:
         written.
 
         ``fewer``: the batch left fewer edges than there were. ``in_use``: it used the stretch, which is not taken
-        away then.
+        away then, unless a crowd needs it more.
         """
         now = self._contents
         if now.migrating:
-            return self._move(n_updates) if self.shrinks or not in_use else 0
+            stays = in_use and not self.shrinks and not self.hot_spot.urgent
+            return 0 if stays else self._move(n_updates)
         if fewer and now.n_edges < now.layout.edges_few and now.memory.reservation is not None:
             return self._begin_to_shrink() + self._move(n_updates)
         return 0
@@ -176,7 +178,8 @@ class Migration:
     def _move(self, n_updates: int) -> int:
         """Move edges after a batch of so many updates; returns the slots written."""
         now = self._contents
-        if not now.migrating or not (self.shrinks or self.pages.done or now.n_edges > self._patient_until):
+        waits = not (self.shrinks or self.pages.done or now.n_edges > self._patient_until or self.hot_spot.urgent)
+        if not now.migrating or waits:
             return 0
         moved = 0
         n_leaves = now.slots.counts.size
@@ -198,9 +201,9 @@ class Migration:
             moved += some
             self.edges_left += some if begin > before else -some
             now.view_leaves(n_leaves, begin, end)
-            if way in (stretch.CARRY, stretch.PASS):
+            if way in stretch.PAST_LEAVES:
                 break
-        if way in (stretch.CARRY, stretch.PASS):
+        if way in stretch.PAST_LEAVES:
             self.carried = now.slots.stretch_end < n_leaves
             if now.slots.stretch_end - now.slots.stretch_begin < room:
                 self.hot_spot.stay(now.n_edges)
@@ -243,7 +246,7 @@ class Migration:
         """Some moves, of at most so many edges together; returns how many moved, and the stretch."""
         slots, row_leaf = self._contents.slots, self._contents.rows.leaf
         room = (slots.stretch_end - slots.stretch_begin) << LEAF_SHIFT
-        if not self._divided or min(edges, room) < DIVIDED_MOVES_MIN or way in (stretch.CARRY, stretch.PASS):
+        if not self._divided or min(edges, room) < DIVIDED_MOVES_MIN or way in stretch.PAST_LEAVES:
             done: tuple[int, int, int] = stretch.make_moves(slots, row_leaf, way, leaves, self.edges_left, edges)
             return done
         move = stretch.plan_move(slots, way, leaves, self.edges_left, edges)
