@@ -681,3 +681,23 @@ def test_what_was_replaced_is_let_go_by_another_thread(kind: Kind, monkeypatch: 
         index.insert(column(ids[start : start + 100]))
     until(lambda: not any(thread.name == "let-go" for thread in threading.enumerate()))
     assert len(let_go_by) > 10 and set(let_go_by) == {"let-go"}
+
+
+def test_growing_is_spread_over_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch pays for few cells of a table that is being moved; what begins or ends that lets nothing go."""
+    calls: list[int] = []
+    monkeypatch.setattr(id_table, "let_go", lambda objects: calls.append(len(objects)))
+    index = VertexIndex.create("int")
+    index.insert(np.arange(100_000))
+    moving, renewed, let_go = 0, 0, 0
+    for first in range(100_000, 600_000, 1_000):
+        table, generation, before = index._growing.table, index.generation, len(calls)
+        moved = int(table.header[hash_table.MOVED])
+        index.insert(np.arange(first, first + 1_000))
+        if index._growing.table.old is table.old and table.old is not hash_table.NO_CELLS:
+            assert int(index._growing.table.header[hash_table.MOVED]) - moved <= 4_500
+            moving += 1
+        renewed += index.generation > generation
+        let_go += len(calls) > before
+        assert index.generation == generation or len(calls) == before
+    assert moving > 50 and renewed > 5 and let_go > 5
