@@ -20,12 +20,13 @@ Key = Any  # np.uint64, as kernels take it
 # one for updates of one edge in so many, and longer if it makes use of a stretch.
 CROWDED_LEAVES = 1 << 11
 CALM_SHARE = 16
-# So many edges move for each update while a stretch is carried to a point, up to so many leaves before it; or
-# while it comes to a crowd, and goes through it. There is less time where that is denser than URGENT.
+# So many edges move for each update while a stretch is carried to a point, up to so many leaves before it.
 CARRIED_PER_UPDATE = 80
 NEAR_LEAVES = 1 << 4
+# So many while it comes to a crowd, and goes through it; where that is denser than URGENT more, up to as many as to
+# a point.
 PASSED_PER_UPDATE = 40
-URGENT = 0.93
+URGENT, OVERFLOWING = 0.93, 0.965
 # A hot spot of so many leaves is a region.
 REGION_LEAVES = 1 << 10
 # Once there is a hot spot, so dense a block is a crowd. The stretch turns to another that is denser by so much.
@@ -130,7 +131,8 @@ class _Passage:
         self._right_done |= end > last
         if self._left_done and self._right_done:
             return None
-        per_update = CARRIED_PER_UPDATE if self.urgent else PASSED_PER_UPDATE
+        haste = min(max(0.0, (self.density - URGENT) / (OVERFLOWING - URGENT)), 1.0)
+        per_update = int(PASSED_PER_UPDATE + haste * (CARRIED_PER_UPDATE - PASSED_PER_UPDATE))
         if self._left_done or (not self._right_done and last - end < begin - first):
             return (CARRY, first - end, per_update) if end < first else (PASS, last + 1 - end, per_update)
         return (CARRY, last + 1 - begin, per_update) if begin > last + 1 else (PASS, first - begin, per_update)
