@@ -23,8 +23,8 @@ CALM_SHARE = 16
 # So many edges move for each update while a stretch is carried to a point, up to so many leaves before it.
 CARRIED_PER_UPDATE = 80
 NEAR_LEAVES = 1 << 4
-# So many while it comes to a crowd, and goes through it; where that is denser than URGENT more, up to as many as to
-# a point.
+# So many while it comes to a crowd, and goes through it; where that is denser than URGENT more, up to as many as
+# to a point.
 PASSED_PER_UPDATE = 40
 URGENT, OVERFLOWING = 0.93, 0.965
 # A hot spot of so many leaves is a region.
