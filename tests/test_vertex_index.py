@@ -740,3 +740,23 @@ def test_a_state_may_be_put_into_another_order(form: str) -> None:
     assert np.array_equal(other.lookup(ids[chosen]), np.arange(30))
     left_out = np.setdiff1d(np.arange(50), chosen)
     assert (other.lookup(ids[left_out]) == NO_VERTEX).all()
+
+
+def test_growing_is_spread_over_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch pays for few cells of a table that is being moved; what begins or ends that lets nothing go."""
+    calls: list[int] = []
+    monkeypatch.setattr(id_table, "let_go", lambda objects: calls.append(len(objects)))
+    index = VertexIndex.create("int")
+    index.insert(np.arange(100_000))
+    moving, renewed, let_go = 0, 0, 0
+    for first in range(100_000, 600_000, 1_000):
+        table, generation, before = index._growing.table, index.generation, len(calls)
+        moved = int(table.header[hash_table.MOVED])
+        index.insert(np.arange(first, first + 1_000))
+        if index._growing.table.old is table.old and table.old is not hash_table.NO_CELLS:
+            assert int(index._growing.table.header[hash_table.MOVED]) - moved <= 4_500
+            moving += 1
+        renewed += index.generation > generation
+        let_go += len(calls) > before
+        assert index.generation == generation or len(calls) == before
+    assert moving > 50 and renewed > 5 and let_go > 5

@@ -7,19 +7,18 @@ read: row index and leaves of all updates at once, and the windows that must be 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import EMPTY_KEY, HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
+from ..edges import HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
 from ..intrinsics import prefetch
 from ..layout import LEAF_SHIFT, LEAF_SLOTS
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
-from .hot_spot import CROWDED_LEAVES
+from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
-from .migration import HOT_SHARE
 from .search import LINE, locate, probe
 from .sorting import (
     Arrivals,
@@ -32,7 +31,7 @@ from .sorting import (
     survey,
 )
 from .stretch import net_change
-from .windows import Bounds, Windows, hot_leaves, outcome, plan_windows
+from .windows import Bounds, Windows, outcome
 
 # Wider windows bring their own leaves: they are read in order.
 _ASKED_LEAVES = 8
@@ -43,7 +42,7 @@ _MAGNITUDE_BITS = np.uint32(0x7FFF_FFFF)
 
 class Orientation(NamedTuple):
     """The columns of one packed array: those of ``Slots``, of ``RowIndex``, and the density bounds of its windows
-    by height; ``hot_for``: how many updates more there is a hot spot, -1 for none.
+    by height; ``hot_for`` and ``crowded_leaves``: see ``crowds.plan``.
 
     They are handed over one by one: to take an array out of a record costs a call three times as much.
     """
@@ -60,13 +59,13 @@ class Orientation(NamedTuple):
     lower: Bounds
     upper: Bounds
     hot_for: int
+    crowded_leaves: int
 
 
 # What a batch did to one array: how many distinct updates there were; the edges that came less those that went,
 # and the same left of the stretch; the slots moved by redistribution, and from where to where the stretch is then;
-# how many new edges waited for windows that took leaves of it; whether new edges crowd, and in a wide window, from
-# the leaf with which head to that with which.
-Outcome = tuple[Int, Int, Int, Int, Int, Int, Int, Any, Any, Int, Int]
+# and what its windows showed.
+Outcome = tuple[Int, Int, Int, Int, Int, Int, Signs]
 
 
 class Totals(NamedTuple):
@@ -166,12 +165,12 @@ def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
     """Put the updates in order, and find their leaves; ask for all that they will read."""
     n = arrived.keys.size
     n_weights = n if slots.weights.size else 0
-    words, numbers, places = np.empty((3, n), np.uint64), np.empty((5, n), np.uint32), np.empty((7, n), np.int64)
+    words, numbers, places = np.empty((3, n), np.uint64), np.empty((5, n), np.uint32), np.empty((8, n), np.int64)
     weights, states = np.empty((3, n_weights), np.float32), np.empty((3, n), np.uint8)
     scratch = SortScratch(words[0], words[1], numbers[0], numbers[1])
     updates = Updates(words[2], states[0], weights[0], numbers[2], states[1], states[2], weights[1])
     pending = Pending(numbers[3], numbers[4], words[0], weights[2], numbers[0])
-    windows = Windows(places[0], places[1], places[2], places[3], places[4], places[5], places[6])
+    windows = Windows(places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7])
     differing, _, in_order = survey(arrived.keys, 0, n)
     if in_order:
         end = compact_ordered(arrived, 0, n, updates, 0)
@@ -212,7 +211,14 @@ def _ask_for_windows(slots: Slots, windows: Windows, n: Int) -> None:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _write(
-    slots: Slots, rows: RowIndex, lower: Bounds, upper: Bounds, hot_for: Int, task: _Task, n_more: Int
+    slots: Slots,
+    rows: RowIndex,
+    lower: Bounds,
+    upper: Bounds,
+    hot_for: Int,
+    crowded_leaves: Int,
+    task: _Task,
+    n_more: Int,
 ) -> Outcome:
     """Write looked-up updates, and redistribute what must be."""
     end, updates, pending, found = task.end, task.updates, task.pending, task.windows
@@ -220,33 +226,14 @@ def _write(
     listed = note_rows(updates, 0, end, rows, pending.rows)
     n_pending, _ = merge_leaves(slots, updates, 0, end, pending, False)
     moved, stretch_begin, stretch_end = np.int64(0), np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
-    n_beside, low, high, wide = np.int64(0), np.int64(-1), np.int64(-1), False
-    hot_low: Int = EMPTY_KEY
-    hot_high: Int = EMPTY_KEY
+    signs = no_signs()
     if n_pending > 0:
-        n = plan_windows(slots, lower, upper, pending, n_pending, found)
+        n, signs = plan(slots, lower, upper, pending, n_pending, found, end, hot_for, crowded_leaves)
         _ask_for_windows(slots, found, n)
-        waiting_max = end if end > hot_for else end // HOT_SHARE
-        low, high, wide, n_beside = hot_leaves(slots, pending, found, n, CROWDED_LEAVES, waiting_max)
-        if low >= 0:
-            hot_low, hot_high = slots.heads[low], slots.heads[high]
         moved, stretch_begin, stretch_end = outcome(slots, found, n)
         redistribute(slots, rows.leaf, pending, found, 0, n)
     advance_rows(slots, rows, pending.rows, 0, listed)
-    hot = low >= 0
-    return (
-        end,
-        n_more,
-        n_more_left,
-        moved,
-        stretch_begin,
-        stretch_end,
-        n_beside,
-        hot,
-        wide,
-        hot_low,
-        hot_high,
-    )
+    return end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -271,6 +258,7 @@ def apply_small(
     out_lower: Bounds,
     out_upper: Bounds,
     out_hot_for: Int,
+    out_crowded_leaves: Int,
     in_keys: Keys,
     in_weights: Weights,
     in_counts: npt.NDArray[np.int32],
@@ -283,6 +271,7 @@ def apply_small(
     in_lower: Bounds,
     in_upper: Bounds,
     in_hot_for: Int,
+    in_crowded_leaves: Int,
     both: bool,
     mirrored: bool,
     negative: bool,
@@ -311,7 +300,7 @@ def apply_small(
     out_rows, in_rows = RowIndex(out_row_leaf, out_degrees), RowIndex(in_row_leaf, in_degrees)
     arrived = Arrivals(keys, ops, weights)
     none: Int = np.int64(0)
-    nothing = (none, none, none, none, none, none, none, False, False, EMPTY_KEY, EMPTY_KEY)
+    nothing = (none, none, none, none, none, none, no_signs())
     if not _is_good(arrived, n_vertices, negative):
         return False, (none, none, none, none, none, none, none, none), nothing, nothing
     if mirrored:
@@ -324,10 +313,12 @@ def apply_small(
     inserted, overwritten, deleted, absent = probe(out, updates, 0, end)
     if both:
         probe(in_, here.updates, 0, end)
-    out_did = _write(out, out_rows, out_lower, out_upper, out_hot_for, there, inserted - deleted)
+    out_did = _write(
+        out, out_rows, out_lower, out_upper, out_hot_for, out_crowded_leaves, there, inserted - deleted
+    )
     in_did = nothing
     if both:
-        in_did = _write(in_, in_rows, in_lower, in_upper, in_hot_for, here, inserted - deleted)
+        in_did = _write(in_, in_rows, in_lower, in_upper, in_hot_for, in_crowded_leaves, here, inserted - deleted)
     over, old = inserted + overwritten, inserted + 2 * overwritten
     gone = over + deleted
     came_keys, over_keys, gone_keys = changed[:inserted], changed[inserted:over], changed[over:gone]

@@ -423,6 +423,7 @@ class GrowingTable:
         Should there be no memory to grow, those that have theirs keep it, and ``take_given`` knows of them.
         """
         visit, counts = 0, self.counts
+        replaced, self._replaced = self._replaced, []
         while True:
             before = int(counts[FREE])
             visit = self.table.insert(ids, half, visit, self._free, counts, out)
@@ -432,9 +433,10 @@ class GrowingTable:
                 break
             self._make_room()
         self._grow_on(ids)
-        if self._replaced:  # now that no frame holds them any more
-            let_go(self._replaced)
-            self._replaced = []
+        if self._replaced:  # enough for one batch
+            self._replaced += replaced
+        elif replaced:
+            let_go(replaced)
 
     def take_given(self) -> Vertices:
         """The vertices that were free and got an id since the last call."""
@@ -493,7 +495,7 @@ class GrowingTable:
             self._copy_on(self.n_vertices, table.arena.size if isinstance(table, StringTable) else 0)
 
     def _move(self) -> None:
-        # The move before is done: it takes an eighth of the ids that the table has had room for since.
+        # The move before is done: it takes fewer ids than the table has had room for since.
         old = self.table.table
         n_ids = int(self.counts[IDS])
         size = size_after(old.size, n_ids)
