@@ -34,11 +34,9 @@ CELLS_MIN = 1024
 CELLS_MAX = 1 << 32
 """A cell knows the upper half of the hash, and so its home in tables of up to so many cells."""
 LOAD_NUMERATOR, LOAD_DENOMINATOR = 3, 5
-MOVED_PER_ID = 4
-"""Old cells moved for each id: as few as can be, since every batch pays for them meanwhile. One id for each four
-cells comes at most, a quarter of the cells: the old table's load stays below 3/5 + 1/4, and comes near that only
-when most ids are looked for in the new one. That one, half full at first where it is of the same size, is never
-full before the old one is done."""
+MOVED_PER_ID = 8
+"""Old cells moved for each id. While a table grows, one id for each eight cells comes at most, an eighth of the
+cells: the old table's load stays below 3/5 + 1/8, and the new one is never full before the old one is done."""
 
 NO_CELLS = np.zeros(2, np.uint64)
 """Stands for the old table where nothing is being moved."""

@@ -204,10 +204,7 @@ def insert(
     begin: int,
     out: Vertices,
 ) -> np.int64:
-    """Insert from visit ``begin`` on until all are in or no room is left; the next visit. ``more``: the data.
-
-    With each id some cells of a table that is being moved go on to the other.
-    """
+    """Insert from visit ``begin`` on until all are in or no room is left; the next visit. ``more``: the data."""
     header, cells, old, words = table.header, table.cells, table.old, table.words
     arena, data = address(words, table.arena), address(column, more)
     limit, arena_bytes = table.limit, np.int64(size_of(words, table.arena))
