@@ -14,7 +14,7 @@ from graphtide.compute.walks.certificate import SLACK_DRIFT
 from graphtide.compute.walks.edits import ROUNDOFF
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE
+from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE, TOTAL
 from graphtide.gpma.edges import Op, destinations, sources
 from graphtide.partition.graph import Graph
 
@@ -65,6 +65,8 @@ def check_pagerank(program: PageRank, graph: Graph) -> None:
     slipped = Fraction(ROUNDOFF * ranks.sums[pagerank.SLIPPED])
     assert abs(norm - Fraction(float(ranks.sums[NORM]))) <= slipped
     assert size - Fraction(float(ranks.sums[SIZE])) <= slipped
+    total = sum(Fraction(float(r)) for r in ranks.residual[:n])
+    assert abs(total - Fraction(float(ranks.sums[TOTAL]))) <= Fraction(program._sums_rounded)
     assert program.audit(graph) == []
     assert program.error_bound <= program.tolerance
 

@@ -17,11 +17,13 @@ M majorant = w - slack with slack <= SLACK * w: then M majorant >= (1 - SLACK) w
 is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = max(majorant / estimate):
 
     a = bound * ratio / (1 - SLACK)        |y - estimate| <= a * estimate     at every vertex
-    b = |r| / ((1 - d) sum(estimate))      |sum(y) - sum(estimate)| <= b * sum(estimate)
+    b = ((C + 1) / 2 |sum(r)| + (C - 1) / 2 |r|) / sum(estimate), C = 1 / (1 - d)
+                                           |sum(y) - sum(estimate)| <= b * sum(estimate)
     error_bound = (a + min(a, b)) / (1 - a)    relative error of estimate / sum(estimate)
 
-|r| being the sum of the sizes of all residuals (columns of M^-1 add up to at most 1 / (1 - d)). In a sum errors
-cancel that bind at single vertices: b is far below a after dense passes, and the bound may be larger for it.
+|r| being the sum of the sizes of all residuals: columns of M^-1 add up to no less than 1 and no more than C, so to
+their mean but for half of what lies between them. In a sum errors cancel that bind at single vertices: b is far
+below a, and the bound may be larger for it.
 ``bound`` is set so that error_bound stays below the tolerance (``certificate.py``); where the ratio or b outgrows
 its allowance, the bound is tightened and the residuals are solved to it before anything is published.
 
@@ -60,7 +62,7 @@ from ..program import Answer, Column, Parameter, Published, Refresh, Violation, 
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import edits as walk_kernels
 from . import sweeps as kernels
-from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
+from .certificate import SLACK, SLACK_DRIFT, SLACK_TIGHT, SURPLUS, Certificate
 from .edits import ROUNDOFF, Editing
 from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .sweeps import (
@@ -76,6 +78,7 @@ from .sweeps import (
     STRETCH,
     SUMS,
     SWEEPS,
+    TOTAL,
     WORK_SLOTS,
     Outbox,
     System,
@@ -131,6 +134,10 @@ ROUGH_SHARE = 1 / 4
 PUSH_ALONE = 1 << 20
 # With more changes than this share of the edges, all is solved from scratch instead of being edited.
 EDIT_SHARE = 1 / 10
+# A change of more than this share of the edges is large, and the majorant is solved coarsely; after so many
+# changes that are not, it is solved closely.
+LARGE = 1 / 1000
+SMALLS = 8
 # What is remembered of what old estimates cost, after each time that they were not used: they get another chance.
 FORGET = 0.95
 # Fewer changes than this are edited on one thread.
@@ -142,12 +149,11 @@ START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
 CHANGED_SHARE = 1 / 3
 
-# The majorant's limits.
-_SLACK_LIMITS = Limits(SURPLUS, SLACK)
-
 # The sums of the ranks as a saved state names them, and all the scalars that it has.
 _SAVED_SUMS = {"norm": NORM, "size": SIZE, "rounded": ROUNDED, "slipped": SLIPPED}
-_SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen")
+_SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen", "total")
+# Those that states of before lack.
+_LATER = ("slack", "total")
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -234,6 +240,7 @@ class PageRank(RandomWalk):
         self._add_vertices(graph.n_vertices, appeared)
         if changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN:
             return self._start_over(graph)
+        self._suit_slack(graph, changes)
         if changes:
             self._edit_both(graph, change, work)
         self._remove_vertices(change.deleted_vertices)
@@ -288,11 +295,18 @@ class PageRank(RandomWalk):
     @property
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
-        norm, size, rounded, slipped = map(float, self._ranks.sums)
+        norm, size, _, _, total = map(float, self._ranks.sums)
+        size = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF) + self._sums_rounded
+        largest = 1 / (1 - self.damping)
+        off = (largest + 1) / 2 * min(abs(total) + self._sums_rounded, size) + (largest - 1) / 2 * size
+        return off / ((1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
+
+    @property
+    def _sums_rounded(self) -> float:
+        """What the sums of residuals and of their sizes may be off by from those of true residuals."""
+        norm, _, rounded, slipped, _ = map(float, self._ranks.sums)
         weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
-        off = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF)
-        off += ROUNDOFF * (rounded + slipped + self._passed * weights_max)
-        return off / ((1 - self.damping) * (1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
+        return ROUNDOFF * (rounded + slipped + self._passed * weights_max)
 
     @property
     def _rounding(self) -> float:
@@ -307,6 +321,7 @@ class PageRank(RandomWalk):
             "majorant_rounded": float(self._majorant.sums[ROUNDED]),
             "passed": self._passed,
             "unseen": float(self._unseen),
+            "total": float(self._ranks.sums[TOTAL]),
         }
         return {
             "estimate": self._ranks.value[:n],
@@ -320,7 +335,7 @@ class PageRank(RandomWalk):
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
         require_columns(state, ("estimate", "residual", "weight", "majorant", "slack"), n)
-        scalars = unpacked(state, _SAVED_SCALARS)
+        scalars = self._scalars_of(state)
         self._reset(n)
         self._ranks.value[:n] = state["estimate"]
         self._ranks.residual[:n] = state["residual"]
@@ -328,6 +343,7 @@ class PageRank(RandomWalk):
         self._ranks.rhs[:n] = state["weight"] > 0
         self._majorant.value[:n] = state["majorant"]
         self._majorant.residual[:n] = state["slack"]
+        self._ranks.sums[TOTAL] = scalars["total"]
         for name, slot in _SAVED_SUMS.items():
             self._ranks.sums[slot] = scalars[name]
         for name in Certificate.SCALARS:
@@ -335,6 +351,15 @@ class PageRank(RandomWalk):
         self._majorant.sums[ROUNDED] = scalars["majorant_rounded"]
         self._passed = scalars["passed"]
         self._unseen = int(scalars["unseen"])
+
+    @staticmethod
+    def _scalars_of(state: Mapping[str, Column]) -> dict[str, float]:
+        """The scalars of a saved state; what was not saved before follows from its columns."""
+        before = set(_LATER) - set(state[SCALARS].dtype.names or ())
+        scalars = unpacked(state, [name for name in _SAVED_SCALARS if name not in before])
+        if "total" in before:
+            scalars["slipped"] += SUM_ROUNDED * scalars["size"]
+        return {"slack": SLACK, "total": float(state["residual"].sum())} | scalars
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
@@ -350,7 +375,7 @@ class PageRank(RandomWalk):
         degrees = graph.in_rows().degrees[part]
         own, own_slack = (ROUNDOFF * (degrees + 10.0) * (np.abs(x) + np.abs(e) + w) for x, e in ((y, r), (z, s)))
         off = np.maximum(0, np.abs(r - self._ranks.residual[part]) - own)
-        drift = self._certificate.reserve
+        drift, limits = self._certificate.reserve, self._slack_limits
         if alive.any():
             self.drift = max(self.drift, float((off[alive] / (drift * w[alive])).max()))
         # Comparisons are written so that a NaN fails them.
@@ -360,8 +385,8 @@ class PageRank(RandomWalk):
             "pagerank-positive": np.where(alive, exists, gone),
             "pagerank-residual": off <= drift * w,
             "pagerank-bound": np.abs(r) <= (self._certificate.bound + drift) * w + own,
-            "pagerank-slack": (s <= (SLACK + SLACK_DRIFT) * w + own_slack)
-            & (s >= -(SURPLUS + SLACK_DRIFT) * w - own_slack),
+            "pagerank-slack": (s <= (limits.above + SLACK_DRIFT) * w + own_slack)
+            & (s >= -(limits.below + SLACK_DRIFT) * w - own_slack),
             "pagerank-ratio": z <= self._certificate.ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
@@ -375,12 +400,15 @@ class PageRank(RandomWalk):
         return found, read + read_again
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        norm, size, _, slipped = map(float, self._ranks.sums)
-        total = float(self._ranks.value[: self._n].sum())
+        norm, size, _, slipped, total = map(float, self._ranks.sums)
+        values = float(self._ranks.value[: self._n].sum())
+        residuals = float(self._ranks.residual[: self._n].sum())
         sizes = float(np.abs(self._ranks.residual[: self._n]).sum())
         found = []
-        if not abs(norm - total) <= NORM_DRIFT * norm:
-            found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
+        if not abs(norm - values) <= NORM_DRIFT * norm:
+            found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {values!r}"))
+        if not abs(total - residuals) <= self._sums_rounded + ROUNDOFF * SUM_ROUNDED * sizes:
+            found.append(Violation("pagerank-total", f"total {total!r}, but residuals add up to {residuals!r}"))
         if not sizes <= size + ROUNDOFF * (slipped + SUM_ROUNDED * sizes):
             found.append(Violation("pagerank-sum", f"|r| {size!r}, but residuals add up to {sizes!r}"))
         return found, 0
@@ -410,6 +438,8 @@ class PageRank(RandomWalk):
         self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
+        # Small changes since the last large one.
+        self._smalls = 0
 
     def _add_vertices(self, n: int, appeared: Vertices) -> None:
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
@@ -443,8 +473,9 @@ class PageRank(RandomWalk):
             kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
             system.sums[NORM] += edit.norm_by
             system.sums[SIZE] += edit.size_by
+            system.sums[TOTAL] += edit.total_by
             system.sums[ROUNDED] += edit.rounded
-            system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + system.sums[SIZE]
+            system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + 2 * system.sums[SIZE]
             work[EDGES] += edit.edges_read
 
     def _remove_vertices(self, gone: Vertices) -> None:
@@ -454,15 +485,17 @@ class PageRank(RandomWalk):
             return
         left = float(ranks.value[gone].sum())
         # Taking away leaves what rounding did to the larger sums.
-        ranks.sums[SLIPPED] += 2 * SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+        ranks.sums[SLIPPED] += 2 * SUM_ROUNDED * (ranks.sums[NORM] + 2 * ranks.sums[SIZE])
         ranks.sums[NORM] -= left
         ranks.sums[SIZE] -= np.abs(ranks.residual[gone]).sum()
+        ranks.sums[TOTAL] -= ranks.residual[gone].sum()
         for column in (ranks.value, ranks.residual, ranks.rhs, ranks.weight, majorant.value, majorant.residual):
             column[gone] = 0
         if left > ranks.sums[NORM]:
             # What remains of larger sums is known no better than those were.
-            ranks.sums[[NORM, SIZE]] = ranks.value[: self._n].sum(), np.abs(ranks.residual[: self._n]).sum()
-            ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+            residual = ranks.residual[: self._n]
+            ranks.sums[[NORM, SIZE, TOTAL]] = ranks.value[: self._n].sum(), np.abs(residual).sum(), residual.sum()
+            ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + 2 * ranks.sums[SIZE])
         kernels.mark_moved(gone, gone.size, ranks.moved)
 
     def _start(
@@ -484,7 +517,7 @@ class PageRank(RandomWalk):
         off = float(ranks.sums[ROUNDED]) + self._passed * float(ranks.weight[:n].max())
         majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
         majorant.flags[:] = 1
-        self._solve(graph, majorant, _SLACK_LIMITS, 1.0, work)
+        self._solve(graph, majorant, self._slack_limits, 1.0, work)
         self._certificate.allow(kernels.ratio_max(_crew(graph, whole=True), n, ranks, majorant))
 
     def _settle(self, graph: Graph, work: Work) -> None:
@@ -494,7 +527,7 @@ class PageRank(RandomWalk):
             bound = self._certificate.bound
             crew = _crew(graph, whole=work[PASSES] > 0)
             self._passed *= kernels.reweigh(crew, self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
-            self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, work)
+            self._solve(graph, self._majorant, self._slack_limits, 1.0, work)
             if self._certify(graph, work):
                 return
 
@@ -514,7 +547,7 @@ class PageRank(RandomWalk):
         """
         ranks, certificate = self._ranks, self._certificate
         if ROUNDOFF * self._majorant.sums[ROUNDED] > SLACK_DRIFT:
-            self._pass_until_solved(graph, self._majorant, _SLACK_LIMITS, work)
+            self._pass_until_solved(graph, self._majorant, self._slack_limits, work)
             return False
         if not self._rounding <= certificate.reserve and self._round_less(graph, work):  # a NaN is not within it
             return False
@@ -557,6 +590,28 @@ class PageRank(RandomWalk):
         # Look at all next time, since they will have got better.
         self._unseen = self._n + 1
         return False
+
+    def _suit_slack(self, graph: Graph, changes: int) -> None:
+        """Let the slack suit changes of this size; ``_settle`` then solves to it."""
+        certificate = self._certificate
+        if changes > LARGE * graph.n_arcs:
+            self._smalls = 0
+            if certificate.slack != SLACK:
+                certificate.allow_slack(SLACK)
+                self._ranks.flags[:] = 1
+            return
+        self._smalls += 1
+        if certificate.slack == SLACK and self._smalls > SMALLS:
+            certificate.allow_slack(SLACK_TIGHT)
+            self._majorant.flags[:] = 1
+            # The ratio gets better.
+            self._unseen = self._n + 1
+
+    @property
+    def _slack_limits(self) -> Limits:
+        """Of the residuals of the majorant."""
+        slack = self._certificate.slack
+        return Limits(SURPLUS * slack, slack)
 
     @property
     def _limits(self) -> Limits:
@@ -613,7 +668,8 @@ class PageRank(RandomWalk):
         estimate, degrees = _estimate(system), graph.out_rows().degrees
         passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
         norm = float(system.value[:n].sum())
-        system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
+        slipped = pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
+        system.sums[:] = norm, pulls.size, pulls.rounded_max, slipped, pulls.total
         if system is self._ranks:
             self._passed = 0.0
             if goal.roughly or ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:

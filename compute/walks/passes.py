@@ -78,9 +78,9 @@ SHARE_ROUNDED = 2.0**29 * (1 + 2.0**-20)
 _MASS, _PASSED_ON, _RESTARTS, _SIZE, _FIXED_MASS, _FIXED, _EDGES, _DEGREE_MAX = range(8)
 # After the last pass: of the vertices over their limits and their out-edges, of the sizes of negative values; and
 # the largest rounding, the largest in multiples of the weights and the sum of all roundings, as the head of this
-# file has them.
-_OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _WEIGHED_MAX, _ROUNDED = range(8, 14)
-_COLUMNS = 14
+# file has them; of residuals.
+_OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _WEIGHED_MAX, _ROUNDED, _TOTAL = range(8, 15)
+_COLUMNS = 15
 
 
 class Estimate(NamedTuple):
@@ -246,6 +246,7 @@ def _pull(  # type: ignore[no-untyped-def]
         mass = 0.0
         passed_on = 0.0
         size = 0.0
+        total = 0.0
         over = np.int64(0)
         over_edges = np.int64(0)
         negative = 0.0
@@ -282,6 +283,7 @@ def _pull(  # type: ignore[no-untyped-def]
                 value[v] = y
                 residual[v] = r
                 size += abs(r)
+                total += r
                 negative -= min(y, 0.0)
                 rounded = (abs(y) + abs(r)) * (0.5 * np.float64(degrees[v]) + 10.0 + share_rounded)
                 rounded_max = max(rounded_max, rounded)
@@ -303,6 +305,7 @@ def _pull(  # type: ignore[no-untyped-def]
             sums[chunk, _ROUNDED_MAX] = rounded_max
             sums[chunk, _WEIGHED_MAX] = weighed_max
             sums[chunk, _ROUNDED] = rounded_sum
+            sums[chunk, _TOTAL] = total
 
 
 @_jit
@@ -346,6 +349,11 @@ class Pulls:
     def size(self) -> float:
         """The sum of the sizes of the residuals that the last pass found."""
         return self._sum(_SIZE)
+
+    @property
+    def total(self) -> float:
+        """The sum of the residuals that the last pass left."""
+        return self._sum(_TOTAL)
 
     @property
     def over(self) -> tuple[int, int]:

@@ -39,8 +39,8 @@ class System(NamedTuple):
     ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
     float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
     block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[SUMS]: of the
-    values, of the sizes of the residuals, and in units of ``ROUNDOFF`` what rounding may have put between
-    residuals and true ones, and between these two sums and true ones. The majorant uses the third only.
+    values, of the sizes of the residuals, in units of ``ROUNDOFF`` what rounding may have put between residuals
+    and true ones, and between sums and true ones; and of the residuals. The majorant uses the third only.
     """
 
     value: F64
@@ -68,8 +68,8 @@ PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
 
 # Slots of ``System.sums``.
-NORM, SIZE, ROUNDED, SLIPPED = range(4)
-SUMS = 4
+NORM, SIZE, ROUNDED, SLIPPED, TOTAL = range(5)
+SUMS = 5
 
 # Outcomes of ``solve``.
 SOLVED, COSTLY, DIVIDE = range(3)
@@ -180,6 +180,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     norm_by = 0.0
     size_by = 0.0
     moved_by = 0.0
+    total_by = 0.0
     rounded = 0.0
     size_max = system.sums[SIZE]
     wide = due > value.size
@@ -225,12 +226,14 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
         norm_by += x
         size_by -= abs(x)
         moved_by += abs(x)
+        total_by -= x
         rounded += 2.0 * (abs(value[v]) + abs(x))
         moved[v >> 6] |= _ONE << np.uint64(v & 63)
         pushes += 1
         remaining = np.int64(degrees[v])
         if remaining > 0:
             edges += remaining
+            total_by += damping * x
             share = damping * x / remaining
             for slot, stop in runs(rows, v):
                 if remaining > _LONG:
@@ -268,7 +271,8 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     sums[SIZE] += size_by
     sums[ROUNDED] += rounded
     # Pushes let no sum of sizes grow, and every step of adding up rounds.
-    sums[SLIPPED] += 2.0 * (edges + pushes) * size_max + pushes * moved_by + abs(system.sums[NORM])
+    sums[SLIPPED] += (2.0 * edges + 6.0 * pushes) * size_max + (pushes + 4.0) * moved_by + abs(system.sums[NORM])
+    sums[TOTAL] += total_by
     work[PUSHES] += pushes
     work[EDGES] += edges
     work[SWEEPS] += 1
