@@ -59,6 +59,7 @@ from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
+from .serve.template import Template
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
 from .state.order_log import OrderLog
@@ -75,8 +76,10 @@ SWITCH_SECONDS = 0.001
 kernel, while ingest decodes (``benchmarks/switching.py``)."""
 
 
-def serve(config: Config, *, progress: bool) -> int:
+def serve(config: Config, template: Template, *, progress: bool) -> int:
     """Run the daemon until SIGTERM or SIGINT; returns the exit status.
+
+    ``template``: of the query server; it is the caller's to end.
 
     Raises:
         GraphtideError: it could not start, or could not go on.
@@ -85,7 +88,7 @@ def serve(config: Config, *, progress: bool) -> int:
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack, suppress(_Stopped):
-        service = Service(config, stack)
+        service = Service(config, stack, template)
         with _signals(service.stop, service.reload):
             service.open_probes()
             try:
@@ -136,8 +139,10 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
 class Service:
     """All parts of one daemon. What must be closed is on the stack, last opened first closed."""
 
-    def __init__(self, config: Config, stack: ExitStack) -> None:
+    def __init__(self, config: Config, stack: ExitStack, template: Template | None = None) -> None:
+        """``template``: the query server's, where it runs already."""
         self.config = config
+        self._template = template
         self._stack = stack
         self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
@@ -450,6 +455,7 @@ class Service:
             insecure=server.insecure,
             socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
+            template=self._template,
         )
 
     def _watch_server(self) -> None:

@@ -33,8 +33,9 @@ from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.errors import NotWritten, SourceError
 from graphtide.daemon.health import Health
-from graphtide.daemon.ingest import dead_letters
-from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack_letter
+from graphtide.daemon.ingest import dead_letters_kafka
+from graphtide.daemon.ingest.dead_letters import unpack_letter
+from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
@@ -724,8 +725,8 @@ def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
             filled.wait(60)
         yield from found
 
-    real_letters = dead_letters._letters
-    monkeypatch.setattr(dead_letters, "_letters", letters_of)
+    real_letters = dead_letters_kafka.letters
+    monkeypatch.setattr(dead_letters_kafka, "letters", letters_of)
     letters = Sending("localhost:1", "dead", tmp_path, segment_bytes=700)
     letters.write([BadRecord(P, 0, b"short", "malformed", "")])
     assert looked.wait(60)

@@ -19,6 +19,8 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import msgpack
@@ -29,6 +31,7 @@ from ...compute.program import Program
 from ...compute.registry import KINDS, load_modules
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
+from ...gpma.kernel_cache import Missing, only_from_cache
 from ..errors import GraphtideError
 from . import shared_memory
 from .admission import Guest, origin_of
@@ -152,6 +155,11 @@ def _load_kernels(id_kind: Literal["int", "string"]) -> None:
     reader.external(np.zeros(0, np.uint32))
 
 
+def _load_all(id_kind: Literal["int", "string"]) -> None:
+    _load_kernels(id_kind)
+    gc.freeze()  # what all servers share is not touched
+
+
 def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:
     """Receive the settings and serve."""
     message, fds = shared_memory.receive_with_fds(control, CONTROL_BYTES_MAX)
@@ -181,9 +189,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.door) as door:
         load_modules(options.module)
-        _load_kernels(options.ids)
-        gc.freeze()  # what all servers share is not touched
-        serve_forks(door, lambda control, calls: run(control, calls, KINDS))
+        with suppress(Missing), only_from_cache():  # what is missing is being compiled by the daemon
+            _load_kernels(options.ids)
+        serve_forks(door, partial(_load_all, options.ids), lambda control, calls: run(control, calls, KINDS))
 
 
 if __name__ == "__main__":

@@ -196,11 +196,13 @@ class ServerLink:
         insecure: bool = False,
         socket_group: str | None = None,
         python_modules: Sequence[str] = (),
+        template: Template | None = None,
     ) -> None:
         """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
         ``tokens``: what clients may present, any of them; none: no token is asked for.
         ``python_modules`` are imported by the server, for programs that they register.
+        ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
         """
         self.listen = list(listen)
         self.topology = topology
@@ -225,7 +227,7 @@ class ServerLink:
         self._socket_group = socket_group
         self._writer = ResultsWriter()
         self._listeners: list[tuple[socket.socket, str]] = []
-        self._template: Template | None = None
+        self._template = template
         self._process: _Process | None = None
         self._answering: list[threading.Thread] = []
         # Guards which process is the present one, and what it was told of results and index.
