@@ -28,10 +28,13 @@ from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, GraphChange
 
 
+PROGRAMS = ("bfs", "components", "pagerank")
+
+
 class Bench:
     """A loaded graph with these programs kept."""
 
-    def __init__(self, churn: Churn, edges: int, kinds: Sequence[str]) -> None:
+    def __init__(self, churn: Churn, edges: int, kinds: Sequence[str] = PROGRAMS) -> None:
         self.index = VertexIndex.create("int")
         self.graph = Graph()
         for updates in churn.load(edges):
@@ -71,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--batch", default="100,1000,10000,100000,500000,1000000")
-    parser.add_argument("--programs", default="bfs,components,pagerank")
+    parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--epochs", type=int, default=7, help="epochs at each batch size, after a first one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
