@@ -27,7 +27,6 @@ from graphtide.gpma.host import array as pma
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, GraphChange
 
-
 PROGRAMS = ("bfs", "components", "pagerank")
 
 
