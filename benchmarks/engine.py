@@ -1,6 +1,6 @@
 """Where an epoch's time goes, without sources, server or sockets: index, apply, each program.
 
-    python benchmarks/engine.py [--scale 20] [--batch 100,10000,100000,1000000] [--json FILE]
+    python benchmarks/engine.py [--scale 20] [--batch 100,10000,100000,1000000] [--programs bfs,pagerank]
 
 The graph and the updates are those of ``end_to_end.py``. Each row is the median of so many epochs; ``cores`` are
 those that the programs kept busy meanwhile; the last column is the ratio to a fresh start of all programs on the
@@ -27,18 +27,20 @@ from graphtide.gpma.host import array as pma
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph, GraphChange
 
+PROGRAMS = ("bfs", "components", "pagerank")
+
 
 class Bench:
-    """A loaded graph with BFS, components and PageRank kept."""
+    """A loaded graph with these programs kept."""
 
-    def __init__(self, churn: Churn, edges: int) -> None:
+    def __init__(self, churn: Churn, edges: int, kinds: Sequence[str] = PROGRAMS) -> None:
         self.index = VertexIndex.create("int")
         self.graph = Graph()
         for updates in churn.load(edges):
             self.apply(updates)
         root = int(np.bincount(churn.src).argmax())
         parameters: dict[str, dict[str, Any]] = {"bfs": {"source": root}, "components": {}, "pagerank": {}}
-        programs = [registry.make_program(kind, None, given, self.index) for kind, given in parameters.items()]
+        programs = [registry.make_program(kind, None, parameters[kind], self.index) for kind in kinds]
         self.engine = Engine(self.graph, programs, self.resolve)
 
     def resolve(self, ids: Sequence[ExternalId]) -> Vertices:
@@ -71,6 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", type=int, default=20)
     parser.add_argument("--batch", default="100,1000,10000,100000,500000,1000000")
+    parser.add_argument("--programs", default=",".join(PROGRAMS))
     parser.add_argument("--epochs", type=int, default=7, help="epochs at each batch size, after a first one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -78,7 +81,7 @@ def main() -> None:
     pma.warm_up()
     registry.warm_up(directed=True, weighted=True)
     churn = Churn(scale=arguments.scale, pool=20_000_000 * 2**arguments.scale // 2**20, seed=arguments.seed)
-    bench = Bench(churn, churn.settles_at)
+    bench = Bench(churn, churn.settles_at, arguments.programs.split(","))
     starts = []
     for _ in range(3):
         started = time.perf_counter()
