@@ -19,6 +19,7 @@ from storage_streams import Stream
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations
 from graphtide.gpma.host import array as pma
+from graphtide.gpma.host import migration
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
@@ -168,7 +169,7 @@ def stage_times() -> Iterator[dict[str, float]]:
 
         return call
 
-    callers = (pma, pma.migration)
+    callers = (pma, migration)
     modules = {part for caller in callers for part in vars(caller).values() if isinstance(part, ModuleType)}
     kernels = [
         (module, name, kernel)

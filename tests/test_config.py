@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.client.addresses import TcpAddress, UnixAddress
+from graphtide.daemon.config import settings as declared
 from graphtide.daemon.config import show as config_show
 from graphtide.daemon.config.load import MASK, dotted, from_tables, load, parse_text
 from graphtide.daemon.config.settings import (
@@ -69,6 +70,17 @@ def test_environment_overrides_file_and_flags_override_both(tmp_path: Path) -> N
     assert loaded.origins["epoch.queue_updates_max"] == "environment GRAPHTIDE_EPOCH__QUEUE_UPDATES_MAX"
     assert loaded.origins["epoch.linger_ms"] == "flag --set"
     assert loaded.config.log.level == "error"
+
+
+def test_threads_are_as_many_as_cores_are_granted_unless_a_number_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(declared, "usable_cores", lambda: 3)
+    assert Config().compute.thread_count() == 3
+    assert Config().storage.thread_count() is None
+    config = from_tables({"compute": {"threads": 8}, "storage": {"threads": 5}})
+    assert (config.compute.thread_count(), config.storage.thread_count()) == (8, 5)
+    assert set(refused({"storage": {"threads": 0}})) == {"storage.threads"}
 
 
 def test_lists_and_tables_come_as_json_toml_or_with_commas() -> None:

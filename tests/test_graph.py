@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 
-from graphtide.gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, destinations, pack, sources
+from graphtide.gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, Op, destinations, pack, sources
+from graphtide.gpma.host import array as array_module
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
 from graphtide.gpma.rows import RowView
 from graphtide.partition.existence import VertexOps
@@ -28,7 +30,7 @@ def _compiled() -> None:
 
 
 @contextmanager
-def opened(**options: bool) -> Iterator[Graph]:
+def opened(**options: Any) -> Iterator[Graph]:
     graph = Graph(**options)
     try:
         yield graph
@@ -321,3 +323,52 @@ def test_a_load_that_fails_leaves_the_graph_as_it_was(failing: str, monkeypatch:
         assert arcs_of(graph.export()) == before
         assert (graph.n_vertices, graph.alive.tolist()) == (3, alive)
         assert graph.check() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "threads"),
+    [
+        ({"threads": 1}, [1, 1]),
+        ({"threads": 2}, [1, 1]),
+        ({"threads": 7}, [3, 3]),
+        ({"threads": 7, "storage_threads": 4}, [2, 2]),
+        ({"threads": 4, "storage_threads": 64}, [2, 2]),
+        ({"threads": 4, "in_edges": False}, [4]),
+        ({"threads": 4, "directed": False, "storage_threads": 1}, [1]),
+    ],
+)
+def test_orientations_share_the_threads_of_storage(options: dict[str, Any], threads: list[int]) -> None:
+    with opened(**options) as graph:
+        assert [array._crew.threads for array in graph.host.arrays] == threads
+        assert graph.crew.threads == options["threads"]
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_any_number_of_threads_makes_the_same_graph(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both orientations at once, on one team; deleted vertices among them."""
+    monkeypatch.setattr(array_module, "PIECE_UPDATES", 50)
+    rng = np.random.default_rng(11)
+    steps = []
+    for n in rng.integers(1, 6000, 12).tolist():
+        src, dst, ops = rng.integers(0, 300, n), rng.integers(0, 300, n), rng.integers(0, 4, n) > 0
+        gone = np.unique(rng.integers(0, 300, 3)).astype(np.uint32)
+        kinds = np.full(gone.size, Op.DELETE_VERTEX, np.uint8)
+        steps.append(
+            (
+                EdgeBatch.of(src, dst, ops, rng.random(n)),
+                VertexOps(gone, kinds, np.sort(rng.integers(0, n, gone.size))),
+            )
+        )
+    seen = []
+    for threads in (1, 2, 5, 10):
+        with opened(directed=directed, threads=threads) as graph:
+            changes = [graph.apply(batch, 300, vertices) for batch, vertices in steps]
+            assert graph.check() == []
+            columns = [change.arcs.inserted.keys for change in changes] + [
+                change.arcs.deleted.weights for change in changes
+            ]
+            views = [graph.out_rows(), graph.in_rows()]
+            seen.append([column.tobytes() for column in columns if column is not None])
+            seen[-1] += [view.counts.tobytes() + view.degrees.tobytes() for view in views]
+            seen[-1] += [repr(rows_of(view)).encode() for view in views]
+    assert all(other == seen[0] for other in seen[1:])

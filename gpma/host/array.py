@@ -424,6 +424,7 @@ def warm_up() -> None:
         array.has_edge(few.keys)
         array.rows(dst)
         array.rows(np.tile(dst, PIECE_EDGES // array.n_edges + 1))
+        search.find_leaf(array._contents.slots, np.uint64(0))  # what only a hot spot asks for
         # Until it grows, and then by all kinds of moves.
         first = dst.size
         while not array.migrating:

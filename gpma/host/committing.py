@@ -19,7 +19,7 @@ import numpy as np
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
 from ..intrinsics import copy
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
@@ -82,7 +82,7 @@ def commit(
         _merge_parts(0, slots, rows, updates, parts, pending, all_wait, cursor, lists)
     else:
         share(
-            _crew_of(crew, n_parts),
+            at_most(crew, n_parts),
             _merge_parts,
             (slots, rows, updates, parts, pending, all_wait, cursor, lists),
         )
@@ -103,7 +103,7 @@ def commit(
                 size = min(max(n_windows // _WINDOW_PIECES, np.int64(1)), np.int64(_WINDOWS_MAX))
                 cursor[0] = 0
                 share(
-                    _crew_of(crew, n_windows),
+                    at_most(crew, n_windows),
                     _redistribute_pieces,
                     (slots, rows.leaf, pending, windows, n_windows, size, cursor),
                 )
@@ -144,16 +144,10 @@ def finish(
         _finish_parts(0, slots, rows, updates, parts, lists, shortened, columns, starts, cursor)
     else:
         share(
-            _crew_of(crew, n_parts),
+            at_most(crew, n_parts),
             _finish_parts,
             (slots, rows, updates, parts, lists, shortened, columns, starts, cursor),
         )
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _crew_of(crew: Crew, pieces: Int) -> Crew:
-    """No more threads than there are pieces."""
-    return Crew(min(np.int64(crew.threads), pieces), crew.words)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -17,7 +17,7 @@ from ..atomics import fetch_add
 from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
 from ..rows import RowView, runs_of
 from ..splice import spliced
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 
 # Edges of a piece.
 PIECE_EDGES = 1 << 15
@@ -49,8 +49,7 @@ def copy_pieces(
 ) -> None:
     """Write all edges of the gathered rows, so many at a time, by the threads of the crew."""
     work = rows, vertices, offsets, np.int64(piece), neighbors, weights, np.zeros(1, np.int64)
-    n_pieces: Int = neighbors.size // piece + 1
-    share(Crew(min(np.int64(crew.threads), n_pieces), crew.words), _copy_pieces, work)
+    share(at_most(crew, neighbors.size // piece + 1), _copy_pieces, work)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

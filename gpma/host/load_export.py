@@ -9,7 +9,7 @@ from ..atomics import fetch_add
 from ..edges import EMPTY_KEY, HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from ..intrinsics import copy
 from ..layout import LEAF_SHIFT
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 from .arrays import RowIndex, Slots
 from .search import set_head
 
@@ -33,12 +33,6 @@ def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertic
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _crew_of(crew: Crew, pieces: Int) -> Crew:
-    """No more threads than there are pieces."""
-    return Crew(max(min(np.int64(crew.threads), pieces), np.int64(1)), crew.words)
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def _pieces(n: Int, size: Int) -> Int:
     return (np.int64(n) + size - 1) // size
 
@@ -48,7 +42,7 @@ def first_bad_key(keys: Keys, n_vertices: Int, crew: Crew) -> Int:
     """The position of the first key that is not above the one before it or names a row too many; -1: none."""
     n_pieces = _pieces(keys.size, _PIECE_KEYS)
     bad = np.full(n_pieces, -1, np.int64)
-    share(_crew_of(crew, n_pieces), _find_bad, (keys, np.uint64(n_vertices), np.zeros(1, np.int64), bad))
+    share(at_most(crew, n_pieces), _find_bad, (keys, np.uint64(n_vertices), np.zeros(1, np.int64), bad))
     for piece in range(n_pieces):
         if bad[piece] >= 0:
             return bad[piece]
@@ -72,11 +66,11 @@ def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Of
 def load(keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, crew: Crew) -> None:
     """Spread ascending keys evenly over the leaves, and let the rows know; those without edges have degree 0."""
     cursor = np.zeros(1, np.int64)
-    share(_crew_of(crew, _pieces(rows.degrees.size, _PIECE_KEYS)), _clear, (rows.degrees, cursor))
+    share(at_most(crew, _pieces(rows.degrees.size, _PIECE_KEYS)), _clear, (rows.degrees, cursor))
     cursor[0] = 0
-    share(_crew_of(crew, _pieces(keys.size, _PIECE_KEYS)), _count_degrees, (keys, rows.degrees, cursor))
+    share(at_most(crew, _pieces(keys.size, _PIECE_KEYS)), _count_degrees, (keys, rows.degrees, cursor))
     cursor[0] = 0
-    crew = _crew_of(crew, _pieces(slots.counts.size, PIECE_LEAVES))
+    crew = at_most(crew, _pieces(slots.counts.size, PIECE_LEAVES))
     share(crew, _load_leaves, (keys, weights, slots, rows.leaf, cursor))
     set_head(slots.heads, slots.tops, np.int64(0), np.uint64(0))
 
@@ -136,7 +130,7 @@ def _load_leaves(
 def export(slots: Slots, keys: Keys, weights: Weights, crew: Crew) -> None:
     """Copy all edges out, without gaps."""
     n_pieces = _pieces(slots.counts.size, PIECE_LEAVES)
-    crew = _crew_of(crew, n_pieces)
+    crew = at_most(crew, n_pieces)
     starts = np.zeros(n_pieces, np.int64)
     cursor = np.zeros(1, np.int64)
     share(crew, _count_edges, (slots.counts, cursor, starts))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
 from .search import locate, probe
 from .sorting import (
@@ -68,7 +68,7 @@ def look_up(
     keys = batch.keys
     n = np.int64(keys.size)
     n_chunks = min(np.int64(n_pieces), np.int64(_CHUNKS_MAX))
-    crew = Crew(min(crew.threads, n_pieces), crew.words)
+    crew = at_most(crew, n_pieces)
     cursor = np.zeros(1, np.int64)
     parts = np.zeros((n_pieces, PART_FIELDS), np.int64)
     found = np.empty((n_chunks, 3), np.uint64)

@@ -21,7 +21,7 @@ from ..atomics import fetch_add
 from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Offsets, Vertices
 from ..intrinsics import copy
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
 from .search import set_head
 
@@ -252,8 +252,7 @@ def write_move(slots: Slots, row_leaf: Vertices, move: Move, divided_min: Int, c
             source, taken = _skip(slots, source, taken, _before(move, leaf) - before)
             before = _before(move, leaf)
         starts[piece, 0], starts[piece, 1], starts[piece, 2] = leaf, source, taken
-    crew = Crew(min(np.int64(crew.threads), n_pieces), crew.words)
-    share(crew, _write_pieces, (slots, row_leaf, move, starts, np.zeros(1, np.int64)))
+    share(at_most(crew, n_pieces), _write_pieces, (slots, row_leaf, move, starts, np.zeros(1, np.int64)))
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

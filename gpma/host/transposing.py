@@ -14,7 +14,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import HALF, LOW, EdgeList, Int, Keys, Offsets, Weights
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 
 # Of the first pass; more places to write to at once than a processor remembers pages cost a miss each.
 BUCKET_BITS_MAX = 11
@@ -53,7 +53,7 @@ def transpose_into(arcs: Arcs, n_chunks: Int, between: Arcs, out: Arcs, crew: Cr
     keys = arcs.keys
     n = np.int64(keys.size)
     cursor = np.zeros(1, np.int64)
-    crew = Crew(min(np.int64(crew.threads), n_chunks), crew.words)
+    crew = at_most(crew, n_chunks)
     largest = np.zeros(n_chunks, np.uint64)
     share(crew, _find_largest, (keys, cursor, largest))
     bits = np.int64(0)

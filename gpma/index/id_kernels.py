@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..atomics import fetch_add
 from ..edges import NO_VERTEX, Int, Offsets, Vertices
 from ..intrinsics import address_of, ask_for_byte, copy_bytes, load_acquire, prefetch_to_read, store_release
-from ..team import Crew, share
+from ..team import Crew, at_most, share
 from .hash_table import (
     COVERED,
     DENSE,
@@ -160,8 +160,11 @@ def lookup_shared(
 ) -> None:
     """``lookup``, so many ids at a time, by the threads of the crew."""
     n_pieces: Int = (out.size + np.int64(piece) - 1) // np.int64(piece)
-    crew = Crew(min(np.int64(crew.threads), n_pieces), crew.words)
-    share(crew, _look_up_pieces, (table, np.int64(n), column, more, np.int64(piece), np.zeros(1, np.int64), out))
+    share(
+        at_most(crew, n_pieces),
+        _look_up_pieces,
+        (table, np.int64(n), column, more, np.int64(piece), np.zeros(1, np.int64), out),
+    )
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
