@@ -92,7 +92,8 @@ class Pieces(NamedTuple):
     ring: Ints
 
 
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# As in ``forest.py``, they allocate nothing.
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 # For what runs once per cut: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

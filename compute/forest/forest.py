@@ -75,7 +75,8 @@ class Changes(NamedTuple):
     run: int
 
 
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# They allocate nothing, and so count no references: those would be atomic writes wherever a field is taken.
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

@@ -34,7 +34,8 @@ _SWEEP_SHARE = 16
 _SWEEP_PIECE = 4096
 _PARALLEL_MIN = 1 << 15
 
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# As in ``forest.py``, they allocate nothing.
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
@@ -293,7 +294,7 @@ def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untype
                 h += 1
 
 
-@_jit
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def span(forest, n, n_arcs, first_root, out, in_, both, reach, crew):  # type: ignore[no-untyped-def]
     """Span the whole graph, the component of ``first_root`` first; the edges read.
 
