@@ -311,8 +311,8 @@ class Piles(NamedTuple):
 
     ``near``, ``next_near``, ``far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
     ``gathered``: uint32[threads, 3, _GATHERED]; ``sample``: uint64[_SAMPLE]; ``tally``: int64[threads, 16];
-    ``cursor``: int64[64], four counters a cache line apart: the next piece, the ends of ``next_near``, of ``far`` and
-    of the log.
+    ``cursor``: int64[64], four counters a cache line apart: the next piece, the ends of ``next_near``, of ``far``
+    and of the log.
     """
 
     near: Vertices
