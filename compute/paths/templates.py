@@ -22,6 +22,7 @@ import numba as nb
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
+from ...gpma.intrinsics import NO_REFERENCES
 from ..program import ProgramError
 
 Kernel = Callable[..., Any]
@@ -56,7 +57,8 @@ def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
     Raises:
         ProgramError: as ``digest``.
     """
-    return nb.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(_bound(made_of, names))
+    kernel: Kernel = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)(_bound(made_of, names))
+    return kernel
 
 
 def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Kernel:
