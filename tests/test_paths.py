@@ -459,13 +459,20 @@ def side_by_side(
 @every_case
 @both_ways
 def test_threads_change_nothing(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what improved is pushed on by one thread, parents are the same, too."""
+    """Where what improved is pushed on by one thread, for which it has room here, parents are the same, too."""
+
+    def roomy(*arguments: Any, **options: Any) -> Run:
+        run = Run(name, *arguments, **options)
+        for program in (run.program, run.fresh):
+            program._entries = np.empty(1 << 18, np.uint64)
+        return run
+
     monkeypatch.setattr(module, "_LARGE", 1 << 30)
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 1 << 60)
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
     hub = int(np.bincount(history.epochs[0].src).argmax())
     histories = [(random_history(seed, directed=directed), (0,)) for seed in range(2)]
-    for runs in side_by_side([*histories, (history, (hub,))], partial(Run, name)):
+    for runs in side_by_side([*histories, (history, (hub,))], roomy):
         for run in runs[1:]:
             np.testing.assert_array_equal(run.column, runs[0].column)
             np.testing.assert_array_equal(run.fresh.state()["word"], runs[0].fresh.state()["word"])

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numba as nb
 import numpy as np
 import pytest
 from running import Daemon
@@ -34,6 +35,7 @@ from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.tools.program_tables import written_anew
 from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.team import share
 from graphtide.partition.graph import Graph
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
@@ -510,6 +512,17 @@ def test_a_digest_follows_what_a_function_uses(monkeypatch: pytest.MonkeyPatch) 
     before = digest(calls)
     monkeypatch.setattr(sys.modules[__name__], "FACTOR", 3.0)
     assert digest(calls) != before
+
+
+def test_a_digest_follows_the_work_that_is_shared() -> None:
+    def sharing(work: Any) -> Any:
+        def kernel(crew, values):  # type: ignore[no-untyped-def]
+            share(crew, work, (values,))
+
+        return kernel
+
+    works = [lambda thread, values: values.sum(), lambda thread, values: values.min()]
+    assert len({digest(sharing(nb.njit(work))) for work in works}) == 2
 
 
 @pytest.mark.parametrize("captured", [False, True], ids=["global", "captured"])

@@ -56,8 +56,8 @@ class Run(PathRun):
 
     name: ClassVar[str] = "count"
 
-    def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
-        super().__init__(SSPaths, directed, sources)
+    def __init__(self, directed: bool, sources: tuple[int, ...] = (0,), threads: int | None = None) -> None:
+        super().__init__(SSPaths, directed, sources, threads=threads)
 
     def results(self, program: Program) -> list[float]:
         counts: list[float] = program.state()["count"].tolist()
@@ -254,6 +254,30 @@ def test_hubs_are_pushed_and_pulled_on_all_threads() -> None:
     pulled = run.step(deletes(more, n))
     run.check()
     assert pulled.edges_read == sum(v < few for _, v in below) and pulled.active == hubs + 10
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_threads_change_nothing(directed: bool) -> None:
+    """Neither the counts nor the search below them, on a graph that is large enough for several."""
+    history = rmat_history(6, directed=directed, scale=16, degree=8, updates=4_000, epochs=1)
+    hub = int(np.bincount(history.epochs[0].src).argmax())
+    seen: list[list[np.ndarray]] = []
+    for threads in (1, 2, 5):
+        run = Run(directed, (hub,), threads=threads)
+        columns = []
+        for epoch in history.epochs:
+            run.step(epoch)
+            run.fresh.bind(run._bound())
+            run.fresh.start(run.graph)
+            states = [run.program.state(), run.fresh.state()]
+            columns += [state[name].copy() for state in states for name in ("count", "hops_word")]
+        seen.append(columns)
+        if threads == 5:
+            run.check()
+        run.graph.close()
+    for columns in seen[1:]:
+        for one, other in zip(columns, seen[0], strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 # -- sources, reading, saving ---------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
+from ...gpma.intrinsics import NO_REFERENCES
 from ...gpma.rows import runs, runs_on
 from ...gpma.splice import spliced
 from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
@@ -92,7 +93,8 @@ class Pieces(NamedTuple):
     ring: Ints
 
 
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# As in ``forest.py``, they allocate nothing.
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
 # For what runs once per cut: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

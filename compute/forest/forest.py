@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
+from ...gpma.intrinsics import NO_REFERENCES
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 
@@ -75,7 +76,8 @@ class Changes(NamedTuple):
     run: int
 
 
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# They allocate nothing, and so count no references: those would be atomic writes wherever a field is taken.
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

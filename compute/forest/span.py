@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
+from ...gpma.intrinsics import NO_REFERENCES
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
@@ -34,7 +35,8 @@ _SWEEP_SHARE = 16
 _SWEEP_PIECE = 4096
 _PARALLEL_MIN = 1 << 15
 
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+# As in ``forest.py``, they allocate nothing.
+_jit = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
@@ -293,7 +295,7 @@ def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untype
                 h += 1
 
 
-@_jit
+@nb.njit(cache=True, nogil=True, error_model="numpy")
 def span(forest, n, n_arcs, first_root, out, in_, both, reach, crew):  # type: ignore[no-untyped-def]
     """Span the whole graph, the component of ``first_root`` first; the edges read.
 

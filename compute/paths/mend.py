@@ -126,7 +126,7 @@ def improves(bits, head):  # type: ignore[no-untyped-def]
 def write(word, log, v, value):  # type: ignore[no-untyped-def]
     """Set a word, listing the vertex in the log if this is its first change of the run.
 
-    Without a branch, for the reason that ``ask_for_rows`` gives: what is listed already lies behind the end.
+    Without a branch: what is listed already lies behind the end.
     """
     k = log.counted[0]
     log.vertices[k] = v
@@ -200,9 +200,7 @@ def ask_for_first_rows(word, rows, vertices, begin, end):  # type: ignore[no-unt
 def ask_for_rows(word, rows, vertices, k, end):  # type: ignore[no-untyped-def]
     """Ask for rows that will be walked soon, where vertices[k] is walked now, the last being vertices[end - 1].
 
-    Rows are short and lie anywhere: that they are in cache in time makes walking them twice as fast. Without
-    branches and loops, since around those an inlined function counts references to its arrays, in memory that
-    all threads share.
+    Rows are short and lie anywhere: that they are in cache in time makes walking them twice as fast.
     """
     vertex = np.int64(vertices[min(k + AHEAD, end - 1)])
     ask_for_place(rows, vertex)

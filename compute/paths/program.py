@@ -143,7 +143,7 @@ class PathProgram(Program):
         self._log.counted[0] = 0
         sources = self._living_sources(graph)
         if self._kernels.search is not None:
-            bits = np.empty((2, (n + 63) // 64), np.uint64)
+            crew = graph.crew
             levels, edges, reached = self._kernels.search(
                 self._word,
                 self._role,
@@ -154,9 +154,8 @@ class PathProgram(Program):
                 n,
                 graph.n_arcs,
                 self._queue,
-                bits[0],
-                bits[1],
-                graph.crew,
+                path_search.new_sweep(n, crew.threads),
+                crew,
             )
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
         _, edges, rounds = self._mend(graph, sources, _NO_EDGES, _NO_EDGES, _NO_WEIGHTS)

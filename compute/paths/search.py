@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
-from ...gpma.edges import HALF, LOW, Vertices
+from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
@@ -69,6 +69,31 @@ FRESH = np.uint8(4)
 NEXT, TAIL, AHEAD_EDGES, EDGES, FOUND = 0, 16, 32, 48, 64
 """What is where in the cursor of a level: the next place, the end of the queue, the edges of the next frontier,
 the edges read, the vertices found."""
+
+
+class Sweep(NamedTuple):
+    """Work space of a search by levels.
+
+    ``front`` and ``next_front``: bitmaps, uint64[(n + 63) // 64]; ``left``: int64 by piece of a sweep, as
+    ``level_pull`` has it; ``gathered``: uint32[threads, _GATHERED]; ``cursor``: int64[80], zeros.
+    """
+
+    front: Keys
+    next_front: Keys
+    left: npt.NDArray[np.int64]
+    gathered: npt.NDArray[np.uint32]
+    cursor: npt.NDArray[np.int64]
+
+
+def new_sweep(n: int, threads: int) -> Sweep:
+    """For so many vertices."""
+    return Sweep(
+        np.empty((n + 63) // 64, np.uint64),
+        np.empty((n + 63) // 64, np.uint64),
+        np.empty(n // _SWEEP_PIECE + 1, np.int64),
+        np.empty((threads, _GATHERED), np.uint32),
+        np.zeros(80, np.int64),
+    )
 
 
 @template
@@ -199,11 +224,10 @@ def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-d
 
 
 @template
-def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, crew):  # type: ignore[no-untyped-def]
+def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, sweep, crew):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
-    cursor = np.zeros(80, np.int64)
-    left = np.empty(n // _SWEEP_PIECE + 1, np.int64)
-    gathered = np.empty((crew.threads, _GATHERED), np.uint32)
+    front, next_front, left = sweep.front, sweep.next_front, sweep.left
+    cursor, gathered = sweep.cursor, sweep.gathered
     tail = np.int64(0)
     ahead = np.int64(0)
     for k in range(sources.size):
@@ -286,8 +310,9 @@ class Piles(NamedTuple):
     """Vertices whose value is still to be pushed on: ``near`` in this step, ``far`` later.
 
     ``near``, ``next_near``, ``far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
-    ``gathered``: uint32[threads, 3, _GATHERED]; ``tally``: int64[threads, 16]; ``cursor``: int64[64], four
-    counters a cache line apart: the next piece, the ends of ``next_near``, of ``far`` and of the log.
+    ``gathered``: uint32[threads, 3, _GATHERED]; ``sample``: uint64[_SAMPLE]; ``tally``: int64[threads, 16];
+    ``cursor``: int64[64], four counters a cache line apart: the next piece, the ends of ``next_near``, of ``far``
+    and of the log.
     """
 
     near: Vertices
@@ -296,6 +321,7 @@ class Piles(NamedTuple):
     is_near: npt.NDArray[np.uint8]
     is_far: npt.NDArray[np.uint8]
     gathered: npt.NDArray[np.uint32]
+    sample: Keys
     tally: npt.NDArray[np.int64]
     cursor: npt.NDArray[np.int64]
 
@@ -312,6 +338,7 @@ def new_piles(n: int, threads: int) -> Piles:
         np.zeros(n, np.uint8),
         np.zeros(n, np.uint8),
         np.empty((threads, 3, _GATHERED), np.uint32),
+        np.empty(_SAMPLE, np.uint64),
         np.zeros((threads, 16), np.int64),
         np.zeros(64, np.int64),
     )
@@ -423,13 +450,12 @@ def split_far(word, degrees, piles, near, far, n_far, passed, bound):  # type: i
 
 
 @template
-def step_bound(word, degrees, far, n_far, wanted):  # type: ignore[no-untyped-def]
+def step_bound(word, degrees, far, n_far, wanted, sample):  # type: ignore[no-untyped-def]
     """A value (bits) within which those of the far pile have about ``wanted`` edges, from a sample.
 
     NOTHING where that is nearly all of them.
     """
     size = min(n_far, _SAMPLE)
-    sample = np.empty(_SAMPLE, np.uint64)
     for k in range(size):
         v = far[(n_far - 1) * k // max(size - 1, 1)]
         entry = (word[v] & ~LOW) | np.uint64(degrees[v])
@@ -468,7 +494,7 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
     cursor[LOG_END] = log.counted[0]
     passed = NOTHING
     while n_far > 0:
-        bound = step_bound(word, degrees, far, n_far, max(_STEP_EDGES * n_far, _STEP_EDGES_MIN))
+        bound = step_bound(word, degrees, far, n_far, max(_STEP_EDGES * n_far, _STEP_EDGES_MIN), piles.sample)
         n_near, n_far, ahead = split(word, degrees, piles, near, far, n_far, passed, bound)
         cursor[FAR_END] = n_far
         passed = bound

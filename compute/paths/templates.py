@@ -22,6 +22,7 @@ import numba as nb
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
+from ...gpma.intrinsics import NO_REFERENCES
 from ..program import ProgramError
 
 Kernel = Callable[..., Any]
@@ -50,12 +51,14 @@ def digest(function: Callable[..., Any], place: Callable[[str], str] = str) -> s
 def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
     """A kernel from a template, with its global ``names`` standing for these functions and constants.
 
-    The kernel compiles when it is first called, or comes from Numba's disk cache.
+    The kernel compiles when it is first called, or comes from Numba's disk cache. It may allocate nothing: so it
+    counts no references, which would be atomic writes wherever a record's field is taken.
 
     Raises:
         ProgramError: as ``digest``.
     """
-    return nb.njit(cache=True, nogil=True, error_model="numpy")(_bound(made_of, names))
+    kernel: Kernel = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)(_bound(made_of, names))
+    return kernel
 
 
 def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Kernel:
