@@ -240,8 +240,8 @@ class PageRank(RandomWalk):
         self._add_vertices(graph.n_vertices, appeared)
         if changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN:
             return self._start_over(graph)
-        self._suit_slack(graph, changes)
         if changes:
+            self._suit_slack(graph, changes)
             self._edit_both(graph, change, work)
         self._remove_vertices(change.deleted_vertices)
         if changes or appeared.size or change.deleted_vertices.size:
