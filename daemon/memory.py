@@ -53,8 +53,8 @@ class MemoryGuard:
         self._budget: int | None = None
         self._used = 0
         self._limit = 0
-        self._read_at = -READ_INTERVAL_S
-        self._read()
+        # Known before anything is read, too.
+        self._look()
 
     @property
     def waits_for(self) -> str | None:
@@ -64,13 +64,7 @@ class MemoryGuard:
     def has_room(self) -> bool:
         """Whether more may be read."""
         if self._clock() - self._read_at >= READ_INTERVAL_S:
-            self._read()
-            if self._budget is None:
-                self._resume(BUDGET)
-            elif self._used > self._budget:
-                self._wait(BUDGET, f"{self._used} bytes of memory are used, and memory.budget is {self._budget}")
-            elif self._used <= self._budget - self._budget // FREE_SHARE:
-                self._resume(BUDGET)
+            self._look()
         return BUDGET not in self._waits
 
     def refused(self, reason: str) -> None:
@@ -89,6 +83,16 @@ class MemoryGuard:
             "used": self._used,
             "waits_for": self.waits_for,
         }
+
+    def _look(self) -> None:
+        """How much is used now, and whether that lets reading go on."""
+        self._read()
+        if self._budget is None:
+            self._resume(BUDGET)
+        elif self._used > self._budget:
+            self._wait(BUDGET, f"{self._used} bytes of memory are used, and memory.budget is {self._budget}")
+        elif self._used <= self._budget - self._budget // FREE_SHARE:
+            self._resume(BUDGET)
 
     def _read(self) -> None:
         self._read_at = self._clock()

@@ -661,7 +661,7 @@ def test_a_start_after_memory_ran_out_has_room_for_all(name: str, monkeypatch: p
             patch.setattr(module, "grown", failing(module.grown, at))
             with pytest.raises(MemoryError):
                 run.step(path)
-        run.program._add_vertices(n)
+        run.program._add_vertices(run.graph)
         assert run.program.memory_bytes() >= whole.program.memory_bytes() - whole.program._entries.nbytes
         run.program.start(run.graph)
         run.check()

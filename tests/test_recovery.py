@@ -760,7 +760,8 @@ def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatc
     config: Any = SimpleNamespace(device=SimpleNamespace(enabled="auto"))
     before = sys.getswitchinterval()
     try:
-        assert service.serve(config, progress=False) == 0
+        template: Any = None
+        assert service.serve(config, template, progress=False) == 0
         assert service.SWITCH_SECONDS < 0.005 and sys.getswitchinterval() == pytest.approx(service.SWITCH_SECONDS)
     finally:
         sys.setswitchinterval(before)
