@@ -7,11 +7,15 @@ nothing). Arrays are C-contiguous, indices and counts int64 and never negative; 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+import numba as nb
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 NO_REFERENCES: dict[str, Any] = {"_nrt": False}
 """For ``nb.njit``: kernels that allocate nothing and hand out no arrays need no references counted.
@@ -19,6 +23,14 @@ NO_REFERENCES: dict[str, Any] = {"_nrt": False}
 Else Numba counts some wherever a field is taken out of a record around branches or loops, by atomic writes that
 all threads share: of joining two large trees that was 97%.
 """
+
+
+def uncounted(function: Function) -> Function:
+    """``nb.njit`` as kernels are compiled, with ``NO_REFERENCES``: for what several threads run at once."""
+    made: Any = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
+    compiled: Function = made(function)
+    return compiled
+
 
 _BYTES = ir.PointerType(ir.IntType(8))
 _WORD = ir.PointerType(ir.IntType(64))

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
-from ..intrinsics import copy
+from ..intrinsics import copy, uncounted
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
@@ -150,7 +150,7 @@ def finish(
         )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the leaf of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
@@ -159,7 +159,7 @@ def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
     return begin + np.searchsorted(leaves[begin:end], leaf, side="right")
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the row of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
@@ -168,7 +168,7 @@ def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
     return begin + np.searchsorted(keys[begin:end], last, side="right")
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _merge_parts(
     thread: Int,
     slots: Slots,
@@ -199,7 +199,7 @@ def _merge_parts(
         )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
     """Move the pending leaves of all parts to the front, and their new edges; returns how many there are."""
     n, n_waiting = np.int64(0), np.int64(0)
@@ -218,7 +218,7 @@ def _join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
     return n, n_waiting
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _redistribute_pieces(
     thread: Int,
     slots: Slots,
@@ -236,7 +236,7 @@ def _redistribute_pieces(
         redistribute(slots, row_leaf, pending, windows, first, min(first + size, n))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _finish_parts(
     thread: Int,
     slots: Slots,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops
+from ..intrinsics import uncounted
 from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
 from .search import locate, probe
@@ -134,7 +135,7 @@ def look_up(
     return parts, row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _survey_chunks(thread: Int, keys: Keys, cursor: Offsets, found: Keys) -> None:
     n, n_chunks = np.int64(keys.size), np.int64(found.shape[0])
     while True:
@@ -145,7 +146,7 @@ def _survey_chunks(thread: Int, keys: Keys, cursor: Offsets, found: Keys) -> Non
         found[chunk, 0], found[chunk, 1], found[chunk, 2] = differing, largest, np.uint64(ordered)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _count_chunks(
     thread: Int, keys: Keys, packing: Packing, splitters: Keys, ranges: Ops, cursor: Offsets, counts: Positions
 ) -> None:
@@ -158,7 +159,7 @@ def _count_chunks(
         count_ranges(keys, begin, end, packing, splitters, ranges, counts[chunk])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _deal_chunks(
     thread: Int,
     keys: Keys,

@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
-from ..intrinsics import prefetch
+from ..intrinsics import prefetch, uncounted
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots, Updates
 
@@ -26,7 +26,7 @@ def set_head(heads: Keys, tops: Keys, leaf: Int, head: Int) -> None:
         tops[np.uintp(leaf >> TOP_SHIFT)] = head
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def find_leaf(slots: Slots, key: Int) -> Int:
     """The leaf into which a key belongs: the last one outside the stretch whose head is not above it."""
     heads = slots.heads
@@ -42,7 +42,7 @@ def find_leaf(slots: Slots, key: Int) -> Int:
     return leaf
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     """How many of keys[begin:end] (ascending, at most a leaf) are smaller than the key."""
     place = np.int64(begin)
@@ -114,7 +114,7 @@ def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
     _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, Int, Int]:
     """Fill ``place`` and ``status`` of updates lo..hi; nothing of the array is written.
 
@@ -123,7 +123,7 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
     keys, counts = slots.keys, slots.counts
     update_keys, inserts, leaf = updates.keys, updates.inserts, updates.leaf
     places, states = updates.place, updates.status
-    totals = np.zeros(4, np.int64)
+    inserted, overwritten, deleted, absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
     i = np.int64(lo)
     while i < hi:
         at = np.int64(leaf[np.uintp(i)])
@@ -141,13 +141,16 @@ def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, I
             there = place < count and keys[np.uintp(base + place)] == key
             if inserts[np.uintp(i)] != 0:
                 status = OVERWRITTEN if there else INSERTED
+                overwritten += there
+                inserted += not there
             else:
                 status = DELETED if there else ABSENT
+                deleted += there
+                absent += not there
             places[np.uintp(i)] = np.uint8(place)
             states[np.uintp(i)] = np.uint8(status)
-            totals[np.uintp(status)] += 1
             i += 1
-    return totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+    return inserted, overwritten, deleted, absent
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

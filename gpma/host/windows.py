@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import Int
+from ..intrinsics import uncounted
 from ..layout import LEAF_LEAST, LEAF_SLOTS, SHARE_FULL
 from .arrays import Pending, Slots
 
@@ -72,7 +73,7 @@ class Window(NamedTuple):
     waiting_end: Int
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def waiting(ends: npt.NDArray[np.uint32], pending: Int) -> Int:
     """How many new edges wait for a pending leaf."""
     return np.int64(ends[pending]) - (np.int64(ends[pending - 1]) if pending > 0 else np.int64(0))
@@ -84,7 +85,7 @@ def squeezed(bound: float) -> float:
     return (1.0 + bound) / 2.0
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def _climb(
     slots: Slots,
     lower: Bounds,
@@ -173,7 +174,7 @@ def _climb(
             reach_begin, part_begin = np.int64(slots.stretch_begin) - 1, np.int64(0)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def plan_windows(
     slots: Slots,
     lower: Bounds,
@@ -226,7 +227,7 @@ def plan_windows(
     return n_windows, crowd_first, crowd_last, crowd_density
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@uncounted
 def outcome(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, Int]:
     """(edges of n windows, the stretch after them)."""
     edges = np.int64(0)
