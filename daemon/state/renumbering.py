@@ -28,8 +28,8 @@ def well_numbered(checkpoint: Checkpoint, graph: Graph) -> tuple[Checkpoint, dic
 
     ``renumbered``; ``scatter``, of the numbering that was saved, and ``scatter_breadth_first``, of the one it was
     compared with (None where it was good enough); see ``partition/numbering.py``. ``graph``: the one that will be
-    loaded. Without memory for it the numbering stays. ``arcs``: how many there were at that comparison. Checkpoints
-    keep all this under ``facts["numbering"]``; there is no other comparison before arcs have doubled or halved.
+    loaded. Without memory for it the numbering stays. ``arcs``: how many there were when they were compared.
+    Checkpoints keep all this under ``facts["numbering"]``; until arcs have doubled or halved, that is good enough.
     """
     started = time.perf_counter()
     edges, saved = _edges(checkpoint), checkpoint.facts.get("numbering") or {}
