@@ -398,6 +398,7 @@ class Service:
             on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
             source_state=self.source.state,
             newest=self._newest,
+            facts={"numbering": self._numbering},
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),

@@ -53,10 +53,20 @@ class Appraisal:
     order: Vertices | None = None
 
 
-def appraise(edges: EdgeList, n_vertices: int, dead: Vertices, *, directed: bool, by_heads: ByHeads) -> Appraisal:
+def appraise(
+    edges: EdgeList,
+    n_vertices: int,
+    dead: Vertices,
+    *,
+    directed: bool,
+    by_heads: ByHeads,
+    known: float | None = None,
+) -> Appraisal:
     """Whether these arcs (ascending; of an undirected graph both directions) are better numbered anew.
 
-    Costs one pass over the arcs where the numbering is good, else a search over them; ``dead`` vertices have none.
+    Costs a pass or two over the arcs where the numbering is good, else a search over them, too. ``dead`` vertices
+    have none. ``known``: what the scatter of the other numbering was when it was last looked at, which is not done
+    again while that is no better.
 
     Raises:
         MemoryError: there is not enough to tell.
@@ -66,8 +76,8 @@ def appraise(edges: EdgeList, n_vertices: int, dead: Vertices, *, directed: bool
     Memory().require(_APPRAISAL_BYTES * len(edges))
     rows = Rows.of(edges, n_vertices, directed=directed, by_heads=by_heads)
     present = scatter(rows, np.arange(n_vertices, dtype=np.uint32))
-    if present < SCATTERED_MIN:
-        return Appraisal(present)
+    if present < SCATTERED_MIN or (known is not None and known > LEFT_MAX * present):
+        return Appraisal(present, known)
     order = breadth_first(rows, dead)
     then = scatter(rows, order)
     return Appraisal(present, then, order if then <= LEFT_MAX * present else None)

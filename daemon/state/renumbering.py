@@ -28,21 +28,27 @@ def well_numbered(checkpoint: Checkpoint, graph: Graph) -> tuple[Checkpoint, dic
 
     ``renumbered``; ``scatter``, of the numbering that was saved, and ``scatter_breadth_first``, of the one it was
     compared with (None where it was good enough); see ``partition/numbering.py``. ``graph``: the one that will be
-    loaded. Without memory for it, the numbering stays.
+    loaded. Without memory for it the numbering stays. ``arcs``: how many there were when they were compared.
+    Checkpoints keep all this under ``facts["numbering"]``; until arcs have doubled or halved, that is good enough.
     """
     started = time.perf_counter()
+    edges, saved = _edges(checkpoint), checkpoint.facts.get("numbering") or {}
+    known, arcs = saved.get("scatter_breadth_first"), saved.get("arcs", 0)
+    if known is None or not len(edges) < 2 * arcs < 4 * len(edges):
+        known, arcs = None, len(edges)
     dead = checkpoint.arrays.get("graph/dead", np.empty(0, np.uint32))
     try:
         found = numbering.appraise(
-            *(_edges(checkpoint), checkpoint.facts["n_vertices"], dead),
+            *(edges, checkpoint.facts["n_vertices"], dead),
             directed=graph.directed,
             by_heads=graph.by_heads,
+            known=known,
         )
         if found.order is not None:
             checkpoint = renumbered(checkpoint, found.order, graph)
     except MemoryError as error:
         log.warning("vertices are numbered as they were, there being no memory to compare: %s", error)
-        return checkpoint, {"renumbered": False, "scatter": None, "scatter_breadth_first": None}
+        return checkpoint, {"renumbered": False, "scatter": None, "scatter_breadth_first": known, "arcs": arcs}
     if found.order is not None:
         log.info(
             "numbered %d vertices anew, breadth first, in %.1f s: a small cache misses %.1f%% of the gathers of a "
@@ -54,6 +60,7 @@ def well_numbered(checkpoint: Checkpoint, graph: Graph) -> tuple[Checkpoint, dic
         "renumbered": found.order is not None,
         "scatter": found.scatter,
         "scatter_breadth_first": found.scatter_then,
+        "arcs": arcs,
     }
 
 
