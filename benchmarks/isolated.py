@@ -6,7 +6,6 @@ does not survive.
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -57,9 +56,7 @@ class Isolated:
     def _start(self) -> None:
         here, there = socket.socketpair()
         command = [sys.executable, __file__, str(there.fileno())]
-        # Threads of others wait as they like to; graphtide sets how its own do for the whole process.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-        self._process = subprocess.Popen(command, pass_fds=[there.fileno()], env=environment)
+        self._process = subprocess.Popen(command, pass_fds=[there.fileno()])
         there.close()
         self._connection = Connection(here.detach())
         self._ask(self._made_from, MAKING_S_MAX)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 from report import machine, save, show
@@ -159,7 +158,7 @@ def main() -> None:
     bench = Bench(churn, 1 << arguments.scale)
     if arguments.crossover:
         rows = crossover(bench, churn)
-        show(f"{bench.graph.n_edges:,} edges in the end, {nb.get_num_threads()} threads", rows)
+        show(f"{bench.graph.n_edges:,} edges in the end, {bench.graph.crew.threads} threads", rows)
         save(arguments.json, {"machine": machine(), "scale": arguments.scale, "rows": rows})
         return
     runs = [bench.measure(lambda program: program.start(bench.graph)) for _ in range(5)]
@@ -171,7 +170,7 @@ def main() -> None:
             change = bench.apply(churn.next(batch))
             runs.append(bench.measure(lambda program, change=change: program.refresh(bench.graph, change)))
         rows += table(runs[1:], fresh_ms, f"{batch:,}")
-    threads = nb.get_num_threads()
+    threads = bench.graph.crew.threads
     show(f"{bench.graph.n_edges:,} edges, {threads} threads, median of {arguments.epochs} epochs", rows)
     for program in bench.programs:
         found = program.audit(bench.graph)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numba as nb
 import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
@@ -65,12 +64,13 @@ class Engine:
         graph: Graph,
         programs: Iterable[Program],
         resolve: Resolve,
-        threads: int = 2,
+        threads: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """``resolve`` is asked for a program's sources until all of them are known.
 
-        ``threads``: how many programs run side by side, and how many threads the kernels of one use.
+        ``threads``: how many programs run side by side; None: as many as the graph's team has threads. What one of
+        them shares, any thread of that team may help with.
         """
         self._graph = graph
         self._resolve = resolve
@@ -78,9 +78,8 @@ class Engine:
         self._programs: dict[str, Program] = {}
         self._states: dict[str, ProgramState] = {}
         self._unresolved: set[str] = set()
-        self._threads = threads
-        self._kernel_threads = min(threads, nb.get_num_threads())
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="program")
+        self._threads = graph.crew.threads if threads is None else threads
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="program")
         for program in programs:
             self.add(program)
 
@@ -163,17 +162,12 @@ class Engine:
         done: dict[str, ProgramRun] = {}
 
         def drain() -> None:
-            allowed = nb.get_num_threads()  # to the kernels that this thread calls
-            if allowed != self._kernel_threads:
-                nb.set_num_threads(self._kernel_threads)
             while waiting:
                 try:
                     program = waiting.popleft()
                 except IndexError:
                     break
                 done[program.id] = self._run(program, work)
-            if allowed != self._kernel_threads:
-                nb.set_num_threads(allowed)
 
         # The caller's thread is one of the threads: a lone program costs no handover.
         others = min(threads, len(programs)) - 1

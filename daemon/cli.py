@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -212,11 +213,14 @@ def run(
     # The graph is nobody else's: whatever the daemon makes, files and folders, is its user's alone.
     os.umask(0o077)
     from .logs import configure
-    from .service import serve
+    from .serve.template import Template
 
     configure(loaded.config.log.level, loaded.config.log.format)
     shown = sys.stderr.isatty() if progress is None else progress
-    raise typer.Exit(serve(loaded.config, progress=shown))
+    with closing(Template(loaded.config.graph.vertex_ids, loaded.config.compute.python_modules)) as template:
+        from .service import serve  # while the template loads as much as this does
+
+        raise typer.Exit(serve(loaded.config, template, progress=shown))
 
 
 @app.command(

@@ -28,16 +28,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from numba.core import event
-
 from ..compute import registry
 from ..compute.program import ProgramError
 from ..gpma import runtime
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
-from ..gpma.kernel_cache import MISSING
-from ..partition import graph
+from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
+from ..partition import graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
 from .ingest import decode, reuse
@@ -90,6 +88,7 @@ class Needs:
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
+            ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
         ]
@@ -126,10 +125,6 @@ class Stopped(BaseException):
     """Whoever waited for the kernels does not want them any more."""
 
 
-class _Missing(BaseException):
-    """A kernel is not in the cache."""
-
-
 def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> None:
     """Load every kernel, compiling first what is not in the cache.
 
@@ -142,10 +137,10 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
         try:
-            with _listening(MISSING, _refuse):
+            with only_from_cache():
                 _load(needs)
             return
-        except _Missing:
+        except Missing:
             pass
         log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
         _compile_aside(needs, stop, report)
@@ -156,7 +151,7 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         if stop.is_set():
             raise Stopped
 
-    with _listening(MISSING, unless_stopped), _listening(COMPILE, unless_stopped):
+    with listening(MISSING, unless_stopped), listening(COMPILE, unless_stopped):
         try:
             _load(needs)
         finally:
@@ -169,28 +164,6 @@ def _load(needs: Needs) -> None:
             work()
     except ProgramError as error:
         raise ConfigError(f"program {error}") from error
-
-
-def _refuse() -> None:
-    raise _Missing
-
-
-@contextlib.contextmanager
-def _listening(kind: str, hears: Callable[[], None]) -> Iterator[None]:
-    """Calls the function whenever an event of this kind begins."""
-
-    class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, begun: Any) -> None:
-            hears()
-
-        def on_end(self, ended: Any) -> None: ...
-
-    listener = Listener()
-    event.register(kind, listener)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        event.unregister(kind, listener)  # type: ignore[no-untyped-call]
 
 
 # -- the side of the daemon -----------------------------------------------------------------------------------
@@ -279,7 +252,7 @@ def _all() -> Iterator[Needs]:
 def _compile(needs: Needs, step: int) -> None:
     name, work = needs.steps()[step]
     # A program's mistake is found, and said, by the daemon.
-    with _listening(COMPILE, lambda: _say("")), contextlib.suppress(ProgramError):
+    with listening(COMPILE, lambda: _say("")), contextlib.suppress(ProgramError):
         work()
     _say(json.dumps(name))
 

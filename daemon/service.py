@@ -6,6 +6,7 @@ import logging
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,9 +59,11 @@ from .serve.endpoint import Exposition
 from .serve.listening import TlsFiles
 from .serve.shared_memory import allocate
 from .serve.supervisor import ServerLink
+from .serve.template import Template
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
 from .state.order_log import OrderLog
+from .state.renumbering import well_numbered
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +71,24 @@ LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
 
+SWITCH_SECONDS = 0.001
+"""So long may a thread that runs Python keep the interpreter from the others: the engine wants it back after each
+kernel, while ingest decodes (``benchmarks/switching.py``)."""
 
-def serve(config: Config, *, progress: bool) -> int:
+
+def serve(config: Config, template: Template, *, progress: bool) -> int:
     """Run the daemon until SIGTERM or SIGINT; returns the exit status.
+
+    ``template``: of the query server; it is the caller's to end.
 
     Raises:
         GraphtideError: it could not start, or could not go on.
     """
     if config.device.enabled == "on":
         raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
+    sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack, suppress(_Stopped):
-        service = Service(config, stack)
+        service = Service(config, stack, template)
         with _signals(service.stop, service.reload):
             service.open_probes()
             try:
@@ -120,9 +130,8 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
 
         kernels.prepare(kernels.Needs.of(config), stop, report)
     log.info(
-        "kernels are ready after %.1f s (threading layer %s, cache %s)",
+        "kernels are ready after %.1f s (cache %s)",
         time.monotonic() - started,
-        runtime.threading_layer(),
         runtime.cache_directory(),
     )
 
@@ -130,8 +139,10 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
 class Service:
     """All parts of one daemon. What must be closed is on the stack, last opened first closed."""
 
-    def __init__(self, config: Config, stack: ExitStack) -> None:
+    def __init__(self, config: Config, stack: ExitStack, template: Template | None = None) -> None:
+        """``template``: the query server's, where it runs already."""
         self.config = config
+        self._template = template
         self._stack = stack
         self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
@@ -283,6 +294,7 @@ class Service:
         self.index.crew = self.graph.crew
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
+        self._numbering: dict[str, Any] | None = None
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
             self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
@@ -293,7 +305,7 @@ class Service:
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
-        self.engine = Engine(self.graph, programs, self._resolve, threads=config.compute.thread_count())
+        self.engine = Engine(self.graph, programs, self._resolve)
         self._stack.callback(self.engine.close)
 
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
@@ -305,12 +317,13 @@ class Service:
     def _load(self, checkpoint: Checkpoint, programs: Sequence[Program]) -> frozenset[str]:
         """Take over graph, index and states; returns the programs whose states were of use."""
         started = time.perf_counter()
+        checkpoint, self._numbering = well_numbered(checkpoint, self.graph)
         edges = checkpoint.part("graph")
         self.index.restore(checkpoint.part("index"), edges.get("dead"))
         edge_list = EdgeList(edges["keys"], edges.get("weights"))
         self.graph.load(edge_list, checkpoint.facts["n_vertices"], edges.get("dead"))
         restored = set()
-        for program in programs:
+        for program in [] if self._numbering["renumbered"] else programs:
             saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
             if saved != present:
                 what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
@@ -411,6 +424,7 @@ class Service:
             stop=self._stop,
             epochs=config.epoch,
             dead_letters=self.ingest.dead_letters_by_reason,
+            numbering=self._numbering,
             full_audit=config.audit.full_every_epoch,
         )
 
@@ -441,6 +455,7 @@ class Service:
             insecure=server.insecure,
             socket_group=server.socket_group,
             python_modules=self.config.compute.python_modules,
+            template=self._template,
         )
 
     def _watch_server(self) -> None:

@@ -16,6 +16,7 @@ import hashlib
 import os
 import pickle
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba.core.dispatcher
@@ -25,6 +26,42 @@ from numba.core.caching import FunctionCache, NullCache
 MISSING = "graphtide:missing"
 """Numba's event (``numba.core.event``) that a kernel is not in the cache: before it is compiled, and again and
 again while another process does that. A listener that raises ends the wait."""
+
+
+class Missing(BaseException):
+    """A kernel is not in the cache."""
+
+
+@contextlib.contextmanager
+def listening(kind: str, hears: Callable[[], None]) -> Iterator[None]:
+    """Calls the function whenever one of Numba's events of this kind begins."""
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, begun: Any) -> None:
+            hears()
+
+        def on_end(self, ended: Any) -> None: ...
+
+    listener = Listener()
+    event.register(kind, listener)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        event.unregister(kind, listener)  # type: ignore[no-untyped-call]
+
+
+def only_from_cache() -> contextlib.AbstractContextManager[None]:
+    """In here kernels are loaded, and nothing is compiled.
+
+    Raises:
+        Missing: a kernel that is called is not in the cache.
+    """
+    return listening(MISSING, _refuse)
+
+
+def _refuse() -> None:
+    raise Missing
+
 
 _FILE = "turns.lock"
 _LOOK_SECONDS = 0.02

@@ -42,7 +42,7 @@ SHARE_FULL = FILL * LEAF_SLOTS
 GROW_AT = 0.80
 GROWTH = 1.2
 # A hot spot lets an array grow as soon as it is so dense.
-GROW_EARLY_AT = 0.66
+GROW_EARLY_AT = 0.62
 # An array from which so much was deleted begins to shrink, and its edges move together while 5% more go: before
 # ROOT_LOWER. Where edges come again meanwhile, and it is denser than REGROW_AT, they spread out again instead.
 SHRINK_AT = 0.45

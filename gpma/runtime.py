@@ -1,12 +1,10 @@
-"""How Numba runs here: an explicit threading layer, and a cache that works wherever it may be written.
+"""How Numba runs here: with a cache that works wherever it may be written.
 
-Imported before any kernel is defined. Two stages may enter parallel kernels at once, which Numba's default
-layer (workqueue) answers by aborting the process; so the layer is chosen here and checked at start.
+Imported before any kernel is defined. Numba's own threads are not used: kernels share work by ``team.py``.
 """
 
 from __future__ import annotations
 
-import ctypes.util
 import os
 import stat
 import sys
@@ -55,33 +53,9 @@ def cache_directory() -> Path:
     return folder if _ours_alone(folder) else Path(tempfile.mkdtemp(prefix="graphtide-numba-"))
 
 
-def threading_layer() -> str:
-    """The threading layer that kernels run on: ``omp`` where libgomp is there, else ``tbb``.
-
-    Raises:
-        RuntimeError: neither is there, or ``NUMBA_THREADING_LAYER`` names an unsafe one.
-    """
-    chosen = os.environ.get("NUMBA_THREADING_LAYER")
-    if chosen in ("omp", "tbb"):
-        return chosen
-    if chosen is not None:
-        raise RuntimeError(
-            f"NUMBA_THREADING_LAYER is {chosen!r}; graphtide needs 'omp' or 'tbb', since its stages overlap"
-        )
-    if ctypes.util.find_library("gomp"):
-        return "omp"
-    if find_spec("tbb") is not None:
-        return "tbb"
-    raise RuntimeError("no safe threading layer for Numba: install libgomp1 (Debian) or the Python package tbb")
-
-
 def configure() -> None:
     """Tell Numba, before the first kernel is defined; harmless to repeat."""
     os.environ["NUMBA_CACHE_DIR"] = str(cache_directory())
-    os.environ["NUMBA_THREADING_LAYER"] = threading_layer()
-    # A worker that finished early must not spin on a core that another stage needs.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", "0")
     # Where Numba was imported before, it has read the environment as it was, and would only read it again when it
     # first compiles: kernels defined after that would be looked for in another folder than by the next process.
     if (config := sys.modules.get("numba.core.config")) is not None:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The Debian packages that the tests need beside Python: a JDK and Maven (Apache Kafka), Prometheus, OpenMP,
-# g++ (the emulated CUDA device).
+# The Debian packages that the tests need beside Python: a JDK and Maven (Apache Kafka), Prometheus, g++ (the
+# emulated CUDA device).
 # As root with apt-get at hand it installs what is missing; else it names it, and the tests that need it skip.
 set -eu
 
@@ -9,7 +9,6 @@ command -v java >/dev/null 2>&1 || missing="$missing default-jre-headless"
 command -v mvn >/dev/null 2>&1 || missing="$missing maven"
 # promtool comes with prometheus.
 { command -v prometheus && command -v promtool; } >/dev/null 2>&1 || missing="$missing prometheus"
-ldconfig -p 2>/dev/null | grep -q 'libgomp\.so\.1' || missing="$missing libgomp1"
 command -v g++ >/dev/null 2>&1 || missing="$missing g++"
 [ -z "$missing" ] && exit 0
 

@@ -32,9 +32,10 @@ from ..gpma.edges import (
     transpose,
 )
 from ..gpma.host import PackedMemoryArray
+from ..gpma.host.small import Totals, apply_small
 from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
 from ..gpma.host.transposing import transposed
-from ..gpma.host.work import Plan
+from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.rows import RowView, copy_row
 from ..gpma.team import Crew, Team
@@ -43,9 +44,9 @@ from .existence import Existence, Flags, VertexChange, VertexOps
 from .placement import Placement, route
 from .weights import WeightDomain, in_domain
 
-ALONE_UPDATES_MAX = 512
-"""Up to so many updates the caller's thread applies both orientations: handing one over takes longer than doing
-it, and half as much again of the processor."""
+SMALL_UPDATES_MAX = 1024
+"""Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
+over takes longer than doing it, and half as much again of the processor."""
 
 _PIECE = 1 << 16
 
@@ -251,9 +252,13 @@ class Graph:
         n_updates = len(batch) if self.directed else 2 * len(batch)
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
-        batch = replace(batch, weights=self._kept_weights(batch.weights))
         before = self.n_vertices
         with self._room_for(n_vertices):
+            if vertex_ops is None and 0 < n_updates <= SMALL_UPDATES_MAX:
+                change = self._apply_small(batch, n_updates, n_vertices)
+                if change is not None:
+                    return change
+            batch = replace(batch, weights=self._kept_weights(batch.weights))
             if self.directed and self.host.in_ is None:
                 _require_heads(batch.keys, n_vertices)
             lives = self.existence.plan(batch, vertex_ops, before)
@@ -290,6 +295,33 @@ class Graph:
             revived_vertices=none if lives is None else lives.revived,
             absent_vertices=0 if lives is None else lives.absent,
         )
+
+    def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
+        """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
+        ordinary way, which also finds out what is wrong with them."""
+        before, out, in_ = self.n_vertices, self.host.out, self.host.in_
+        out_rows = out.for_small(n_updates)
+        in_rows = out_rows if in_ is None else in_.for_small(n_updates)
+        if out_rows is None or in_rows is None or self.existence.plan(batch, None, before) is not None:
+            return None
+        arrived = arrivals_of(batch, weighted=self.weighted)
+        keys = np.empty(n_updates, np.uint64)
+        weights = np.empty(2 * n_updates, np.float32) if self.weighted else arrived.weights
+        how = in_ is not None, not self.directed, self.weight_domain == "any", n_vertices
+        with self._turnstile.writing():
+            done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
+            if not done:
+                return None
+            slots_moved = out.after_small(out_did)
+        if in_ is not None:
+            in_.after_small(in_did)
+        self.n_vertices = n_vertices
+        totals = Totals(*counts)
+        arcs = totals.report(keys, weights if self.weighted else None, slots_moved)
+        if self._copy is not None:
+            self._copy.note(arcs)
+        self.self_loops += totals.inserted_loops - totals.deleted_loops
+        return GraphChange(arcs, before, n_vertices, *totals.edges(self.directed))
 
     def _without(self, lives: VertexChange, batch: EdgeBatch) -> EdgeBatch:
         """The batch for the storage: first the deletion of every edge that deleted vertices have, then those
@@ -348,6 +380,10 @@ class Graph:
         else:
             self._pair.run(lambda: out.commit_load(out_plan), lambda: in_.commit_load(in_plan))
 
+    def by_heads(self, arcs: EdgeList) -> EdgeList:
+        """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
+        return transposed(arcs, weighted=arcs.weights is not None, crew=self._storage_crew)
+
     def export(self) -> EdgeList:
         """All out-arcs in ascending order, copied: what ``load`` takes."""
         return self.host.out.export()
@@ -397,8 +433,7 @@ class Graph:
         """Check that this is the process that made the graph, and none forked from it.
 
         Raises:
-            RuntimeError: it is not. There, what waits for this graph's threads waits for ever, and OpenMP ends
-                the process.
+            RuntimeError: it is not. There, what waits for this graph's threads may wait for ever.
         """
         if os.getpid() != self._process:
             raise RuntimeError(
@@ -432,10 +467,11 @@ class Graph:
         if n_vertices < self.n_vertices:
             raise ValueError(f"vertices are never taken away: {n_vertices} < {self.n_vertices}")
         try:
-            self.placement.ensure_vertices(n_vertices)
-            self.existence.ensure_vertices(n_vertices)
-            for array in self.host.arrays:
-                array.ensure_vertices(n_vertices)
+            if n_vertices > self.n_vertices:
+                self.placement.ensure_vertices(n_vertices)
+                self.existence.ensure_vertices(n_vertices)
+                for array in self.host.arrays:
+                    array.ensure_vertices(n_vertices)
             yield
         except BaseException as error:
             for array in self.host.arrays:
@@ -451,7 +487,7 @@ class Graph:
             plan = out_rows.prepare(out)
             self._memory.require(out_rows.more_bytes(plan))
             return self._commit_out(plan)
-        run = in_turn if len(out) <= ALONE_UPDATES_MAX else self._pair.run
+        run = in_turn if len(out) <= SMALL_UPDATES_MAX else self._pair.run
         out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
         self._memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
         report, _ = run(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
@@ -512,13 +548,17 @@ def _no_change(weighted: bool) -> ChangeReport:
 
 
 def warm_up() -> None:
-    """Compile what vertex operations need beyond the packed array's own kernels, or load it from the cache."""
+    """Compile what small batches and vertex operations need beyond the packed array's own kernels, or load it from
+    the cache."""
     graph = Graph(weighted=False, in_edges=False)
     try:
-        graph.apply(EdgeBatch.of([0], [1]), 2)
+        graph.load(EdgeList(np.arange(100, dtype=np.uint64)), 100)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
+        graph.load(EdgeList(np.empty(0, np.uint64)), 100)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
         ops = VertexOps(np.ones(1, np.uint32), np.full(1, Op.DELETE_VERTEX, np.uint8), np.zeros(1, np.int64))
-        graph.apply(EdgeBatch.of([], []), 2, ops)
-        graph.apply(EdgeBatch.of([0], [1]), 2)
+        graph.apply(EdgeBatch.of([], []), 100, ops)
+        graph.apply(EdgeBatch.of([0], [1]), 100)
         for weights in (True, False):
             transposed(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)), weighted=weights, crew=graph.crew)
     finally:

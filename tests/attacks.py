@@ -27,8 +27,6 @@ from disks import filled
 from running import Daemon
 from waiting import until
 
-from graphtide import Client
-from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.columns import UpdateColumns
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.gpma.edges import Op
@@ -111,10 +109,6 @@ class Target:
     tcp: tuple[str, int]
     disk: Path | None
 
-    def client(self) -> Client:
-        """A client that knows the token."""
-        return Client(self.daemon.address, token=TOKEN, timeout=120)
-
     @property
     def engine(self) -> psutil.Process:
         """The daemon's process, which holds the graph."""
@@ -175,7 +169,7 @@ def strangers(target: Target, rng: np.random.Generator) -> str:
                     _send(connection, b"\xc6\x00\x10\x00\x00" + rng.bytes(4096))
                 case 2:
                     _send(connection, _request(1, "hello", token="wrong " + rng.bytes(8).hex()))
-        with target.client() as client:
+        with target.daemon.client() as client:
             client.stats()
     return f"{held} strangers, and one client who was answered"
 
@@ -188,7 +182,7 @@ def hogs(target: Target, rng: np.random.Generator) -> str:
     )
     sent = answered = 0
     end = time.monotonic() + SECONDS
-    with target.client() as client:
+    with target.daemon.client() as client:
         while time.monotonic() < end:
             with contextlib.suppress(OSError), target.connect() as connection:
                 sent += _send(connection, greedy)
@@ -214,7 +208,7 @@ def slow_readers(target: Target, rng: np.random.Generator) -> str:
             with contextlib.suppress(OSError):
                 connection.send(data)
         time.sleep(SECONDS)
-        with target.client() as client:
+        with target.daemon.client() as client:
             client.stats()
     return "60 who never read"
 
@@ -304,7 +298,7 @@ def server_pauses(target: Target, rng: np.random.Generator) -> str:
     """The query server stands still for a while, and is the same afterwards."""
     server = target.daemon.query_server()
     _pause(server, target.stream)
-    with target.client() as client:
+    with target.daemon.client() as client:
         client.stats()
     assert target.daemon.query_server().pid == server.pid, "a healthy server was replaced because it paused"
     return "the query server paused"
@@ -315,17 +309,8 @@ def server_dies(target: Target, rng: np.random.Generator) -> str:
     dead = target.daemon.query_server()
     dead.kill()
     until(lambda: target.daemon.query_server().pid != dead.pid, 60)
-    until(lambda: _answers(target), 60)
+    until(target.daemon.answers, 60)
     return "the query server was killed"
-
-
-def _answers(target: Target) -> bool:
-    try:
-        with target.client() as client:
-            client.stats()
-    except GraphtideError:
-        return False
-    return True
 
 
 def engine_pauses(target: Target, rng: np.random.Generator) -> str:
@@ -339,7 +324,7 @@ def engine_dies(target: Target, rng: np.random.Generator) -> str:
     time.sleep(float(rng.uniform(0, 1)))
     target.daemon.kill()
     target.daemon.start(ready_s=None)
-    until(lambda: _answers(target), 120)
+    until(target.daemon.answers, 120)
     return "the daemon was killed"
 
 
@@ -347,7 +332,7 @@ def engine_restarts(target: Target, rng: np.random.Generator) -> str:
     """SIGTERM, a clean end, and a new start."""
     assert target.daemon.stop() == 0, target.daemon.log_tail()
     target.daemon.start(ready_s=None)
-    until(lambda: _answers(target), 120)
+    until(target.daemon.answers, 120)
     return "the daemon was restarted"
 
 
@@ -382,10 +367,10 @@ def memory_short(target: Target, rng: np.random.Generator) -> str:
     assert target.daemon.process is not None
     if target.daemon.process.poll() is None:
         resource.prlimit(engine.pid, resource.RLIMIT_AS, before)
-    if not _answers(target):
+    if not target.daemon.answers():
         target.daemon.kill()
         target.daemon.start(ready_s=None)
-        until(lambda: _answers(target), 120)
+        until(target.daemon.answers, 120)
         return "memory ran out, and the daemon was started again"
     return "memory was short"
 

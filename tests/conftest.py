@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from leaks import nothing_is_left_behind as nothing_is_left_behind  # for every test
 
+from graphtide.daemon.config import settings
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
+from graphtide.partition import graph as partition_graph
 from graphtide.partition.graph import Graph
 
 
@@ -20,7 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--run-long", action="store_true", help="run sampled tests whole")
     group.addoption("--kills", type=int, default=25, metavar="N", help="how often the kill test kills (25)")
     group.addoption("--attacks", metavar="N", help="how many attacks are tried, or their names (each once)")
+    group.addoption("--threads", type=int, metavar="N", help="threads of a graph's team (the machine's cores)")
     group.addoption("--seed", type=int, metavar="S", help="the seed of random tests (else drawn and printed)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    threads: int | None = config.getoption("--threads")
+    if threads is not None:
+        vars(partition_graph)["usable_cores"] = vars(settings)["usable_cores"] = lambda: threads
 
 
 def skip_or_fail(reason: str) -> None:

@@ -30,6 +30,24 @@ class Within(PathProgram):
         return Functors(gather, better)
 
 
+class Reached(PathProgram):
+    """Whether there is a path at all: the same value for all."""
+
+    kind: ClassVar[str] = "test-reached"
+    value = np.uint32
+    at_source = 7
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        def gather(value, weight):  # type: ignore[no-untyped-def]
+            return value
+
+        def better(new, old):  # type: ignore[no-untyped-def]
+            return new < old
+
+        return Functors(gather, better)
+
+
 class Fading(PathProgram):
     """Widest path on which every edge passes on nine tenths."""
 

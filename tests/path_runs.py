@@ -31,8 +31,9 @@ class PathRun:
         sources: tuple[int, ...] = (0,),
         *,
         weighted: bool = False,
+        threads: int | None = None,
     ) -> None:
-        self.graph = Graph(directed=directed, weighted=weighted)
+        self.graph = Graph(directed=directed, weighted=weighted, threads=threads)
         self.edges = EdgeSet(directed=directed)
         self.sources = sources
         self.program = make("kept", sources)

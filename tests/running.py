@@ -17,7 +17,7 @@ import psutil
 from waiting import until
 
 from graphtide import Client
-from graphtide.daemon.errors import Unavailable
+from graphtide.daemon.errors import GraphtideError, Unavailable
 
 
 def toml(settings: Mapping[str, Any]) -> str:
@@ -115,8 +115,17 @@ class Daemon:
         self.config.write_text(toml(self.settings))
 
     def client(self) -> Client:
-        """A client of this daemon."""
-        return Client(self.address, timeout=360)
+        """A client of this daemon, with its token."""
+        return Client(self.address, token=self.settings["server"].get("token"), timeout=360)
+
+    def answers(self) -> bool:
+        """Whether a client is answered."""
+        try:
+            with self.client() as client:
+                client.stats()
+        except GraphtideError:
+            return False
+        return True
 
     def query_server(self) -> psutil.Process:
         """The process that answers queries; the engine's child, the template, has forked it."""

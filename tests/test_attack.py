@@ -40,7 +40,7 @@ def check(target: Target) -> None:
     until(lambda: _covered(target, offsets), 180)
     updates = stream.updates()
     final = FinalGraph.replay(updates.src, updates.dst, updates.ops)
-    with target.client() as client:
+    with target.daemon.client() as client:
         stats = client.stats()
         assert (stats["vertices"], stats["edges"]) == (final.ids.size, final.src.size)
         hops = client.get("hops", final.ids).values.filled(2**32 - 1).astype(np.uint32)
@@ -53,7 +53,7 @@ def _covered(target: Target, offsets: dict[str, dict[str, int]]) -> bool:
     process = target.daemon.process
     assert process is not None and process.poll() is None, f"the daemon ended:\n{target.daemon.log_tail()}"
     try:
-        with target.client() as client:
+        with target.daemon.client() as client:
             client.wait(offsets, timeout_ms=10_000)
     except GraphtideError as error:
         if not error.retriable:

@@ -285,11 +285,11 @@ def test_the_doctor_finds_this_machine_fit(runner: CliRunner) -> None:
     report = json.loads(done.stdout)
     assert {"check", "status", "found", "hint"} == set(report[0])
     checks = {finding["check"]: finding["status"] for finding in report}
-    for check in ("python", "memfd", "crc32c", "lz4", "zstandard", "threading layer", "checkpoint.path"):
+    for check in ("python", "memfd", "crc32c", "lz4", "zstandard", "kernel cache", "checkpoint.path"):
         assert checks[check] == "ok"
     assert done.exit_code == int("fail" in checks.values())
     table = runner.invoke(cli.app, ["doctor"])
-    assert table.exit_code == done.exit_code and "threading layer" in table.stdout
+    assert table.exit_code == done.exit_code and "kernel cache" in table.stdout
 
 
 def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: Path) -> None:

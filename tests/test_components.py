@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 import pytest
 from histories import (
@@ -54,9 +53,9 @@ class Ids:
 class Run:
     """A graph and its components, moved epoch by epoch."""
 
-    def __init__(self, directed: bool, seed: int = 0) -> None:
+    def __init__(self, directed: bool, seed: int = 0, threads: int | None = None) -> None:
         self.ids = Ids(seed)
-        self.graph = Graph(directed=directed, weighted=False)
+        self.graph = Graph(directed=directed, weighted=False, threads=threads)
         self.edges = EdgeSet(directed=directed)
         self.program = Components("components", self.ids)
         self.fresh = Components("fresh", Ids(seed))
@@ -234,23 +233,29 @@ def test_starting_over_when_the_search_costs_too_much(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("directed", [True, False])
 def test_threads_change_nothing(directed: bool) -> None:
-    """A graph large enough for several spans to the same forest with one."""
-    history = rmat_history(3, directed=directed, scale=16, degree=4, epochs=0)
-    run = Run(directed)
-    run.step(history.epochs[0])
-    forests = []
-    threads = nb.get_num_threads()
-    for active in (1, nb.config.NUMBA_NUM_THREADS):
-        nb.set_num_threads(active)
-        try:
+    """A graph large enough for several spans to the same forest with one; also one of many small trees."""
+    for degree in (1, 4):
+        history = rmat_history(3, directed=directed, scale=16, degree=degree, epochs=0)
+        forests = []
+        for threads in (1, 2, 5):
+            run = Run(directed, threads=threads)
+            run.step(history.epochs[0])
             run.fresh.start(run.graph)
-        finally:
-            nb.set_num_threads(threads)
-        forests.append([column[: 1 << 16].copy() for column in run.fresh._forest[:6]])
-    for one, other in zip(*forests, strict=True):
-        np.testing.assert_array_equal(one, other)
-    run.check()
-    run.check_against_oracle()
+            forest = run.fresh._forest
+            used = forest.counts[1]
+            vertices = (forest.parent, forest.handle, forest.next, forest.prev, forest.level)
+            forests.append(
+                [
+                    *(column[: 1 << 16].copy() for column in vertices),
+                    *(column[:used].copy() for column in (forest.size, forest.representative)),
+                ]
+            )
+            run.graph.close()
+        for forest in forests[1:]:
+            for one, other in zip(forests[0], forest, strict=True):
+                np.testing.assert_array_equal(one, other)
+        run.check()
+        run.check_against_oracle()
 
 
 # -- shapes that hurt ---------------------------------------------------------------------------------------

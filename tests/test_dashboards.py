@@ -198,7 +198,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
         if found:
             url = f"http://{found[1]}"
             try:
-                with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
+                with urllib.request.urlopen(f"{url}/-/ready", timeout=30):
                     return url
             except OSError:
                 pass
@@ -208,7 +208,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
 
 def api(url: str, path: str, **parameters: str) -> Any:
     query = urllib.parse.urlencode(parameters)
-    with urllib.request.urlopen(f"{url}/api/v1/{path}?{query}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/api/v1/{path}?{query}", timeout=60) as answer:
         body = json.load(answer)
     assert body["status"] == "success", body
     return body["data"]
@@ -226,7 +226,7 @@ def values(url: str, expression: str) -> list[float]:
     return [float(series["value"][1]) for series in result]
 
 
-def eventually(url: str, expression: str, seconds: float = 30) -> list[float]:
+def eventually(url: str, expression: str, seconds: float = 90) -> list[float]:
     """The values of the query as soon as there are some and none is NaN; else the last ones seen."""
     deadline = time.monotonic() + seconds
     while True:
@@ -272,7 +272,7 @@ def test_promtool_accepts_rules_configuration_and_our_metrics(metrics_address: s
     for arguments in (["check", "rules", str(RULES)], ["check", "config", str(SCRAPE)]):
         done = subprocess.run([promtool, *arguments], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
-    with urllib.request.urlopen(f"http://{metrics_address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{metrics_address}/metrics", timeout=60) as answer:
         exposed = answer.read()
     done = subprocess.run([promtool, "check", "metrics"], input=exposed, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,16 +19,16 @@ from kafka import KafkaConsumer, TopicPartition
 from waiting import until
 
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.ingest import dead_letters
+from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import (
     DeadLettersError,
     FileDeadLetters,
-    KafkaDeadLetters,
     pack_letter,
     read_dead_letters,
     source_of,
     unpack_letter,
 )
+from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.records import spool_format
 from graphtide.daemon.records.spool_format import CUT_BYTES, RECORD_BYTES_MAX
 from graphtide.daemon.records.stream import BadRecord, DeadLettersFull, Partition, Whole
@@ -233,7 +233,7 @@ def test_a_letter_too_large_for_the_topic_stays_in_a_file(kafka: DevKafka, topic
 def test_letters_wait_for_the_broker_over_a_restart_of_ours(
     kafka: DevKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "CLOSE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(dead_letters_kafka, "CLOSE_SECONDS_MAX", 0.5)
     first = KafkaDeadLetters(kafka.bootstrap, topic, tmp_path, client=FAST)
     first.write([letter(0)])
     until(lambda: first.sent == 1)

@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numba as nb
 import numpy as np
 import pytest
 from histories import History, deletes, inserts, random_history, small_histories
@@ -73,12 +72,10 @@ class Probe(Program):
         self.fail: BaseException | None = None
         self.meet: threading.Barrier | None = None
         self.runs: list[str] = []
-        self.threads: set[int] = set()
         self.n = 0
 
     def _run(self, what: str, graph: Graph) -> Refresh:
         self.runs.append(what)
-        self.threads.add(nb.get_num_threads())
         if self.meet is not None:
             self.meet.wait(timeout=20)
         if self.fail is not None:
@@ -131,15 +128,17 @@ def by_id(runs: Sequence[ProgramRun]) -> dict[str, ProgramRun]:
     return {run.id: run for run in runs}
 
 
-def test_kernels_use_no_more_threads_than_the_engine(graph: Graph) -> None:
-    allowed = nb.get_num_threads()
-    for threads in (1, allowed):
-        probes = [Probe(f"probe-{k}") for k in range(3)]
-        engine = engine_on(graph, *probes, threads=threads)
-        engine.start()
-        assert [probe.threads for probe in probes] == [{threads}] * 3
-        engine.close()
-    assert nb.get_num_threads() == allowed
+@pytest.mark.parametrize(("threads", "team"), [(None, 3), (3, 1)])
+def test_so_many_programs_run_side_by_side(threads: int | None, team: int) -> None:
+    """As many as are asked for, or as the graph's team has threads: all of them meet."""
+    graph = Graph(weighted=False, threads=team)
+    probes = [Probe(f"probe-{k}") for k in range(3)]
+    for probe in probes:
+        probe.meet = threading.Barrier(3) if probe is probes[0] else probes[0].meet
+    engine = engine_on(graph, *probes, threads=threads)
+    assert [run.error for run in engine.start()] == [None] * 3
+    engine.close()
+    graph.close()
 
 
 # -- runs -----------------------------------------------------------------------------------------------------
@@ -317,7 +316,7 @@ def test_the_audit_survives_itself_and_names_the_storage(graph: Graph, monkeypat
 
 
 def test_a_process_that_was_forked_is_refused_and_the_first_one_goes_on() -> None:
-    """Without that its programs end the process (OpenMP sees the fork), or wait for threads that are not there."""
+    """Without that it waits for threads that are not there."""
     graph = Graph()
     rng = np.random.default_rng(1)
     graph.apply(EdgeBatch.of(*rng.integers(0, 50_000, (2, 300_000))), 50_000)  # enough for every thread there is

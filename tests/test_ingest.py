@@ -116,12 +116,12 @@ class TestGate:
             pass
 
         def reader() -> None:
-            with gate.read(settled=True, timeout_s=10):
+            with gate.read(settled=True, timeout_s=60):
                 order.append("read")
 
         reading = threading.Thread(target=reader)
         reading.start()
-        with gate.read(settled=False, timeout_s=1):
+        with gate.read(settled=False, timeout_s=60):
             pass
         time.sleep(0.02)
         assert order == []

@@ -15,8 +15,9 @@ from kafka.errors import KafkaError
 from leaks import Held, leftovers
 from waiting import until
 
-from graphtide.daemon.ingest import dead_letters
-from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, read_dead_letters
+from graphtide.daemon.ingest import dead_letters_kafka
+from graphtide.daemon.ingest.dead_letters import read_dead_letters
+from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.kafka_client import KafkaLink, connect, disconnect
 from graphtide.daemon.records.stream import BadRecord, Partition
@@ -117,7 +118,7 @@ def test_an_admin_client_is_broken_off_for_good(kafka: DevKafka, topic: str) -> 
 def test_what_has_unsent_records_and_no_broker_any_more_ends_when_it_is_closed(
     kafka: DevKafka, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "CLOSE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(dead_letters_kafka, "CLOSE_SECONDS_MAX", 0.5)
     before = Held.now()
     first, second = (BadRecord(Partition("edges", 3), offset, b"x", "bad-message", "") for offset in (1, 2))
     producer = connect(KafkaProducer, {}, bootstrap_servers=[kafka.bootstrap])

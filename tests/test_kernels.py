@@ -21,7 +21,7 @@ from waiting import until
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
 from graphtide.gpma import runtime
-from graphtide.gpma.kernel_cache import MISSING, SharedCache
+from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
 
 COLD_S = 800.0
 LEAST: dict[str, Any] = {"graph": {"weights": "unweighted"}, "program": [{"name": "bfs", "source": 1}]}
@@ -65,6 +65,8 @@ def test_a_signal_while_kernels_compile_ends_all_processes(tmp_path: Path, cold:
         until(lambda: compiled(cold), timeout_s=COLD_S)
         compilers = psutil.Process(process.pid).children(recursive=True)
         assert compilers
+        template = [child for child in compilers if "graphtide.daemon.serve.server" in child.cmdline()]
+        assert len(template) == 1, "the query server's template does not load while kernels are compiled"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         _, alive = psutil.wait_procs(compilers, 60)
@@ -96,6 +98,12 @@ def test_a_compiler_that_fails_is_told_and_leaves_the_work_to_the_daemon(caplog:
     kernels._compile_aside(needs(python_modules=["no_such_module"]), threading.Event(), seen.append)
     assert "ended early (status 1); this process goes on alone" in caplog.text
     assert seen[0].done == 0 and seen[0].total == len(seen[0].left) == len(needs().steps())
+
+
+def test_a_daemon_loads_the_client_of_kafka_only_for_kafka() -> None:
+    script = "import sys, graphtide.daemon.service; print('kafka' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_only_what_is_configured_is_compiled() -> None:
@@ -207,10 +215,10 @@ def test_a_kernel_that_cannot_be_compiled_gives_its_turn_away() -> None:
 
 def test_kernels_that_are_never_kept_do_not_make_a_start_a_first_one() -> None:
     """Those of a user's program, say."""
-    with kernels._listening(MISSING, kernels._refuse):
+    with only_from_cache():
         assert nb.njit(lambda value: value + 1)(1) == 2
     kept = nb.njit(cache=True)(fails)
-    with pytest.raises(kernels._Missing), kernels._listening(MISSING, kernels._refuse):
+    with pytest.raises(Missing), only_from_cache():
         kept(1)
     assert not kept._cache.holds_turn
 
@@ -241,7 +249,7 @@ def test_waiting_for_another_process_can_be_stopped() -> None:
     kernel = nb.njit(cache=True)(fails)
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"taken\n"
-        with pytest.raises(kernels.Stopped), kernels._listening(MISSING, stop_at_the_third):
+        with pytest.raises(kernels.Stopped), listening(MISSING, stop_at_the_third):
             kernel(1)
         assert not kernel._cache.holds_turn
     with pytest.raises(nb.TypingError):

@@ -14,7 +14,6 @@ from kafka import KafkaProducer
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon.errors import Unavailable
 from graphtide.daemon.records.barrier import HEADERS, barrier_value
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.placement import partition_of
@@ -86,16 +85,7 @@ def order(daemon: Daemon) -> dict[str, Any]:
 def kill(daemon: Daemon) -> None:
     """SIGKILL; its query server outlives it for a moment, in which it still answers."""
     daemon.kill()
-    until(lambda: not answers(daemon))
-
-
-def answers(daemon: Daemon) -> bool:
-    try:
-        with daemon.client() as asking:
-            asking.stats()
-    except Unavailable:
-        return False
-    return True
+    until(lambda: not daemon.answers())
 
 
 @pytest.mark.kafka

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgpack
 import numpy as np
 import pytest
 
 from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.errors import CheckpointError
 from graphtide.daemon.ingest.prepared import Prepared
-from graphtide.daemon.records.stream import Partition, Passed
+from graphtide.daemon.records.spool_format import frame
+from graphtide.daemon.records.stream import LateBarrier, Partition, Passed
 from graphtide.daemon.state import order_log
-from graphtide.daemon.state.order_log import OrderLog
+from graphtide.daemon.state.order_log import VERSION, OrderLog
 
 P, Q = Partition("t", 0), Partition("t", 1)
 FILE = Partition("edges.csv")
@@ -43,7 +46,7 @@ def at(p: int, q: int, *, together: bool = False) -> Passed:
 
 
 def record(log: OrderLog, *passed: Passed) -> None:
-    log.record(log._newest, passed).result(60)
+    log.record(log._newest.offsets, passed).result(60)
 
 
 def newest(path: Path) -> Path:
@@ -162,6 +165,52 @@ def test_a_log_of_another_source_is_not_used(
     assert open_log(tmp_path / "order", opened)[1] == []
 
 
+def test_late_barriers_are_kept_as_long_as_they_are_late(tmp_path: Path, opened: list[OrderLog]) -> None:
+    log, _ = open_log(tmp_path / "order", opened)
+    late = (LateBarrier("t", "x", (1,)), LateBarrier("t", "y", (0, 1)))
+    record(log, Passed({P: 1, Q: 0}, True, late[:1]))
+    record(log, Passed({P: 2, Q: 1}, False, late))
+    assert [passed.late for passed in open_log(log.folder, opened)[1]] == [(), late[:1], late]
+    log.cut({P: 2, Q: 1})
+    record(log, Passed({P: 3, Q: 2}, False, late))
+    again, found = open_log(log.folder, opened)
+    assert found == [Passed({P: 2, Q: 1}, False, late), Passed({P: 3, Q: 2}, False, late)]
+    record(again, Passed({P: 4, Q: 3}, True, late[1:]), Passed({P: 5, Q: 4}, False))
+    assert [passed.late for passed in open_log(log.folder, opened)[1][-3:]] == [late, late[1:], ()]
+
+
+def segment(folder: Path, *entries: object) -> Path:
+    folder.mkdir()
+    path = folder / f"{1:020}.log"
+    path.write_bytes(b"".join(frame(msgpack.packb(entry)) for entry in entries))
+    return path
+
+
+def begin(version: int) -> dict[str, object]:
+    return {"v": version, "identity": json.dumps(IDENTITY, sort_keys=True), "offsets": {"t": {0: 1, 1: 1}}}
+
+
+def test_a_log_of_the_version_that_named_no_barriers_is_gone_on_with(
+    tmp_path: Path, opened: list[OrderLog]
+) -> None:
+    segment(tmp_path / "order", begin(1), [True, {"t": {0: 2, 1: 2}}], [False, {"t": {0: 3}}])
+    log, found = open_log(tmp_path / "order", opened)
+    assert found == [at(1, 1), at(2, 2, together=True), at(3, 2)]
+    record(log, at(4, 4, together=True))
+    assert open_log(log.folder, opened)[1][-2:] == [at(3, 2), at(4, 4, together=True)]
+
+
+def test_a_log_of_a_newer_version_is_refused_and_stays(tmp_path: Path, opened: list[OrderLog]) -> None:
+    path = segment(tmp_path / "order", begin(VERSION + 1))
+    content = path.read_bytes()
+    refused = (
+        rf"{path}' was written by a newer version .* format {VERSION + 1}; this version reads 1 to {VERSION}\."
+    )
+    with pytest.raises(CheckpointError, match=refused):
+        open_log(tmp_path / "order", opened)
+    assert path.read_bytes() == content
+
+
 def test_a_damaged_segment_does_not_hide_the_next(
     tmp_path: Path, opened: list[OrderLog], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,7 +263,7 @@ def test_a_full_disk_is_waited_for_with_one_line(
         return full() if tries < 5 else real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(order_log.os, "pwrite", taken_at_last)
-    recording.begin(log._newest, [item(1, 1, together=True)], lambda: shown.append(recording.trouble))
+    recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: shown.append(recording.trouble))
     assert len(shown) == 1 and shown[0] is not None
     assert "cannot be written: No space left on device" in shown[0]
     assert recording.finish() >= 0 and recording.trouble is None
@@ -228,7 +277,7 @@ def test_a_failed_sync_is_tried_again_in_another_file(
     log, _ = open_log(tmp_path / "order", opened)
     recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
-    recording.begin(log._newest, [item(1, 1, together=True)], lambda: None)
+    recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
     recording.finish()
     real, failed = os.fdatasync, list[int]()
 
@@ -239,7 +288,7 @@ def test_a_failed_sync_is_tried_again_in_another_file(
         real(handle)
 
     monkeypatch.setattr(order_log.os, "fdatasync", fails_once)
-    recording.begin(log._newest, [item(2, 2, together=True)], lambda: None)
+    recording.begin(log._newest.offsets, [item(2, 2, together=True)], lambda: None)
     recording.finish()
     assert failed and len(list(log.folder.glob("*.log"))) == 2
     found = open_log(log.folder, opened)[1]
@@ -254,7 +303,7 @@ def test_a_stop_ends_the_wait_and_the_epoch_is_not_shown(
     recording = Recording(log, stop, lambda: None)
     monkeypatch.setattr(order_log.os, "pwrite", full)
     with pytest.raises(CheckpointError, match="No space left on device; stopped before it could be"):
-        recording.begin(log._newest, [item(1, 1, together=True)], stop.set)
+        recording.begin(log._newest.offsets, [item(1, 1, together=True)], stop.set)
 
 
 def test_what_needs_no_order_does_not_wait(
@@ -265,13 +314,13 @@ def test_what_needs_no_order_does_not_wait(
     with monkeypatch.context() as patch:
         patch.setattr(order_log.os, "pwrite", full)
         for offset in (1, 2):
-            recording.begin(log._newest, [item(offset, 0, together=False)], lambda: None)
+            recording.begin(log._newest.offsets, [item(offset, 0, together=False)], lambda: None)
             assert recording.finish() == 0.0
     assert caplog.text.count("cannot be written") == 1
-    recording.begin(log._newest, [item(9, 9, together=True, recorded=True)], lambda: None)
+    recording.begin(log._newest.offsets, [item(9, 9, together=True, recorded=True)], lambda: None)
     assert recording.finish() == 0.0
     assert not newest(log.folder).stat().st_size, "what the log has is not written again"
-    recording.begin(log._newest, [item(3, 1, together=True)], lambda: None)
+    recording.begin(log._newest.offsets, [item(3, 1, together=True)], lambda: None)
     recording.finish()
     assert open_log(log.folder, opened)[1][-2:] == [at(2, 0), at(3, 1, together=True)]
 

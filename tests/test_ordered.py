@@ -347,6 +347,32 @@ def test_time_in_which_nothing_is_read_is_none_that_barriers_wait() -> None:
     assert reader.barriers.outcomes == {"complete": 1, "expired": 0, "crossed": 0}
 
 
+def test_a_barrier_that_was_given_up_is_waited_for_no_more_after_a_restart(tmp_path: Path) -> None:
+    """Also where nothing of it is read again: a checkpoint lies behind where it was given up."""
+    source, clock, log = Given(P, Q), Clock(), OrderLog(tmp_path / "order")
+    reader = reader_of(source, clock)
+    reader.follow(log.open({"source": "s"}))
+    assert polled(reader, source, barrier(P, 0, "x"), record(P, 1)) == []
+    clock.now = 60.0
+    given_up = reader.poll(BYTES, 0)
+    log.record({}, [Passed(given_up.offsets, given_up.ordered, given_up.late)]).result(60)
+    source.waiting.append(record(Q, 0))
+    later = reader.poll(BYTES, 0)
+    log.record({}, [Passed(later.offsets, later.ordered, later.late)]).result(60)
+    log.close()
+    for begin in ({P: 0, Q: 0}, given_up.offsets, later.offsets):
+        source, log = Given(P, Q, begin=begin), OrderLog(tmp_path / "order")
+        reader = reader_of(source)
+        reader.follow(log.open({"source": "s"}))
+        source.waiting = [barrier(P, 0, "x"), record(P, 1)][begin[P] :] + [record(Q, 0)][begin[Q] :]
+        while reader.state()["replaying"]:
+            reader.poll(BYTES, 0)
+        step = polled(reader, source, barrier(Q, 1, "x"), record(Q, 2), barrier(Q, 3, "x"))
+        assert step == [(1, 1), (1, 2)] and reader.barriers.late == ()
+        assert polled(reader, source) == [] and reader.state()["barriers"], "the next one is waited for"
+        log.close()
+
+
 def test_records_that_do_not_come_again_are_named(caplog: pytest.LogCaptureFixture) -> None:
     source, clock = Given(P, Q), Clock()
     reader = reader_of(source, clock)
@@ -496,7 +522,7 @@ class Life:
             if step.recorded:
                 self.stands = step.offsets
             else:
-                taken.append(Passed(step.offsets, together))
+                taken.append(Passed(step.offsets, together, step.late))
             if self.rng.random() < 0.6 or steps == 0:
                 self._publish(taken, step.offsets)
                 taken = []

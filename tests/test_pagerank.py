@@ -26,10 +26,10 @@ from walks import (
 )
 
 from graphtide.compute.program import Published, Refresh
-from graphtide.compute.walks import pagerank
-from graphtide.compute.walks.certificate import DRIFT
+from graphtide.compute.walks import pagerank, passes
+from graphtide.compute.walks.certificate import DRIFT, SLACK, SLACK_TIGHT
 from graphtide.compute.walks.pagerank import PageRank
-from graphtide.compute.walks.sweeps import PUSH_EDGES, SIZE, STRETCH
+from graphtide.compute.walks.sweeps import PUSH_EDGES, SIZE, STRETCH, TOTAL
 from graphtide.compute.walks.walk import parse_damping, parse_tolerance
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
@@ -96,11 +96,12 @@ def test_every_epoch_of_any_history_is_within_its_bound(divided: bool, history: 
 
 
 def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: list[Graph]) -> None:
+    """With a tolerance that leaves no room for shares of float32."""
     rng = np.random.default_rng(20)
     for directed in (True, False):
         graph = new_graph(directed=directed)
         graphs.append(graph)
-        program = PageRank("p", tolerance=1e-3)
+        program = PageRank("p", tolerance=1e-5)
         program.start(graph)
         n = 1
         for batch in range(2000):
@@ -191,34 +192,53 @@ def test_large_batches_on_a_larger_graph(
     assert wholes > 0
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_divided_sweeps_are_the_same_on_one_thread(
-    threads: int, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("pushing", [True, False])
+def test_the_number_of_threads_changes_no_bit(
+    pushing: bool, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And certified: parts of vertices that push to each other all the time."""
-    monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40)
+    """And certified: by sweeps in parts that push to each other all the time, and by passes.
+
+    What a pass costs on so many threads decides when one is made: that is fixed here.
+    """
+    monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40 if pushing else 0)
+    for module, name in ((pagerank, "EDIT_ALONE"), (pagerank, "SHARED_VERTICES_MIN"), (passes, "_ALONE")):
+        monkeypatch.setattr(module, name, 0)
+    monkeypatch.setattr(pagerank, "PASS_SPEED", 0)
     n = 4 * STRETCH
-    graph = new_graph(edges=random_edges(np.random.default_rng(11), n, 10 * n), n=n)
-    graphs.append(graph)
-    programs = [PageRank(name, tolerance=1e-5) for name in ("alone", "divided", "again")]
-    for program in programs[1:]:
+    edges = random_edges(np.random.default_rng(11), n, 10 * n)
+    ours = [new_graph(edges=edges, n=n, threads=threads) for threads in (1, 2, 5)]
+    graphs += ours
+    programs = [PageRank("p", tolerance=1e-5) for _ in ours]
+    alone = PageRank("alone", tolerance=1e-5)
+    for program, graph in zip(programs, ours, strict=True):
         program._push_alone = 0
-    if threads == 1:
-        programs[2]._pulls.pair.close()
-    for program in programs:
         program.start(graph)
+    alone.start(ours[0])
     for k in range(4):
-        edges = random_edges(np.random.default_rng(20 + k), n, 300)
-        change = apply(graph, [(u, v, int(u % 3 > 0)) for u, v in edges], n)
-        alone, divided, again = (program.refresh(graph, change) for program in programs)
-        for program, report in zip(programs, (alone, divided, again), strict=True):
+        updates = [
+            (u, v, int(u % 3 > 0))
+            for u, v in random_edges(np.random.default_rng(20 + k), n, 300 if pushing else 9000)
+        ]
+        changes = [apply(graph, updates, n) for graph in ours]
+        undivided = alone.refresh(ours[0], changes[0])
+        reports = [
+            program.refresh(graph, change) for program, graph, change in zip(programs, ours, changes, strict=True)
+        ]
+        for program, graph, report in zip(programs, ours, reports, strict=True):
             check(program, graph, report)
-        assert divided.active != alone.active, "nothing was divided"
-        assert divided.edges_read == again.edges_read
-        for name, column in programs[1].state().items():
-            assert np.array_equal(column, programs[2].state()[name]), name
-        assert not programs[1]._outbox.sent.any()
-        assert not programs[1]._outbox.marks.any()
+            assert report.edges_read == reports[0].edges_read
+            for name, column in programs[0].state().items():
+                assert np.array_equal(column, program.state()[name]), name
+            assert not program._outbox.sent.any()
+            assert not program._outbox.marks.any()
+        if pushing:
+            assert reports[0].active != undivided.active, "nothing was divided"
+
+
+def test_more_threads_pass_earlier() -> None:
+    """Passes are faster by them, and pushes are not."""
+    costs = [pagerank._Budget(10_000_000, 1_000_000, threads).cost_max for threads in (1, 2, 4, 16)]
+    assert costs[0] == costs[1] > costs[2] > costs[3] > pagerank.PUSH_MIN
 
 
 @pytest.mark.parametrize(
@@ -235,6 +255,39 @@ def test_real_graphs(name: str, directed: bool, updates: int, graphs: list[Graph
             assert program.audit(graph) == []
             expected = solved(graph, graph.alive.astype(float), 0.85)
             assert np.abs(results(program, graph) / expected - 1).max() <= (report.error_bound or 0)
+
+
+def test_many_small_changes_tighten_the_certificate_and_a_large_one_loosens_it(graphs: list[Graph]) -> None:
+    """Residuals may be larger where the majorant is solved closely, and fewer vertices are pushed."""
+    rng = np.random.default_rng(12)
+    n = 3000
+    graph = new_graph(edges=random_edges(rng, n, 60_000), n=n)
+    graphs.append(graph)
+    program = PageRank("p")
+    program.start(graph)
+    slacks, bounds = [], []
+    for size in [10] * (pagerank.SMALLS + 2) + [400] + [10] * (pagerank.SMALLS + 1):
+        edges = random_edges(rng, n, size)
+        check(program, graph, program.refresh(graph, apply(graph, [(u, v, u % 2) for u, v in edges], n)))
+        certificate = program._certificate
+        slacks.append(certificate.slack)
+        bounds.append(certificate.bound)
+        weight, slack = program.state()["weight"].astype(float), program.state()["slack"]
+        assert (slack <= certificate.slack * weight * (1 + 1e-6)).all()
+    loose, tight = [SLACK] * pagerank.SMALLS, [SLACK_TIGHT]
+    assert slacks == [*loose, *tight * 2, SLACK, *loose, *tight]
+    assert bounds[pagerank.SMALLS] > 1.1 * bounds[0]
+
+
+def test_the_sum_of_errors_is_bounded_by_more_than_the_sizes_of_residuals(graphs: list[Graph]) -> None:
+    program, graph = started(graphs)
+    true = residual(program, graph)
+    estimate = program.state()["estimate"]
+    y = solved(graph, np.ones(400), 0.85)
+    total = np.linalg.solve(np.eye(400) - 0.85 * matrix(graph).toarray(), np.ones(400)).sum()
+    assert y == pytest.approx(estimate / estimate.sum(), rel=1e-5)
+    off = abs(total - estimate.sum()) / estimate.sum()
+    assert off <= program._sum_error < 0.6 * np.abs(true).sum() / (0.15 * estimate.sum())
 
 
 def test_one_edge_in_a_big_graph_reads_few_edges(graphs: list[Graph]) -> None:
@@ -292,9 +345,10 @@ def test_isolated_vertices_are_reported_and_ranked(graphs: list[Graph]) -> None:
     check(program, graph, report)
 
 
-def started(graphs: list[Graph], n: int = 400) -> tuple[PageRank, Graph]:
+def started(graphs: list[Graph], n: int = 400, tolerance: float = 1e-5) -> tuple[PageRank, Graph]:
+    """Of a tolerance with which no shares are rounded to float32: residuals are known to the last digits."""
     graph = skewed(graphs, n)
-    program = PageRank("p")
+    program = PageRank("p", tolerance=tolerance)
     program.start(graph)
     assert program.audit(graph) == []
     return program, graph
@@ -331,6 +385,7 @@ def test_the_audit_finds_a_missed_update_a_wrong_norm_and_a_wrong_bound(graphs: 
     for name, rule in (
         ("norm", "pagerank-norm"),
         ("size", "pagerank-sum"),
+        ("total", "pagerank-total"),
         ("ratio", "pagerank-ratio"),
         ("ratio_allowed", None),
     ):
@@ -405,25 +460,31 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     assert state["weight"][light] == 1
     drift = 0.5 * DRIFT * state["scalars"]["bound"]
     state["residual"][light] += drift
-    program._ranks.sums[SIZE] += drift
+    program._ranks.sums[[SIZE, TOTAL]] += drift
     # Within the reserve of the vertex, but no rounding.
     assert [violation.rule for violation in program.audit(graph)] == ["pagerank-drift"]
     assert 0.4 < program.drift < 0.6
 
 
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5])
 @pytest.mark.parametrize("share", [0.9, 0.1, 1e-3, 1e-6, 1e-14, 0.0])
-def test_a_state_that_passes_the_audit_keeps_to_its_bound(share: float, graphs: list[Graph]) -> None:
+def test_a_state_that_passes_the_audit_keeps_to_its_bound(
+    share: float, tolerance: float, graphs: list[Graph]
+) -> None:
     """Residuals are kept too small, by that share of what each may be off: the bound must not follow them down."""
-    program, graph = started(graphs)
+    program, graph = started(graphs, tolerance=tolerance)
     certificate = program._certificate
     true = residual(program, graph)
     kept, weight = program.state()["residual"], program.state()["weight"].astype(float)
     kept[:] = np.sign(true) * np.maximum(0, np.abs(true) - share * certificate.reserve * weight)
-    program._ranks.sums[SIZE] = np.abs(kept).sum()
+    program._ranks.sums[[SIZE, TOTAL]] = np.abs(kept).sum(), kept.sum()
     a = float((np.abs(true) / weight).max()) * certificate.amplification
-    b = float(np.abs(true).sum() / ((1 - program.damping) * program.state()["estimate"].sum()))
+    largest = 1 / (1 - program.damping)
+    off = (largest + 1) / 2 * abs(true.sum()) + (largest - 1) / 2 * np.abs(true).sum()
+    b = float(off / program.state()["estimate"].sum())
     assert program.audit(graph) or (a + min(a, b)) / (1 - a) <= program.error_bound
-    assert bool(program.audit(graph)) == (share > 1e-9)
+    # What shares of float32 may have done to residuals, the audit takes for rounding.
+    assert bool(program.audit(graph)) == (share > (1e-9 if tolerance == 1e-5 else 0.5))
 
 
 def test_parameters() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import networkx as nx
@@ -26,7 +27,7 @@ from histories import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import best_values
-from own_programs import Fading, Within
+from own_programs import Fading, Reached, Within
 from path_runs import Invalidated, PathRun, epochs_of
 
 from graphtide.compute.paths import form as path_form
@@ -86,6 +87,7 @@ CASES = {
         lambda a, b: a < b,
         np.uint32(0),
     ),
+    "reached": Case(Reached, lambda value, _: value, lambda a, b: a < b, np.uint32(7)),
     "fading": Case(
         Fading,
         lambda wide, weight: np.float32(min(wide, weight)) * np.float32(0.9),
@@ -101,9 +103,11 @@ both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", 
 class Run(PathRun):
     """A program on a weighted graph, moved epoch by epoch."""
 
-    def __init__(self, name: str, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
+    def __init__(
+        self, name: str, directed: bool, sources: tuple[int, ...] = (0,), threads: int | None = None
+    ) -> None:
         self.case = CASES[name]
-        super().__init__(self.case.make, directed, sources, weighted=True)
+        super().__init__(self.case.make, directed, sources, weighted=True, threads=threads)
 
     @property
     def bits(self) -> list[int]:
@@ -301,9 +305,7 @@ def test_inner_edges_without_room_are_pushed_along(name: str, monkeypatch: pytes
     made = path_loss.new_loss
 
     def small(n: int, threads: int) -> path_loss.Loss:
-        whole = made(n, threads)
-        tails, heads, weights = whole.tails[:, :2], whole.heads[:, :2], whole.weights[:, :2]
-        return whole._replace(tails=tails.copy(), heads=heads.copy(), weights=weights.copy())
+        return made(n, threads)._replace(inner=np.empty((2, 2), np.uint64))
 
     monkeypatch.setattr(path_loss, "new_loss", small)
     for seed in range(3):
@@ -414,31 +416,74 @@ def test_a_hub_is_deleted(name: str) -> None:
 
 
 @pytest.fixture
-def always_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every push goes in small steps, on threads, and every loss of support is settled on threads."""
-    monkeypatch.setattr(module, "_LARGE", 0)
-    for constant, value in (("_PARALLEL_MIN", 0), ("_PIECE", 2), ("_GATHERED", 3)):
+def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All work that can be shared is, in small pieces, and steps of a push are small."""
+    for constant, value in (("_PARALLEL_MIN", 0), ("_PIECE", 2), ("_GATHERED", 3), ("_INNER", 5)):
         monkeypatch.setattr(path_loss, constant, value)
-    for constant, value in (("_PARALLEL_MIN", 0), ("_STEP_EDGES", 0), ("_STEP_EDGES_MIN", 20), ("_PIECE", 2)):
+    for constant, value in (
+        ("_PARALLEL_MIN", 0),
+        ("_PARALLEL_EDGES", 0),
+        ("_PARALLEL_SWEEP", 0),
+        ("_SWEEP_PIECE", 64),
+        ("_PIECE", 2),
+        ("_PIECES", 1 << 20),
+        ("_GATHERED", 3),
+        ("_STEP_EDGES", 0),
+        ("_STEP_EDGES_MIN", 20),
+    ):
         monkeypatch.setattr(path_search, constant, value)
     path_form.kernels_of.cache_clear()
     yield
     path_form.kernels_of.cache_clear()
 
 
-@pytest.mark.usefixtures("always_threads")
+def side_by_side(
+    histories: Iterable[tuple[History, tuple[int, ...]]], make: Callable[..., Run]
+) -> Iterator[list[Run]]:
+    """Runs with teams of 1, 2 and 5 threads through histories, after every epoch; each is checked."""
+    for history, sources in histories:
+        runs = [make(history.directed, sources, threads=threads) for threads in (1, 2, 5)]
+        for epoch in history.epochs:
+            for run in runs:
+                run.step(epoch)
+                run.fresh.bind(run._bound())
+                run.fresh.start(run.graph)
+            yield runs
+        runs[-1].check()
+        runs[-1].check_against_oracle()
+        for run in runs:
+            run.graph.close()
+
+
+@pytest.mark.usefixtures("always_shared")
 @every_case
 @both_ways
-def test_threads_change_nothing(name: str, directed: bool) -> None:
-    for seed in range(4):
-        run = Run(name, directed)
-        for _ in epochs_of(random_history(seed, directed=directed), run):
-            run.check_against_oracle()
-    history = rmat_history(4, directed=directed, scale=11, degree=8, updates=3_000, epochs=6)
-    run = Run(name, directed, (int(np.bincount(history.epochs[0].src).argmax()),))
-    for _ in epochs_of(history, run):
-        pass
-    run.check_against_oracle()
+def test_threads_change_nothing(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what improved is pushed on by one thread, parents are the same, too."""
+    monkeypatch.setattr(module, "_LARGE", 1 << 30)
+    monkeypatch.setattr(module, "_SETTLE_FLOOR", 1 << 60)
+    history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
+    hub = int(np.bincount(history.epochs[0].src).argmax())
+    histories = [(random_history(seed, directed=directed), (0,)) for seed in range(2)]
+    for runs in side_by_side([*histories, (history, (hub,))], partial(Run, name)):
+        for run in runs[1:]:
+            np.testing.assert_array_equal(run.column, runs[0].column)
+            np.testing.assert_array_equal(run.fresh.state()["word"], runs[0].fresh.state()["word"])
+
+
+@pytest.mark.usefixtures("always_shared")
+@every_case
+@both_ways
+def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LARGE", 0)
+    history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
+    hub = int(np.bincount(history.epochs[0].src).argmax())
+    histories = [(random_history(seed, directed=directed), (0,)) for seed in range(2)]
+    for runs in side_by_side([*histories, (history, (hub,))], partial(Run, name)):
+        for run in runs:
+            assert run.bits == runs[0].bits
+            assert run.results(run.fresh) == runs[0].bits
+            assert run.program.audit(run.graph) == []
 
 
 @weighted_cases

@@ -135,7 +135,7 @@ def test_residuals_stay_those_of_the_graph_over_thousands_of_batches(graphs: lis
     rng = np.random.default_rng(21)
     graph = new_graph()
     graphs.append(graph)
-    program = Walker([0, 2])
+    program = Walker([0, 2], tolerance=1e-5)
     program.begin(graph)
     n = 3
     for batch in range(2000):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import sys
 import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
+from graphtide.daemon import service
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
 from graphtide.daemon.engine.pipeline import Pipeline
@@ -31,8 +33,9 @@ from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.errors import NotWritten, SourceError
 from graphtide.daemon.health import Health
-from graphtide.daemon.ingest import dead_letters
-from graphtide.daemon.ingest.dead_letters import KafkaDeadLetters, unpack_letter
+from graphtide.daemon.ingest import dead_letters_kafka
+from graphtide.daemon.ingest.dead_letters import unpack_letter
+from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
@@ -505,6 +508,20 @@ def no_audit(graph: Graph, engine: Engine) -> BackgroundAudit:
     return BackgroundAudit(Auditor(graph, engine), Metrics(), list, share=0, repair="off")
 
 
+def surroundings(publish: Callable[[Any], None], **more: Any) -> Any:
+    """A source without lag, dead letters, and a query server that publishes so."""
+    return SimpleNamespace(
+        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
+        order={},
+        waiting=None,
+        unit="records",
+        log_margin=lambda offsets: math.inf,
+        flush=lambda: None,
+        publish=publish,
+        **more,
+    )
+
+
 def make_pipeline(
     store: CheckpointStore,
     graph: Graph,
@@ -543,15 +560,7 @@ def test_a_failed_checkpoint_is_tried_again_at_the_end(
     tmp_path: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     store, safe, queue = CheckpointStore(tmp_path), list[dict[Partition, int]](), PreparedQueue(100)
-    stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
-        order={},
-        waiting=None,
-        unit="records",
-        log_margin=lambda offsets: math.inf,
-        flush=lambda: None,
-        publish=lambda _: None,
-    )
+    stub = surroundings(lambda _: None)
     index = VertexIndex.create("int")
     index.insert(np.arange(40))
     pipeline = make_pipeline(store, graph, index, stub, queue=queue, safe=safe)
@@ -586,14 +595,8 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     """What either has of an epoch names vertices that may have died since; of the program's it is told which."""
     held: list[bool] = []
     gone: list[Any] = []
-    stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
-        order={},
-        waiting=None,
-        unit="records",
-        log_margin=lambda offsets: math.inf,
-        flush=lambda: None,
-        publish=lambda publication: gone.append(publication.programs["components"].gone),
+    stub = surroundings(
+        lambda publication: gone.append(publication.programs["components"].gone),
         memory_bytes=lambda: 0,
         published=lambda item, change, alive, *, hold: held.append(hold),
     )
@@ -605,7 +608,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
     real_write = store.write
 
     def write(*arguments: Any) -> int:
-        may_write.wait(10)
+        may_write.wait(60)
         return real_write(*arguments)
 
     def epoch(vertices: int | tuple[int, ...], ops: Op | tuple[Op, ...] = Op.INSERT) -> None:
@@ -646,15 +649,7 @@ def test_ids_are_held_while_a_checkpoint_is_written_but_not_by_a_program_that_st
 
 def test_the_pipeline_counts_vertices_that_came_went_and_were_not_there(tmp_path: Path) -> None:
     published: list[Any] = []
-    stub: Any = SimpleNamespace(
-        lag=lambda: SimpleNamespace(amount={}, seconds=0.0),
-        order={},
-        waiting=None,
-        unit="records",
-        log_margin=lambda offsets: math.inf,
-        flush=lambda: None,
-        publish=published.append,
-    )
+    stub = surroundings(published.append)
     index, graph, metrics = VertexIndex.create("int"), Graph(), Metrics()
     store = CheckpointStore(tmp_path)
     pipeline = make_pipeline(store, graph, index, stub, metrics=metrics, interval_s=3600)
@@ -727,14 +722,14 @@ def test_a_segment_that_fills_while_it_is_looked_at_is_not_deleted_unsent(
         found = list(real_letters(file, offset))
         if offset and not found:
             looked.set()
-            filled.wait(10)
+            filled.wait(60)
         yield from found
 
-    real_letters = dead_letters._letters
-    monkeypatch.setattr(dead_letters, "_letters", letters_of)
+    real_letters = dead_letters_kafka.letters
+    monkeypatch.setattr(dead_letters_kafka, "letters", letters_of)
     letters = Sending("localhost:1", "dead", tmp_path, segment_bytes=700)
     letters.write([BadRecord(P, 0, b"short", "malformed", "")])
-    assert looked.wait(10)
+    assert looked.wait(60)
     letters.write([BadRecord(P, offset, bytes(600), "malformed", "") for offset in (1, 2)])
     filled.set()
     letters.close()
@@ -754,7 +749,21 @@ def test_a_signal_may_come_while_the_lock_of_stopping_is_held() -> None:
     with _signals(stop, lambda: None):
         with lock:
             signal.raise_signal(signal.SIGTERM)
-        assert stopped.wait(10)
+        assert stopped.wait(60)
+
+
+def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise _Stopped
+
+    monkeypatch.setattr(service, "Service", stopped)
+    config: Any = SimpleNamespace(device=SimpleNamespace(enabled="auto"))
+    before = sys.getswitchinterval()
+    try:
+        assert service.serve(config, progress=False) == 0
+        assert service.SWITCH_SECONDS < 0.005 and sys.getswitchinterval() == pytest.approx(service.SWITCH_SECONDS)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_path: Path, graph: Graph) -> None:

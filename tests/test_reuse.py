@@ -22,15 +22,28 @@ from graphtide.daemon.ingest.dense import dense_batch
 from graphtide.daemon.ingest.prepared import Prepared, one_batch
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.records.stream import UpdateBlock
-from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX, EdgeList, Op, Vertices, destinations, sources
+from graphtide.daemon.state.checkpoint import Checkpoint
+from graphtide.daemon.state.renumbering import renumbered
+from graphtide.gpma.edges import (
+    MAX_VERTICES,
+    NO_VERTEX,
+    EdgeList,
+    Op,
+    Vertices,
+    destinations,
+    sources,
+)
 from graphtide.gpma.index import hash_table, id_table
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
+from graphtide.partition.numbering import Rows, breadth_first
 
 Update = tuple[int, int, int, float]
 """op, src, dst, weight, by number; what a number is called depends on the kind of ids."""
 
+APART = {"pagerank": {"rtol": 2.1e-3}, "ppr": {"atol": 2.1e-3}}
+"""How far two values may lie apart that both are within the tolerance: of each vertex, or of all together."""
 SOURCE = 3
 GIVEN: dict[str, Any] = {"tolerance": 1e-3}
 
@@ -235,22 +248,69 @@ class World:
         graph.close()
 
     def restart(self) -> None:
-        """From a checkpoint of this moment; what waits is read again."""
+        """From a checkpoint of this moment, its vertices in any order; what waits is read again."""
         self.take()
         saved, arrays = self.written()
         again = [updates for _, updates in self.queue]
+        answers, n_alive = self.answers(), len(self.model.alive)
+        checkpoint = self.in_any_order(as_checkpoint(saved, arrays))
         self.close()
         self.index = VertexIndex.create(self.kind)
-        self.index.restore(arrays, saved.dead)
+        edges, n = checkpoint.part("graph"), checkpoint.facts["n_vertices"]
+        self.index.restore(checkpoint.part("index"), edges["dead"])
         self.graph = Graph(directed=self.directed)
-        self.graph.load(saved.edges, saved.n_vertices, saved.dead)
+        self.graph.load(EdgeList(edges["keys"], edges["weights"]), n, edges["dead"])
+        assert n - edges["dead"].size == n_alive
         self.requests.clear()
         self.begin(programs=bool(self.engine.programs))
+        for id, values in self.answers().items():
+            np.testing.assert_allclose(values, answers[id], **{"rtol": 0, "atol": 0, **APART.get(id, {})})
         for updates in again:
             self.ingest(updates)
 
+    def in_any_order(self, checkpoint: Checkpoint) -> Checkpoint:
+        """As it is, breadth first, or as chance will have it."""
+        n, dead = checkpoint.facts["n_vertices"], checkpoint.arrays["graph/dead"]
+        match self.rng.integers(0, 3):
+            case 0:
+                return checkpoint
+            case 1:
+                edges = EdgeList(checkpoint.arrays["graph/keys"])
+                rows = Rows.of(edges, n, directed=self.directed, by_heads=self.graph.by_heads)
+                order = breadth_first(rows, dead)
+            case _:
+                order = np.setdiff1d(np.arange(n, dtype=np.uint32), dead)
+                self.rng.shuffle(order)
+        assert order.size == n - dead.size
+        return renumbered(checkpoint, order, self.graph)
+
+    def answers(self) -> dict[str, np.ndarray]:
+        """The values of all vertices by program, vertices in the order of their numbers."""
+        numbers = np.array(sorted(self.model.alive), np.int64)
+        dense = self.index.lookup(named(self.kind, numbers))
+        found = {}
+        for program in self.engine.programs:
+            published = Published(program.columns(), program.scalars(), self.graph.n_vertices)
+            answer = type(program).read(published, dense)
+            values = answer.values
+            if answer.vertex_valued:
+                number_of = np.zeros(self.graph.n_vertices)
+                number_of[dense] = numbers
+                values = number_of[values]
+            found[program.id] = np.where(answer.null, -1.0, values.astype(np.float64))
+        return found
+
     def check(self) -> None:
         compare(self.graph, self.index, self.kind, self.model.alive, self.model.contents())
+
+
+def as_checkpoint(saved: Saving, index: dict[str, np.ndarray]) -> Checkpoint:
+    """What is written of it."""
+    assert saved.edges.weights is not None
+    arrays = {"graph/keys": saved.edges.keys, "graph/weights": saved.edges.weights, "graph/dead": saved.dead}
+    arrays |= {f"index/{name}": array for name, array in index.items()}
+    arrays["source/state"] = np.arange(3, dtype=np.uint8)
+    return Checkpoint((1, 1), {}, {}, {}, {"n_vertices": saved.n_vertices}, arrays)
 
 
 def compare(
@@ -314,7 +374,7 @@ def test_ids_change_hands_in_any_order_of_the_threads(
                     world.reuse.step()
         reused += world.reuse.reused
         world.close()
-    assert reused > 100
+    assert reused > 50
 
 
 @pytest.mark.parametrize("seed_more", range(3))

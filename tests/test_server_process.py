@@ -6,32 +6,20 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from test_grace import SlowChain
+from test_grace import chain as chain
+from test_grace import link as link
 from test_server import Chain, raw, request, serving
 from waiting import until
 
 from graphtide.daemon.client import Client
+from graphtide.daemon.errors import Unauthorized
 from graphtide.daemon.serve import supervisor
 from graphtide.daemon.serve.supervisor import ServerLink
-
-
-@pytest.fixture
-def chain() -> SlowChain:
-    chain = SlowChain()
-    chain.grow(50)
-    return chain
-
-
-@pytest.fixture
-def link(chain: SlowChain, tmp_path: Path) -> Iterator[ServerLink]:
-    with serving(chain, tmp_path) as link:
-        yield link
-        chain.may_answer.set()
 
 
 def kill(link: ServerLink) -> int:
@@ -95,6 +83,23 @@ def test_what_finds_no_room_is_sent_when_there_is_some(chain: Chain, link: Serve
         until(lambda: client.stats()["vertices"] == chain.n)
         assert client.get("rank", [99 + chain.n]).values.tolist() == [chain.n / chain.number]
     assert (link.pid, link.restarts) == (pid, 0)
+
+
+def test_other_tokens_that_find_no_room_are_sent_when_there_is_some(chain: Chain, tmp_path: Path) -> None:
+    with serving(chain, tmp_path, tokens=["old-token"]) as link:
+        address, pid = link.addresses[0], link.pid
+        assert pid is not None
+        with Client(address, token="old-token", timeout=60) as client:
+            client.stats()
+            os.kill(pid, signal.SIGSTOP)
+            fill(link, chain)
+            link.renew_access(["new-token"])
+            os.kill(pid, signal.SIGCONT)
+            with pytest.raises(Unauthorized):
+                until(lambda: client.stats() is None)
+        with Client(address, token="new-token", timeout=60) as client:
+            client.stats()
+        assert (link.pid, link.restarts) == (pid, 0)
 
 
 def test_one_that_has_no_room_for_too_long_is_replaced(

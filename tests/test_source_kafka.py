@@ -61,7 +61,7 @@ def open_source(kafka: DevKafka, topic: str) -> Iterator[Callable[..., KafkaSour
 FAST = {"reconnect_backoff_max_ms": 500}
 
 
-def read(source: KafkaSource, count: int, timeout_s: float = 30, bytes_max: int = 1 << 20) -> list[RawRecord]:
+def read(source: KafkaSource, count: int, timeout_s: float = 60, bytes_max: int = 1 << 20) -> list[RawRecord]:
     """Poll until so many records came; one more poll shows that no further ones do."""
     records: list[RawRecord] = []
     deadline = time.monotonic() + timeout_s
@@ -72,7 +72,7 @@ def read(source: KafkaSource, count: int, timeout_s: float = 30, bytes_max: int 
 
 
 def until(
-    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 30, bytes_max: int = 1 << 20
+    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 60, bytes_max: int = 1 << 20
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -248,7 +248,7 @@ def test_a_topic_made_anew_is_another_topic(
     until(lambda: len(source.position()) == 2, source)
     with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.delete_topics([topic])
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while admin.describe_topics([topic])[0]["error_code"] == 0:
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -449,7 +449,7 @@ def test_a_log_whose_beginning_is_gone_is_warned_of(
     for start, warned in (("earliest", True), ("latest", False)):
         caplog.clear()
         with identified(kafka, topic, start=start) as source:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not source.position() and time.monotonic() < deadline:
                 source.poll(1 << 20, 0.1)
         assert (f"{topic}/1 begins at offset 3" in caplog.text) == warned

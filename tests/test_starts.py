@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import crc32c
+import msgpack
 import numpy as np
 import psutil
 import pytest
@@ -27,7 +28,8 @@ from waiting import until
 from graphtide.daemon import cli
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.records.spool_format import SpoolWriter, frame
+from graphtide.daemon.state.order_log import VERSION
 from graphtide.ops.kafka import DevKafka, free_port
 
 HOPS = [{"name": "bfs", "id": "hops", "source": 1}]
@@ -156,6 +158,18 @@ def test_a_checkpoint_of_another_source_is_refused_or_discarded(tmp_path: Path) 
         daemon.start()
         running_now(daemon)
         assert hops(daemon, 7, 2) == [1, None], "not discarded again: it has one of its own now"
+
+
+def test_an_order_log_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        assert daemon.stop() == 0
+        (written,) = (tmp_path / "checkpoints" / "order").glob("*.log")
+        newer = {"v": VERSION + 1, "whatever": "comes"}
+        written.write_bytes(frame(msgpack.packb(newer)))
+        assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT
+        assert f"{written}' was written by a newer version" in daemon.log_tail()
+        assert "Traceback" not in daemon.log_tail() and written.exists()
 
 
 @pytest.mark.kafka

@@ -23,7 +23,7 @@ from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
 from graphtide.gpma.index import hash_table, id_kernels, id_table, vertex_index
 from graphtide.gpma.index.hashing import hash_bytes
 from graphtide.gpma.index.ids import IdColumn, StringColumn, concatenate_ids, equal_ids
-from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, warm_up
+from graphtide.gpma.index.vertex_index import VertexIndex, VertexIndexReader, state_of, warm_up
 
 Kind = Literal["int", "string"]
 KINDS: tuple[Kind, ...] = ("int", "string")
@@ -721,3 +721,52 @@ def test_what_was_replaced_is_let_go_by_another_thread(kind: Kind, monkeypatch: 
         index.insert(column(ids[start : start + 100]))
     until(lambda: not any(thread.name == "let-go" for thread in threading.enumerate()))
     assert len(let_go_by) > 10 and set(let_go_by) == {"let-go"}
+
+
+@pytest.mark.parametrize("form", ["ids", "places", "data"])
+def test_a_state_may_be_put_into_another_order(form: str) -> None:
+    """Of the present form, and of that in which earlier versions saved strings."""
+    names: list[Any] = [f"vertex {number}" for number in range(50)]
+    ids = np.arange(50) * 7 if form == "ids" else StringColumn.of(names)
+    index = VertexIndex.create("int" if form == "ids" else "string")
+    index.insert(ids)
+    state = {"data": ids.data, "offsets": ids.offsets} if form == "data" else index.state()
+    chosen = np.random.default_rng(1).permutation(50)[:30].astype(np.uint32)
+    ordered = state_of(state, chosen)
+    assert set(ordered) == set(state)
+    other = VertexIndex.create("int" if form == "ids" else "string")
+    other.restore(ordered)
+    assert other.n_vertices == 30
+    assert np.array_equal(other.lookup(ids[chosen]), np.arange(30))
+    left_out = np.setdiff1d(np.arange(50), chosen)
+    assert (other.lookup(ids[left_out]) == NO_VERTEX).all()
+
+
+def test_growing_is_spread_over_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What begins or ends a move lets nothing go, and pages of a large table are asked for by another thread."""
+    calls: list[int] = []
+    monkeypatch.setattr(id_table, "let_go", lambda objects: calls.append(len(objects)))
+    got: list[tuple[str, int]] = []
+    advise = id_table.advise
+
+    def noted(begin: int, end: int, advice: int) -> bool:
+        got.append((threading.current_thread().name, end - begin))
+        return advise(begin, end, advice)
+
+    monkeypatch.setattr(id_table, "advise", noted)
+    index = VertexIndex.create("int")
+    index.insert(np.arange(100_000))
+    moving, renewed, let_go = 0, 0, 0
+    for first in range(100_000, 600_000, 1_000):
+        table, generation, before = index._growing.table, index.generation, len(calls)
+        index.insert(np.arange(first, first + 1_000))
+        if index._growing.table.old is table.old and table.old is not hash_table.NO_CELLS:
+            moving += 1
+        renewed += index.generation > generation
+        let_go += len(calls) > before
+        assert index.generation == generation or len(calls) == before
+    assert moving > 25 and renewed > 5 and let_go > 5
+    until(lambda: not any(thread.name == "get-pages" for thread in threading.enumerate()))
+    assert {name for name, _ in got} == {"get-pages"}
+    large = [8 * cells for cells in (1 << 19, 1 << 20)]
+    assert sum(size for _, size in got) >= sum(large) - 2 * len(large) * 4096

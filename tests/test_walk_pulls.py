@@ -1,4 +1,4 @@
-"""Dense passes: the same with one thread and with two, and a step of the power method."""
+"""Dense passes: the same with any number of threads, and a step of the power method."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 from walks import matrix, new_graph, random_edges
 
 from graphtide.compute.walks import passes as walk_pulls
-from graphtide.compute.walks.passes import BLOCK, Estimate, Limits, Pulls
+from graphtide.compute.walks.edits import ROUNDOFF
+from graphtide.compute.walks.passes import BLOCK, Estimate, Goal, Limits, Pulls
 from graphtide.gpma.atomics import fetch_add
+from graphtide.gpma.edges import EdgeBatch, destinations, sources
+from graphtide.gpma.team import Crew, Team
 from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 
@@ -22,7 +25,9 @@ CAPACITY = 5120
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    return new_graph(edges=random_edges(np.random.default_rng(3), N, 120_000), n=N)
+    """Every tenth vertex without in-edges."""
+    edges = random_edges(np.random.default_rng(3), N, 120_000)
+    return new_graph(edges=[(u, v) for u, v in edges if v % 10], n=N)
 
 
 def estimate(seed: int) -> Estimate:
@@ -36,39 +41,53 @@ def estimate(seed: int) -> Estimate:
     return Estimate(columns[0], columns[1], rhs, weight, np.ones(CAPACITY // BLOCK, np.uint8))
 
 
-def passes(graph: Graph, solved: Estimate, count: int) -> Pulls:
-    pulls = Pulls("test", 0.85)
-    degrees = graph.out_rows().degrees
-    pulls.begin(graph.in_rows(), degrees, N, solved)
-    for _ in range(count):
-        pulls.step(graph.in_rows(), degrees, solved, Limits(0.2, 0.1))
+def passes(
+    graph: Graph, solved: Estimate, count: int, *, roughly: bool = False, crew: Crew | None = None
+) -> Pulls:
+    pulls = Pulls(0.85)
+    goal = Goal(Limits(0.2, 0.1), passes_min=count, roughly=roughly)
+    rows, degrees = graph.in_rows(), graph.out_rows().degrees
+    assert pulls.run(crew or graph.crew, rows, degrees, graph.n_vertices, solved, goal) == count
     return pulls
 
 
-def test_results_do_not_depend_on_the_threads(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+def true_residual(graph: Graph, solved: Estimate) -> np.ndarray:
+    n = graph.n_vertices
+    return np.asarray(solved.rhs[:n] + 0.85 * (matrix(graph) @ solved.value[:n]) - solved.value[:n])
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("roughly", [False, True])
+def test_results_do_not_depend_on_the_threads(roughly: bool, threads: int, graph: Graph) -> None:
     assert graph.n_arcs > walk_pulls._ALONE
-    together = estimate(1)
-    passes(graph, together, 5)
-    monkeypatch.setattr(walk_pulls, "_ALONE", graph.n_arcs + 1)
-    alone = estimate(1)
-    passes(graph, alone, 5)
+    team = Team(threads)
+    together, alone = estimate(1), estimate(1)
+    ours = passes(graph, together, 5, roughly=roughly, crew=team.crew())
+    other = passes(graph, alone, 5, roughly=roughly, crew=team.crew(1))
+    team.close()
     for mine, theirs in zip(together, alone, strict=True):
         assert np.array_equal(mine, theirs)
+    assert (ours.size, ours.over, ours.rounded) == (other.size, other.over, other.rounded)
 
 
 def test_a_pass_is_a_step_of_the_power_method_and_leaves_exact_residuals(graph: Graph) -> None:
+    """Of the vertices with in-edges, what the others give them being a part of their right-hand side."""
     solved = estimate(2)
-    start = solved.value[:N] + solved.residual[:N]
+    rhs = solved.rhs[:N].astype(float)
+    fixed = graph.in_rows().degrees[:N] == 0
+    assert 0 < fixed.sum() < N
+    start = np.where(fixed, rhs, solved.value[:N] + solved.residual[:N])
     pulls = passes(graph, solved, 1)
     links = matrix(graph)
-    dangling = graph.out_rows().degrees[:N] == 0
-    rhs = solved.rhs[:N].astype(float)
-    lost = start.sum() - 0.85 * start[~dangling].sum()
-    value = start * rhs.sum() / lost
+    scaled = np.where(fixed, 0, start)
+    given = np.where(fixed, 0, rhs) + 0.85 * (links @ (start - scaled))
+    factor = given.sum() / (scaled - 0.85 * (links @ scaled)).sum()
+    value = np.where(fixed, rhs, factor * start)
     residual = rhs + 0.85 * (links @ value) - value
     assert solved.value[:N] == pytest.approx(value, rel=1e-12)
     assert solved.residual[:N] == pytest.approx(residual, abs=1e-11)
     assert residual.sum() == pytest.approx(0, abs=1e-9)
+    assert not solved.residual[:N][fixed].any()
     assert pulls.size == pytest.approx(np.abs(residual).sum())
     over = (solved.residual > 0.1 * solved.weight) | (solved.residual < -0.2 * solved.weight)
     degrees = graph.out_rows().degrees[:N]
@@ -77,37 +96,76 @@ def test_a_pass_is_a_step_of_the_power_method_and_leaves_exact_residuals(graph: 
     assert np.array_equal(solved.flags[:blocks] != 0, over.reshape(-1, BLOCK).any(axis=1)[:blocks])
 
 
+def test_passes_at_once_are_those_one_by_one(graph: Graph) -> None:
+    """Where another pass follows, none of what the last one keeps is missed."""
+    together, single = estimate(4), estimate(4)
+    passes(graph, together, 4)
+    for _ in range(4):
+        last = passes(graph, single, 1)
+    assert together.value == pytest.approx(single.value, rel=1e-12)
+    assert together.residual == pytest.approx(single.residual, abs=1e-12 * single.value.max())
+    assert last.edges == graph.n_arcs
+
+
+def test_passes_go_on_until_sizes_are_small(graph: Graph) -> None:
+    solved, fewer = estimate(5), estimate(5)
+    for each in (solved, fewer):  # with residuals of their own
+        passes(graph, each, 1)
+    pulls = Pulls(0.85)
+    goal = Goal(Limits(1.0, 1.0), size_max=1e-3)
+    count = pulls.run(graph.crew, graph.in_rows(), graph.out_rows().degrees, N, solved, goal)
+    assert count > 3
+    assert passes(graph, fewer, count - 2).size > goal.size_max
+    # One pass more or less than needed: how far the last one gets is a guess.
+    assert pulls.size < 10 * goal.size_max
+    assert np.abs(true_residual(graph, solved)).sum() == pytest.approx(pulls.size, rel=1e-6)
+
+
+def test_rounded_shares_are_off_by_what_is_told(graph: Graph) -> None:
+    solved = estimate(6)
+    pulls = passes(graph, solved, 12, roughly=True)
+    off = np.abs(true_residual(graph, solved) - solved.residual[:N])
+    size = np.abs(solved.value[:N]) + np.abs(solved.residual[:N])
+    assert 2.0**-30 * size.max() < off.max() <= ROUNDOFF * pulls.rounded_max < 2.0**-22 * size.max()
+    assert (off / solved.weight[:N]).max() <= ROUNDOFF * pulls.weighed_max
+    assert off.sum() <= ROUNDOFF * pulls.rounded
+
+
+def test_vertices_without_edges_slow_nothing(graph: Graph) -> None:
+    """However many there are, residuals of the others shrink as fast."""
+    lonely = new_graph(edges=[], n=0)
+    keys = graph.export().keys
+    lonely.apply(EdgeBatch.of(sources(keys), destinations(keys)), 3 * N)
+    sizes = []
+    for each in (graph, lonely):
+        n = each.n_vertices
+        capacity = -(-n // 128) * 128
+        ones = np.ones(capacity, np.float32)
+        solved = Estimate(np.ones(capacity), np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8))
+        sizes.append([passes(each, solved, count).size for count in (4, 8)])
+    lonely.close()
+    assert sizes[1] == pytest.approx(sizes[0])
+    assert sizes[0][1] < sizes[0][0] / 3**4
+
+
 def test_passes_shrink_residuals_by_the_damping_at_least() -> None:
     """Even on a ring, where nothing mixes."""
     ring = new_graph(edges=[(v, (v + 1) % N) for v in range(N)], n=N)
     solved = estimate(3)
-    pulls = passes(ring, solved, 1)
-    degrees = ring.out_rows().degrees
-    sizes = [pulls.size]
-    for _ in range(20):
-        pulls.step(ring.in_rows(), degrees, solved, Limits(1.0, 1.0))
-        sizes.append(pulls.size)
+    sizes = [passes(ring, solved, 1).size for _ in range(20)]
     assert all(after <= 0.85 * before * (1 + 1e-9) for before, after in itertools.pairwise(sizes))
     ring.close()
 
 
-def test_a_pair_shares_a_counter_and_waits_for_no_thread_that_has_not_begun() -> None:
+def test_a_pair_waits_for_no_thread_that_has_not_begun() -> None:
     pair = Pair(2, "test")
     busy = threading.Event()
     assert pair._other is not None
     pair._other.submit(busy.wait)
-    ran: list[int] = []
-    pair.share(lambda: ran.append(1))  # returns although the other thread is busy
-    assert ran == [1]
-    assert pair.run(lambda: 2, lambda: 3) == (2, 3)
+    assert pair.run(lambda: 2, lambda: 3) == (2, 3)  # although the other thread is busy
     busy.set()
     assert pair.run(lambda: 4, lambda: 5) == (4, 5)
-
-    def fail() -> None:
-        raise RuntimeError("both fail")
-
-    with pytest.raises(RuntimeError, match="both fail"):
-        pair.share(fail)
+    pair.close()
 
 
 def test_no_two_takers_get_the_same_number() -> None:

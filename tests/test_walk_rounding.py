@@ -14,7 +14,7 @@ from graphtide.compute.walks.certificate import SLACK_DRIFT
 from graphtide.compute.walks.edits import ROUNDOFF
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE
+from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE, TOTAL
 from graphtide.gpma.edges import Op, destinations, sources
 from graphtide.partition.graph import Graph
 
@@ -65,6 +65,8 @@ def check_pagerank(program: PageRank, graph: Graph) -> None:
     slipped = Fraction(ROUNDOFF * ranks.sums[pagerank.SLIPPED])
     assert abs(norm - Fraction(float(ranks.sums[NORM]))) <= slipped
     assert size - Fraction(float(ranks.sums[SIZE])) <= slipped
+    total = sum(Fraction(float(r)) for r in ranks.residual[:n])
+    assert abs(total - Fraction(float(ranks.sums[TOTAL]))) <= Fraction(program._sums_rounded)
     assert program.audit(graph) == []
     assert program.error_bound <= program.tolerance
 
@@ -118,7 +120,7 @@ def test_passes_and_pushes_on_a_larger_graph(size: int, monkeypatch: pytest.Monk
 
 def test_rounding_over_its_reserve_is_taken_away_by_a_pass() -> None:
     graph = new_graph(edges=random_edges(np.random.default_rng(8), 300, 1500), n=300)
-    program = PageRank("p")
+    program = PageRank("p", tolerance=1e-5)
     program.start(graph)
     program._ranks.sums[ROUNDED] = 2 * program._certificate.reserve / ROUNDOFF
     report = program.refresh(graph, apply(graph, [(299, 298, 1), (298, 297, 1)], 300))

@@ -29,8 +29,14 @@ ELIMINATED_MAX = 1_000
 """Systems of more vertices are iterated."""
 
 
-def new_graph(*, directed: bool = True, edges: Edges = (), n: int = 0) -> Graph:  # type: ignore[assignment]
-    graph = Graph(directed=directed, weighted=False)
+def new_graph(
+    *,
+    directed: bool = True,
+    edges: Edges = (),  # type: ignore[assignment]
+    n: int = 0,
+    threads: int | None = None,
+) -> Graph:
+    graph = Graph(directed=directed, weighted=False, threads=threads)
     if edges or n:
         src, dst = zip(*edges, strict=True) if edges else ((), ())
         graph.apply(EdgeBatch.of(src, dst), max(n, 1 + max((*src, *dst), default=-1)))

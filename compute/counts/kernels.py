@@ -12,6 +12,7 @@ from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
+from ...gpma.team import at_most, share
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
 LIMIT = 2.0**53
@@ -19,9 +20,16 @@ LIMIT = 2.0**53
 # What finding a row costs, in edges, and how many pulled edges a pushed one is worth: pulls ask for no level.
 _ROW_EDGES = 8
 _PUSHED_EDGES = 2
-# How much work is worth a second thread, in edges, and how many vertices a thread takes at a time.
+# How much work is worth sharing, in edges, and how many vertices a thread takes at a time.
 PARALLEL_MIN = 1 << 16
 _PIECE = 256
+_SWEEP_PIECE = 4096
+# Levels and edges are added up by pieces, if there are not too many levels.
+_TALLIED_PIECES = 64
+_TALLIED_LEVELS = 256
+
+NEXT, SATURATED = 0, 16
+"""What is where in a cursor: the next place, and the vertices at the limit."""
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
@@ -57,74 +65,152 @@ def no_counts() -> Counts:
 
 @_jit
 def pulling_is_cheaper(pushed_edges, pushed_rows, pulled_edges, pulled_rows, threads):  # type: ignore[no-untyped-def]
-    """Whether to pull on so many threads rather than push on one."""
+    """Whether to pull on so many threads rather than push on one. What comes of it is the same."""
     pushing = (pushed_edges + _ROW_EDGES * pushed_rows) * _PUSHED_EDGES * threads
     return pulled_edges + _ROW_EDGES * pulled_rows < pushing
 
 
 @_jit
-def take_levels(level, word, n):  # type: ignore[no-untyped-def]
-    """Take the levels from the search's words: the number of levels."""
-    levels = np.int64(0)
-    for v in range(n):
-        level[v] = word[v] >> HALF
-        levels = max(levels, np.int64(level[v]) + 1 if level[v] != UNREACHED else np.int64(0))
-    return levels
+def _take_pieces(t, level, word, n, cursor, deepest):  # type: ignore[no-untyped-def]
+    """Take the levels from words in pieces drawn from the cursor, and of each piece the number of levels."""
+    while True:
+        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            break
+        levels = np.int64(0)
+        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+            level[v] = word[v] >> HALF
+            levels = max(levels, np.int64(level[v]) + 1 if level[v] != UNREACHED else np.int64(0))
+        deepest[begin // _SWEEP_PIECE] = levels
 
 
 @_jit
-def count_all(counts, above, out, in_, n, n_levels, threads):  # type: ignore[no-untyped-def]
+def take_levels(level, word, n, crew):  # type: ignore[no-untyped-def]
+    """Take the levels from the search's words: the number of levels."""
+    deepest = np.zeros(n // _SWEEP_PIECE + 1, np.int64)
+    cursor = np.zeros(1, np.int64)
+    if n < PARALLEL_MIN:
+        _take_pieces(np.int64(0), level, word, n, cursor, deepest)
+    else:
+        share(crew, _take_pieces, (level, word, n, cursor, deepest))
+    return deepest.max()
+
+
+@_jit
+def _tally_pieces(t, counts, out, in_, n, size, cursor, tally):  # type: ignore[no-untyped-def]
+    """Begin to count: of each piece of so many vertices ``tally`` gets those of each level, and their edges."""
+    level, count = counts.level, counts.paths
+    last = tally.shape[1] - 1
+    while True:
+        begin = fetch_add(cursor, NEXT, size)
+        if begin >= n:
+            break
+        piece = begin // size
+        for v in range(begin, min(begin + size, n)):
+            at = min(np.int64(level[v]), last)
+            count[v] = 1.0 if level[v] == 0 else 0.0
+            tally[piece, at, 0] += 1
+            tally[piece, at, 1] += np.int64(out.degrees[v])
+            tally[piece, at, 2] += np.int64(in_.degrees[v])
+
+
+@_jit
+def _order_pieces(t, level, order, n, size, cursor, tally):  # type: ignore[no-untyped-def]
+    """Put the vertices in order by level, those of each piece where its ``tally`` says."""
+    last = tally.shape[1] - 1
+    while True:
+        begin = fetch_add(cursor, NEXT, size)
+        if begin >= n:
+            break
+        piece = begin // size
+        for v in range(begin, min(begin + size, n)):
+            at = min(np.int64(level[v]), last)
+            order[tally[piece, at, 0]] = v
+            tally[piece, at, 0] += 1
+
+
+@_jit
+def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no-untyped-def]
+    """Cap the counts of order[.. end], which are complete, and write them down for those that pull."""
+    saturated = np.int64(0)
+    while True:
+        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= end:
+            break
+        for i in range(begin, min(begin + _SWEEP_PIECE, end)):
+            v = np.int64(order[i])
+            # Sums of whole numbers are exact up to the limit, and never fall below it again: any order gives this.
+            capped = min(count[v], LIMIT)
+            count[v] = capped
+            saturated += capped >= LIMIT
+            if pulled:
+                above[v] = capped
+    fetch_add(cursor, SATURATED, saturated)
+
+
+@_jit
+def _clear_pieces(t, above, order, end, cursor):  # type: ignore[no-untyped-def]
+    while True:
+        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= end:
+            break
+        for i in range(begin, min(begin + _SWEEP_PIECE, end)):
+            above[order[i]] = 0.0
+
+
+@_jit
+def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-untyped-def]
     """Count from scratch, level by level: (edges read, vertices counted, saturated ones).
 
     ``above``: float64[n], zeros, and so left. A level's counts are pushed on, or pulled by the next.
     """
     level, count, order = counts.level, counts.paths, counts.queue
-    # One more, for those without a level.
-    ends = np.zeros(n_levels + 2, np.int64)
+    # Work of few vertices, or with a table of many levels for each piece, is one piece.
+    alone = at_most(crew, np.int64(1))
+    n_pieces = _TALLIED_PIECES if n >= PARALLEL_MIN and n_levels <= _TALLIED_LEVELS else 1
+    size = np.int64(n // n_pieces + 1)
+    cursor = np.zeros(32, np.int64)
+    # One more level, for those without one.
+    tally = np.zeros((n_pieces, n_levels + 1, 3), np.int64)
+    share(crew if n_pieces > 1 else alone, _tally_pieces, (counts, out, in_, n, size, cursor, tally))
+    ends = np.zeros(n_levels + 1, np.int64)
     out_edges = np.zeros(n_levels + 1, np.int64)
     in_edges = np.zeros(n_levels + 1, np.int64)
-    for v in range(n):
-        at = min(np.int64(level[v]), n_levels)
-        count[v] = 1.0 if level[v] == 0 else 0.0
-        ends[at + 1] += 1
-        out_edges[at] += np.int64(out.degrees[v])
-        in_edges[at] += np.int64(in_.degrees[v])
-    for k in range(1, ends.size):
-        ends[k] += ends[k - 1]
-    for v in range(n):
-        at = min(np.int64(level[v]), n_levels)
-        order[ends[at]] = v
-        ends[at] += 1
-    # Each has moved on to where its level ends.
-    cursor = np.zeros(1, np.int64)
+    end = np.int64(0)
+    for k in range(n_levels + 1):
+        for piece in range(n_pieces):
+            more = tally[piece, k, 0]
+            tally[piece, k, 0] = end
+            end += more
+            out_edges[k] += tally[piece, k, 1]
+            in_edges[k] += tally[piece, k, 2]
+        ends[k] = end
+    cursor[NEXT] = 0
+    share(crew if n_pieces > 1 else alone, _order_pieces, (level, order, n, size, cursor, tally))
     edges = np.int64(0)
-    saturated = np.int64(0)
     begin = np.int64(0)
     for k in range(n_levels):
         end = ends[k]
-        for i in range(begin, end):
-            # Sums of whole numbers are exact up to the limit, and never fall below it again: any order gives this.
-            count[order[i]] = min(count[order[i]], LIMIT)
-            saturated += count[order[i]] >= LIMIT
         below = ends[k + 1] - end if k + 1 < n_levels else np.int64(0)
+        threads = crew.threads if in_edges[k + 1] >= PARALLEL_MIN else 1
+        pulled = below > 0 and pulling_is_cheaper(out_edges[k], end - begin, in_edges[k + 1], below, threads)
+        some = crew if end - begin >= PARALLEL_MIN else alone
+        cursor[NEXT] = begin
+        share(some, _cap_pieces, (count, above, order, end, pulled, cursor))
         if below == 0:
             break
-        if pulling_is_cheaper(out_edges[k], end - begin, in_edges[k + 1], below, threads):
+        if pulled:
             edges += in_edges[k + 1]
-            for i in range(begin, end):
-                above[order[i]] = count[order[i]]
-            cursor[0] = end
-            if in_edges[k + 1] < PARALLEL_MIN:
-                _pull_counts(count, above, in_, order, ends[k + 1], cursor, below)
-            else:
-                _pull_on_all(count, above, in_, order, ends[k + 1], cursor, threads)
-            for i in range(begin, end):
-                above[order[i]] = 0.0
+            cursor[NEXT] = end
+            work = (count, above, in_, order, ends[k + 1], cursor, np.int64(_PIECE))
+            share(crew if threads > 1 else alone, _pull_counts, work)
+            cursor[NEXT] = begin
+            share(some, _clear_pieces, (above, order, end, cursor))
         else:
             edges += out_edges[k]
             _push_counts(level, count, out, order, begin, end)
         begin = end
-    return edges, ends[n_levels - 1] if n_levels else np.int64(0), saturated
+    return edges, ends[n_levels - 1] if n_levels else np.int64(0), cursor[SATURATED]
 
 
 @_jit
@@ -145,14 +231,14 @@ def _push_counts(level, count, out, order, begin, end):  # type: ignore[no-untyp
 
 @_jit
 @spliced
-def _pull_counts(count, above, in_, order, end, cursor, piece):  # type: ignore[no-untyped-def]
+def _pull_counts(t, count, above, in_, order, end, cursor, piece):  # type: ignore[no-untyped-def]
     """Count order[.. end], all of one level, in pieces drawn from the cursor.
 
     ``above`` holds the counts of the level before and nothing else, so that no level is asked for.
     """
     keys = in_.keys
     while True:
-        begin = fetch_add(cursor, 0, piece)
+        begin = fetch_add(cursor, NEXT, piece)
         if begin >= end:
             break
         for k in range(begin, min(begin + piece, end)):
@@ -162,12 +248,6 @@ def _pull_counts(count, above, in_, order, end, cursor, piece):  # type: ignore[
                 for i in range(slot, stop):
                     total += above[keys[i] & LOW]
             count[v] = total
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", parallel=True)
-def _pull_on_all(count, above, in_, order, end, cursor, threads):  # type: ignore[no-untyped-def]
-    for _ in nb.prange(threads):
-        _pull_counts(count, above, in_, order, end, cursor, np.int64(_PIECE))
 
 
 # Bits of what ``audit`` finds at a vertex.

@@ -14,6 +14,7 @@ from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
+from ...gpma.team import share
 from .kernels import LIMIT, PARALLEL_MIN, UNREACHED, pulling_is_cheaper
 
 # Bits of a vertex's role; between runs only LEADS is set.
@@ -42,7 +43,6 @@ _NEXT, _TAIL, _READ = 0, 16, 32
 """What is where in a cursor (int64, a cache line apart): the next piece, the end of the queue, the edges read."""
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
-_parallel = nb.njit(cache=True, nogil=True, error_model="numpy", parallel=True)
 
 
 @_jit
@@ -117,7 +117,7 @@ def seed_heads(counts, word, deleted, inserted, n_seeds):  # type: ignore[no-unt
 
 
 @_jit
-def leave(counts, out, n_moved, n_seeds, threads):  # type: ignore[no-untyped-def]
+def leave(counts, out, n_moved, n_seeds, crew):  # type: ignore[no-untyped-def]
     """Of the first ``n_moved`` seeds those that move farther take their counts back: (seeds, edges read)."""
     count, delta, role, queue, leaving = counts.paths, counts.delta, counts.role, counts.queue, counts.changed
     n_leaving = np.int64(0)
@@ -131,7 +131,7 @@ def leave(counts, out, n_moved, n_seeds, threads):  # type: ignore[no-untyped-de
             edges += np.int64(out.degrees[u])
     cursor = np.zeros(48, np.int64)
     cursor[_TAIL] = n_seeds
-    _push(counts, out, leaving, n_leaving, edges, cursor, threads)
+    _push(counts, out, leaving, n_leaving, edges, cursor, crew)
     return cursor[_TAIL], edges
 
 
@@ -139,7 +139,7 @@ def leave(counts, out, n_moved, n_seeds, threads):  # type: ignore[no-untyped-de
 
 
 @_jit
-def recount(counts, word, seeds, out, in_, n, threads):  # type: ignore[no-untyped-def]
+def recount(counts, word, seeds, out, in_, n, crew):  # type: ignore[no-untyped-def]
     """Count the seeds anew, and whatever is below a count that changed.
 
     ``seeds``: level of now << 32 | vertex, ascending. Levels are taken in order, so that all predecessors of a
@@ -168,10 +168,10 @@ def recount(counts, word, seeds, out, in_, n, threads):  # type: ignore[no-untyp
         pushing = queue[head : head + n_pushing]
         head = tail
         if ahead > n and _pulling_is_cheaper(counts.level, in_, n, at + 1, ahead, n_pushing):
-            _pull(counts, in_, n, at + 1, cursor, threads)
+            _pull(counts, in_, n, at + 1, cursor, crew)
         else:
             cursor[_READ] += ahead
-            _push(counts, out, pushing, n_pushing, ahead, cursor, threads)
+            _push(counts, out, pushing, n_pushing, ahead, cursor, crew)
         for k in range(n_pushing):
             delta[pushing[k]] = 0
             role[pushing[k]] &= LEADS
@@ -238,27 +238,21 @@ def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[
 
 
 @_jit
-def _push(counts, out, vertices, n_vertices, edges, cursor, threads):  # type: ignore[no-untyped-def]
+def _push(counts, out, vertices, n_vertices, edges, cursor, crew):  # type: ignore[no-untyped-def]
     """Let the successors of these vertices grow by the ``delta`` of each; ``edges``: how many they have.
 
     Those that turn out to have no successors lose LEADS.
     """
     cursor[_NEXT] = 0
     if edges < PARALLEL_MIN:
-        _push_pieces(counts, out, vertices, n_vertices, cursor, n_vertices)
+        _push_pieces(np.int64(0), counts, out, vertices, n_vertices, cursor, n_vertices)
     else:
-        _push_on_all(counts, out, vertices, n_vertices, cursor, threads)
-
-
-@_parallel
-def _push_on_all(counts, out, vertices, n_vertices, cursor, threads):  # type: ignore[no-untyped-def]
-    for _ in nb.prange(threads):
-        _push_pieces(counts, out, vertices, n_vertices, cursor, np.int64(_PUSH_PIECE))
+        share(crew, _push_pieces, (counts, out, vertices, n_vertices, cursor, np.int64(_PUSH_PIECE)))
 
 
 @_jit
 @spliced
-def _push_pieces(counts, out, vertices, n_vertices, cursor, piece):  # type: ignore[no-untyped-def]
+def _push_pieces(t, counts, out, vertices, n_vertices, cursor, piece):  # type: ignore[no-untyped-def]
     level, delta, role, queue = counts.level, counts.delta, counts.role, counts.queue
     keys, fill, degrees, row_leaf = out.keys, out.counts, out.degrees, out.row_leaf
     gathered = np.empty(_GATHERED, np.uint32)
@@ -316,24 +310,18 @@ def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing):  # type: ignore[no
 
 
 @_jit
-def _pull(counts, in_, n, at, cursor, threads):  # type: ignore[no-untyped-def]
+def _pull(counts, in_, n, at, cursor, crew):  # type: ignore[no-untyped-def]
     """Let the vertices of a level grow by those that push: what ``_push`` does, from the other side."""
     cursor[_NEXT] = 0
     if n < PARALLEL_MIN:
-        _pull_pieces(counts, in_, n, at, cursor)
+        _pull_pieces(np.int64(0), counts, in_, n, at, cursor)
     else:
-        _pull_on_all(counts, in_, n, at, cursor, threads)
-
-
-@_parallel
-def _pull_on_all(counts, in_, n, at, cursor, threads):  # type: ignore[no-untyped-def]
-    for _ in nb.prange(threads):
-        _pull_pieces(counts, in_, n, at, cursor)
+        share(crew, _pull_pieces, (counts, in_, n, at, cursor))
 
 
 @_jit
 @spliced
-def _pull_pieces(counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
+def _pull_pieces(t, counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
     level, delta, role, queue = counts.level, counts.delta, counts.role, counts.queue
     keys, degrees = in_.keys, in_.degrees
     edges = np.int64(0)

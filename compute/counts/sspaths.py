@@ -35,7 +35,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-import numba as nb
 import numpy as np
 
 from ...gpma.edges import HIGH, NO_VERTEX, Vertices
@@ -145,16 +144,16 @@ class SSPaths(Program):
     def _recount(self, graph: Graph, n_moved: int, n_seeds: int) -> tuple[int, int, int]:
         """Count anew what these seeds, in the queue, lead to: (changed vertices, edges read, counted vertices)."""
         counts, word = self._counts, self._hops.columns()["word"]
-        out, in_, threads = graph.out_rows(), graph.in_rows(), nb.get_num_threads()
+        out, in_, crew = graph.out_rows(), graph.in_rows(), graph.crew
         left = 0
         if n_moved:
-            n_seeds, left = steps.leave(counts, out, n_moved, n_seeds, threads)
+            n_seeds, left = steps.leave(counts, out, n_moved, n_seeds, crew)
         seeds = counts.queue[:n_seeds]
         by_level = word[seeds]
         by_level &= HIGH
         by_level |= seeds
         by_level.sort()
-        n_changed, edges, counted, saturated = steps.recount(counts, word, by_level, out, in_, self._n, threads)
+        n_changed, edges, counted, saturated = steps.recount(counts, word, by_level, out, in_, self._n, crew)
         self._saturated += saturated
         return n_changed, left + edges, counted
 
@@ -170,8 +169,8 @@ class SSPaths(Program):
             graph.out_rows(),
             graph.in_rows(),
             n,
-            self._take_levels(),
-            nb.get_num_threads(),
+            self._take_levels(graph),
+            graph.crew,
         )
         return Refresh(
             {"count": None},
@@ -181,9 +180,9 @@ class SSPaths(Program):
             started_over=hops.started_over,
         )
 
-    def _take_levels(self) -> int:
+    def _take_levels(self, graph: Graph) -> int:
         """Take over the levels of the search: how many there are."""
-        return int(kernels.take_levels(self._counts.level, self._hops.columns()["word"], self._n))
+        return int(kernels.take_levels(self._counts.level, self._hops.columns()["word"], self._n, graph.crew))
 
     # -- columns and state ------------------------------------------------------------------------------
 
@@ -209,7 +208,7 @@ class SSPaths(Program):
         self._hops.restore(hops, graph)
         self._add_vertices(n)
         self._counts.paths[:n] = count
-        self._take_levels()
+        self._take_levels(graph)
         self._counts.delta[:n] = 0
         self._counts.role[:n] = steps.LEADS
         self._bound = np.flatnonzero(self._counts.level[:n] == 0).astype(np.uint32)

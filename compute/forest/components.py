@@ -16,7 +16,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +28,7 @@ from . import forest as kernels
 from .cut import Pieces, Search
 from .external_order import ExternalOrder, SortedVertices
 from .forest import Changes, Forest
-from .span import span
+from .span import new_reach, span
 
 # A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
@@ -101,10 +100,8 @@ class Components(Program):
         out, in_, both = _rows(graph)
         # Where the edges are, the largest component most likely is.
         hub = int(out.degrees[:n].argmax()) if n else 0
-        held = np.empty((n + 63) // 64, np.uint64)
-        queue, found = self._search.members, self._search.queue_next
-        threads = nb.get_num_threads()
-        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, queue, held, found, threads)
+        reach = new_reach(n, self._search.members, self._search.queue_next)
+        edges = span(self._forest, n, graph.n_arcs, hub, out, in_, both, reach, graph.crew)
         self._start_edges = int(edges)
         self._name_all()
         everything = dict.fromkeys(("handle", "representative", "size"))
@@ -179,19 +176,18 @@ class Components(Program):
     def _changed(self, before: int) -> dict[str, Vertices | None]:
         """What differs from before the run, and everything that is new."""
         forest, changes = self._forest, self._changes
-        n_vertices, n_handles = changes.counts
-        vertices = changes.vertices[:n_vertices]
-        moved = (forest.handle[vertices] != changes.old_handle[:n_vertices]) & (vertices < before)
-        new = np.arange(before, self._n, dtype=np.uint32)
-        handles = changes.handles[:n_handles]
-        fresh = handles >= before
-        other = forest.representative[handles] != changes.old_representative[:n_handles]
-        resized = forest.size[handles] != changes.old_size[:n_handles]
-        changed: dict[str, Vertices | None] = {
-            "handle": np.concatenate([vertices[moved], new]),
-            "representative": handles[other | fresh],
-            "size": handles[resized | fresh],
-        }
+        n_vertices, n_handles = changes.counts.tolist()
+        changed: dict[str, Vertices | None] = {}
+        if n_vertices or self._n > before:
+            vertices = changes.vertices[:n_vertices]
+            moved = (forest.handle[vertices] != changes.old_handle[:n_vertices]) & (vertices < before)
+            changed["handle"] = np.concatenate([vertices[moved], np.arange(before, self._n, dtype=np.uint32)])
+        if n_handles:
+            handles = changes.handles[:n_handles]
+            fresh = handles >= before
+            other = forest.representative[handles] != changes.old_representative[:n_handles]
+            resized = forest.size[handles] != changes.old_size[:n_handles]
+            changed["representative"], changed["size"] = handles[other | fresh], handles[resized | fresh]
         return {name: indices for name, indices in changed.items() if indices is None or indices.size}
 
     # -- labels -----------------------------------------------------------------------------------------

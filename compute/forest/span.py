@@ -1,19 +1,24 @@
 """Spanning a whole graph: the forest of ``components`` from scratch.
 
 Breadth first by levels, pushing small frontiers and pulling to large ones (Beamer, Asanovic, Patterson,
-"Direction-Optimizing Breadth-First Search", SC 2012), pulls on all threads. Levels keep the trees shallow, on
-which the climbs of later deletions depend. The forest does not depend on the number of threads.
+"Direction-Optimizing Breadth-First Search", SC 2012). Levels keep the trees shallow, on which the climbs of later
+deletions depend. Pulls, and passes over all vertices or the members of a tree, are shared by pieces; the forest
+does not depend on the number of threads.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
-from ...gpma.edges import LOW, NO_VERTEX
+from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
+from ...gpma.team import at_most, share
 from .forest import LEVEL_STEP, N_FREE, N_USED
 
 _ONE = np.uint64(1)
@@ -25,7 +30,7 @@ _PULL_SHARE = 2
 # Passing a vertex in a sweep costs this share of pushing an edge.
 _SWEEP_SHARE = 16
 
-# How many vertices of a sweep a thread takes at a time, and from how many on it is worth more than one.
+# How many vertices of a sweep a thread takes at a time (a multiple of 64), and how many are worth sharing.
 _SWEEP_PIECE = 4096
 _PARALLEL_MIN = 1 << 15
 
@@ -34,16 +39,53 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
 
+class Reach(NamedTuple):
+    """What spanning works on.
+
+    ``queue`` and ``found`` uint32[n]; ``held`` uint64[(n + 63) // 64]: a bitmap of the tree; ``counts`` and
+    ``edges`` int64 by piece of a sweep: vertices found, and the edges that they have; ``cursor`` int64[32]: the
+    next piece, the edges read.
+    """
+
+    queue: Vertices
+    found: Vertices
+    held: Keys
+    counts: npt.NDArray[np.int64]
+    edges: npt.NDArray[np.int64]
+    cursor: npt.NDArray[np.int64]
+
+
+NEXT, READ = 0, 16
+
+
+def new_reach(n: int, queue: Vertices, found: Vertices) -> Reach:
+    """For so many vertices, in columns that have room for them."""
+    counts, edges = np.empty((2, (n + _SWEEP_PIECE - 1) // _SWEEP_PIECE), np.int64)
+    return Reach(queue, found, np.empty((n + 63) // 64, np.uint64), counts, edges, np.zeros(32, np.int64))
+
+
+@_inline
+def _edges_of(out, in_, both, v):  # type: ignore[no-untyped-def]
+    return np.int64(out.degrees[v]) + (np.int64(in_.degrees[v]) if both else 0)
+
+
+@_inline
+def _take(forest, v, h, parent, level):  # type: ignore[no-untyped-def]
+    """Take v into tree h."""
+    forest.handle[v] = h
+    forest.parent[v] = parent
+    forest.level[v] = level
+
+
 @_inline
 @spliced
-def _push_row(forest, rows, u, h, queue, tail):  # type: ignore[no-untyped-def]
+def _push_row(forest, rows, u, h, level, queue, tail):  # type: ignore[no-untyped-def]
     """Take the neighbours of u in this row that no tree holds yet into tree h: the new tail."""
     for slot, stop in runs(rows, u):
         for i in range(slot, stop):
             v = np.int64(rows.keys[i] & LOW)
             if forest.handle[v] == NO_VERTEX:
-                forest.handle[v] = h
-                forest.parent[v] = u
+                _take(forest, v, h, u, level)
                 queue[tail] = v
                 tail += 1
     return tail
@@ -71,146 +113,224 @@ def _hold(held, queue, begin, end):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor):  # type: ignore[no-untyped-def]
-    """Vertices in no tree, in pieces drawn from ``cursor``, look for a neighbour in the bitmap: the edges read.
+def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore[no-untyped-def]
+    """Vertices in no tree, in pieces drawn from the cursor, look for a neighbour in the bitmap.
 
-    Those that find one go to the begin of their piece's part of ``found``; how many they are, to ``counts``.
+    Those that find one go to the begin of their piece's part of ``found``.
     """
-    edges = np.int64(0)
+    read_all = np.int64(0)
     while True:
-        begin = fetch_add(cursor, 0, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
         if begin >= n:
-            return edges
+            break
         end = begin
+        edges = np.int64(0)
         for v in range(begin, min(begin + _SWEEP_PIECE, n)):
             if forest.handle[v] != NO_VERTEX:
                 continue
-            u, read = _find_held(out, v, held)
-            edges += read
+            u, read = _find_held(out, v, reach.held)
+            read_all += read
             if u < 0 and both:
-                u, read = _find_held(in_, v, held)
-                edges += read
+                u, read = _find_held(in_, v, reach.held)
+                read_all += read
             if u >= 0:
-                forest.handle[v] = h
-                forest.parent[v] = u
-                found[end] = v
+                _take(forest, v, h, u, level)
+                reach.found[end] = v
                 end += 1
-        counts[begin // _SWEEP_PIECE] = end - begin
-
-
-@nb.njit(cache=True, nogil=True, error_model="numpy", parallel=True)
-def _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads):  # type: ignore[no-untyped-def]
-    """Every vertex in no tree looks for a neighbour in the bitmap, which is of tree h: (new tail, edges read).
-
-    ``found``: uint32[n] scratch.
-    """
-    counts = np.empty((n + _SWEEP_PIECE - 1) // _SWEEP_PIECE, np.int64)
-    cursor = np.zeros(1, np.int64)
-    edges = np.int64(0)
-    if n < _PARALLEL_MIN:
-        edges = _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor)
-    else:
-        for _ in nb.prange(threads):
-            edges += _pull_pieces(forest, n, out, in_, both, h, held, found, counts, cursor)
-    for piece in range(counts.size):
-        begin = piece * _SWEEP_PIECE
-        for i in range(begin, begin + counts[piece]):
-            queue[tail] = found[i]
-            tail += 1
-    return tail, edges
-
-
-@_inline
-def _edges_of(out, in_, both, v):  # type: ignore[no-untyped-def]
-    return np.int64(out.degrees[v]) + (np.int64(in_.degrees[v]) if both else 0)
+                edges += _edges_of(out, in_, both, v)
+        reach.counts[begin // _SWEEP_PIECE] = end - begin
+        reach.edges[begin // _SWEEP_PIECE] = edges
+    fetch_add(reach.cursor, READ, read_all)
 
 
 @_jit
-def _span_tree(forest, n, unheld, root, h, out, in_, both, queue, begin, held, found, threads):  # type: ignore[no-untyped-def]
+def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
+    """What was found goes to the queue, from where ``edges`` says of each piece, and to the bitmap."""
+    while True:
+        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            break
+        piece = begin // _SWEEP_PIECE
+        tail = reach.edges[piece]
+        for i in range(reach.counts[piece]):
+            reach.queue[tail + i] = reach.found[begin + i]
+        _hold(reach.held, reach.found, begin, begin + reach.counts[piece])
+
+
+@_jit
+def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type: ignore[no-untyped-def]
+    """Every vertex in no tree looks for a neighbour in the bitmap, of tree h: (new tail, edges of the new)."""
+    counts, edges = reach.counts, reach.edges
+    reach.cursor[NEXT] = 0
+    if n < _PARALLEL_MIN:
+        _pull_pieces(np.int64(0), forest, n, out, in_, both, h, level, reach)
+    else:
+        share(crew, _pull_pieces, (forest, n, out, in_, both, h, level, reach))
+    ahead = np.int64(0)
+    for piece in range(counts.size):
+        ahead += edges[piece]
+        edges[piece] = tail
+        tail += counts[piece]
+    reach.cursor[NEXT] = 0
+    if n < _PARALLEL_MIN:
+        _append_pieces(np.int64(0), n, reach)
+    else:
+        share(crew, _append_pieces, (n, reach))
+    return tail, ahead
+
+
+@_jit
+def _link_pieces(t, forest, queue, begin, end, cursor):  # type: ignore[no-untyped-def]
+    """Link the members of a tree, queue[begin:end], in pieces drawn from the cursor."""
+    while True:
+        first = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if first >= end:
+            break
+        for i in range(first, min(first + _SWEEP_PIECE, end)):
+            v = queue[i]
+            forest.next[v] = queue[i + 1] if i + 1 < end else queue[begin]
+            forest.prev[v] = queue[i - 1] if i > begin else queue[end - 1]
+
+
+@_jit
+def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew):  # type: ignore[no-untyped-def]
     """Span the component of ``root`` by levels, pushing small frontiers and pulling to large ones.
 
     ``unheld``: the edges of all vertices in no tree, both ways. The vertices of this one go to ``queue[begin:]``:
-    (end, edges read, ``unheld`` without them).
+    (end, ``unheld`` without them).
     """
-    forest.handle[root] = h
-    forest.parent[root] = NO_VERTEX
+    queue = reach.queue
+    _take(forest, root, h, NO_VERTEX, 0)
     queue[begin] = root
     head = begin
     tail = begin + np.int64(1)
-    edges = np.int64(0)
+    level = np.int64(0)
+    ahead = _edges_of(out, in_, both, root)
     held_end = np.int64(-1)  # up to here the queue is in the bitmap
     while head < tail:
         level_end = tail
-        ahead = np.int64(0)
-        for i in range(head, level_end):
-            ahead += _edges_of(out, in_, both, queue[i])
+        level += LEVEL_STEP
         unheld -= ahead
         if unheld == 0:
             break
         if ahead * _PULL_SHARE > unheld and ahead * _SWEEP_SHARE > n:
             if held_end < 0:
-                held[:] = np.uint64(0)
+                reach.held[:] = np.uint64(0)
                 held_end = begin
-            _hold(held, queue, held_end, level_end)
-            held_end = level_end
-            tail, read = _pull_sweep(forest, n, out, in_, both, h, held, queue, tail, found, threads)
-            edges += read
+            _hold(reach.held, queue, held_end, level_end)
+            tail, ahead = _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew)
+            held_end = tail
         else:
-            edges += ahead
+            reach.cursor[READ] += ahead
+            ahead = np.int64(0)
             for i in range(head, level_end):
                 u = np.int64(queue[i])
-                tail = _push_row(forest, out, u, h, queue, tail)
+                before = tail
+                tail = _push_row(forest, out, u, h, level, queue, tail)
                 if both:
-                    tail = _push_row(forest, in_, u, h, queue, tail)
+                    tail = _push_row(forest, in_, u, h, level, queue, tail)
+                for k in range(before, tail):
+                    ahead += _edges_of(out, in_, both, queue[k])
         head = level_end
-    return tail, edges, unheld
+    forest.size[h] = tail - begin
+    if tail - begin == 1:
+        forest.representative[h] = root
+    reach.cursor[NEXT] = begin
+    if tail - begin < _PARALLEL_MIN:
+        _link_pieces(np.int64(0), forest, queue, begin, tail, reach.cursor)
+    else:
+        share(crew, _link_pieces, (forest, queue, begin, tail, reach.cursor))
+    return tail, unheld
 
 
 @_jit
-def span(forest, n, n_arcs, first_root, out, in_, both, queue, held, found, threads):  # type: ignore[no-untyped-def]
+def _clear_pieces(t, forest, n, cursor):  # type: ignore[no-untyped-def]
+    while True:
+        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            break
+        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+            forest.handle[v] = NO_VERTEX
+            forest.size[v] = 0
+            forest.representative[v] = NO_VERTEX
+
+
+@_jit
+def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
+    """Of the vertices in no tree, ``counts`` of each piece gets how many have no edges; the others go to the begin
+    of its part of ``found``, as many as ``edges`` then says."""
+    while True:
+        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            break
+        n_lone = np.int64(0)
+        end = begin
+        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+            if forest.handle[v] == NO_VERTEX:
+                lone = _edges_of(out, in_, both, v) == 0
+                n_lone += np.int64(lone)
+                reach.found[end] = v
+                end += np.int64(not lone)
+        reach.counts[begin // _SWEEP_PIECE] = n_lone
+        reach.edges[begin // _SWEEP_PIECE] = end - begin
+
+
+@_jit
+def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
+    """Vertices without edges are trees of their own, with handles from where ``counts`` says of each piece."""
+    while True:
+        begin = fetch_add(reach.cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            break
+        h = reach.counts[begin // _SWEEP_PIECE]
+        for v in range(begin, min(begin + _SWEEP_PIECE, n)):
+            if forest.handle[v] == NO_VERTEX and _edges_of(out, in_, both, v) == 0:
+                _take(forest, v, h, NO_VERTEX, 0)
+                forest.next[v] = v
+                forest.prev[v] = v
+                forest.size[h] = 1
+                forest.representative[h] = v
+                h += 1
+
+
+@_jit
+def span(forest, n, n_arcs, first_root, out, in_, both, reach, crew):  # type: ignore[no-untyped-def]
     """Span the whole graph, the component of ``first_root`` first; the edges read.
 
-    Representatives of trees of two and more are not set. ``queue`` and ``found``: uint32[n], and ``held``:
-    uint64[(n + 63) // 64], are scratch.
+    Representatives of trees of two and more are not set.
     """
-    for v in range(n):
-        forest.handle[v] = NO_VERTEX
-        forest.size[v] = 0
-        forest.representative[v] = NO_VERTEX
+    cursor = reach.cursor
+    shared = at_most(crew, np.int64(1) if n < _PARALLEL_MIN else crew.threads)
+    cursor[NEXT] = 0
+    cursor[READ] = 0
+    share(shared, _clear_pieces, (forest, n, cursor))
     h = np.int64(0)
-    edges = np.int64(0)
     begin = np.int64(0)
     unheld = 2 * n_arcs if both else n_arcs
-    for k in range(-1, n):
-        root = first_root if k < 0 else k
-        if root >= n or forest.handle[root] != NO_VERTEX:
-            continue
-        if _edges_of(out, in_, both, root) == 0:
-            forest.handle[root] = h
-            forest.parent[root] = NO_VERTEX
-            forest.level[root] = 0
-            forest.next[root] = root
-            forest.prev[root] = root
-            forest.size[h] = 1
-            forest.representative[h] = root
-            h += 1
-            continue
-        end, read, unheld = _span_tree(
-            forest, n, unheld, root, h, out, in_, both, queue, begin, held, found, threads
-        )
-        edges += read
-        forest.level[root] = 0
-        for i in range(begin, end):
-            v = queue[i]
-            if i > begin:
-                forest.level[v] = forest.level[forest.parent[v]] + LEVEL_STEP
-            forest.next[v] = queue[i + 1] if i + 1 < end else queue[begin]
-            forest.prev[v] = queue[i - 1] if i > begin else queue[end - 1]
-        forest.size[h] = end - begin
-        if end - begin == 1:
-            forest.representative[h] = root
+    if first_root < n and _edges_of(out, in_, both, first_root) > 0:
+        begin, unheld = _span_tree(forest, n, unheld, first_root, h, out, in_, both, reach, begin, crew)
         h += 1
-        begin = end
+    cursor[NEXT] = 0
+    share(shared, _part_pieces, (forest, n, out, in_, both, reach))
+    n_roots = np.int64(0)
+    for piece in range(reach.counts.size):
+        n_lone = reach.counts[piece]
+        reach.counts[piece] = h
+        h += n_lone
+        n_roots += reach.edges[piece]
+    roots = np.empty(n_roots, np.uint32)
+    n_roots = np.int64(0)
+    for piece in range(reach.counts.size):
+        for i in range(reach.edges[piece]):
+            roots[n_roots] = reach.found[piece * _SWEEP_PIECE + i]
+            n_roots += 1
+    cursor[NEXT] = 0
+    share(shared, _lone_pieces, (forest, n, out, in_, both, reach))
+    for k in range(n_roots):
+        root = np.int64(roots[k])
+        if forest.handle[root] == NO_VERTEX:
+            begin, unheld = _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew)
+            h += 1
     forest.counts[N_FREE] = 0
     forest.counts[N_USED] = h
-    return edges
+    return cursor[READ]

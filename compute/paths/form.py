@@ -193,29 +193,39 @@ def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
 
 
 def _settle_kernel(names: Mapping[str, Any]) -> Kernel:
-    names = {
+    own = {
         **names,
-        "publish": specialise(path_search.publish, names),
         "stands_alone": inlined(path_loss.is_independent, names),
         "keep_better": inlined(path_loss.keep_those_better, names),
     }
-    own = {
-        "survey_pieces": specialise(path_loss.survey, names),
-        "decide_round": specialise(path_loss.decide, names),
-        "find_children": specialise(path_loss.children, names),
-        "edges_read": specialise(path_loss.edges_read, names),
-        "relax_inner": specialise(path_loss.relax_between, names),
-    }
-    own["take_offers"] = specialise(path_loss.take, {**names, **own})
-    return specialise(path_loss.settle, {**names, **own}, parallel=True)
+    # Each may call those before it.
+    for name, made_of in (
+        ("edges_read", path_loss.add_up),
+        ("list_inner", path_loss.publish_inner),
+        ("survey_pieces", path_loss.survey),
+        ("arrange_lists", path_loss.arrange),
+        ("survey_round", path_loss.survey_all),
+        ("decide_round", path_loss.decide),
+        ("publish_chunk", path_loss.publish_found),
+        ("find_children", path_loss.children),
+        ("append_in_order", path_loss.in_order),
+        ("append_children", path_loss.children_all),
+        ("take_some", path_loss.take_pieces),
+        ("take_offers", path_loss.take),
+        ("relax_inner", path_loss.relax_between),
+    ):
+        own[name] = specialise(made_of, own)
+    return specialise(path_loss.settle, own)
 
 
 def _search_kernel(names: Mapping[str, Any]) -> Kernel:
-    own = {
-        "push_level": specialise(path_search.level_push, names),
-        "pull_level": specialise(path_search.level_pull, names),
+    own = {**names, "publish": specialise(path_search.publish, names)}
+    steps = {
+        "push_level": specialise(path_search.level_push, own),
+        "pull_level": specialise(path_search.level_pull, own),
+        "list_frontier": specialise(path_search.frontier, own),
     }
-    return specialise(path_search.search_by_level, {**names, **own}, parallel=True)
+    return specialise(path_search.search_by_level, {**own, **steps})
 
 
 def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
@@ -225,4 +235,4 @@ def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
         "split": specialise(path_search.split_far, names),
     }
     own["expand"] = specialise(path_search.expand_near, {**names, **own})
-    return specialise(path_search.spread, {**names, **own}, parallel=True)
+    return specialise(path_search.spread, {**names, **own})

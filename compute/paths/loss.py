@@ -15,8 +15,9 @@ Three facts spare reading rows a second time:
 - What offers a vertex more than it had is a new edge, or has a new weight: it waits among the improving edges that
   ``classify`` found.
 
-The two reading steps of a round write nothing that they read, and run on all threads where there is much to read.
-What they found is decided between them, on one.
+The two reading steps of a round write nothing that they read, and are shared by threads where there is much to
+read. They draw pieces of the queue; what they find is put together in the order of the pieces, so that neither
+lists nor parents depend on who drew which. What they found is decided between them, on one.
 
 Templates for ``templates.specialise``, with the conventions of ``mend.py``.
 """
@@ -25,28 +26,32 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.atomics import bits_float, fetch_add, float_bits
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
+from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from .mend import LOST, PARENT, UNREACHED
+from ...gpma.team import share
+from .mend import AHEAD, LOST, PARENT, UNREACHED
 from .templates import template
 
 _UNIT = np.float32(1)
 
-# How many vertices are worth a second thread, and how many a thread takes at a time.
+# How many vertices are worth sharing, and how many a thread takes at a time.
 _PARALLEL_MIN = 512
 _PIECE = 128
 # Steps along parents of equal value in search of support, besides one for each in-edge.
 _STEPS = 32
 # Passes over the inner edges; what still changes in the last is pushed on along rows.
 _PASSES = 4
-# Found children are gathered per thread before they are published.
+# Found children are gathered per thread, so many at a time, before they are published.
 _GATHERED = 128
+# So many inner edges are listed of a piece at most, and there is room for lists of so many on the average.
+_INNER = 4096
+_LISTED = 8
 
 # What ``specialise`` puts in place.
 WEIGHTED = False
@@ -57,19 +62,28 @@ write: Any = None
 ask_for_first_rows: Any = None
 ask_for_rows: Any = None
 ask_for_words: Any = None
-publish: Any = None
 stands_alone: Any = None
 keep_better: Any = None
+list_inner: Any = None
 survey_pieces: Any = None
+arrange_lists: Any = None
+survey_round: Any = None
 decide_round: Any = None
+publish_chunk: Any = None
 find_children: Any = None
+append_in_order: Any = None
+append_children: Any = None
+edges_read: Any = None
+take_some: Any = None
 take_offers: Any = None
 relax_inner: Any = None
 
 ASKED = np.uint8(2)
 """In a vertex's role: it must be pushed on along its row."""
 
-NEXT_PIECE, QUEUE_END = 0, 16
+NEXT_PIECE, FOUND_END, CHUNKS_END, INNER_END, LISTS_END, READ, _LINE = 0, 16, 32, 48, 64, 80, 16
+"""What is where among the counters, each in a cache line: the next place in the queue; where what is found ends,
+of children and their chunks, of inner edges and their lists; and the edges that each thread has read."""
 
 
 class Loss(NamedTuple):
@@ -77,38 +91,40 @@ class Loss(NamedTuple):
 
     ``queue`` uint32[>= n]: vertices without support, and in the end the lost ones in front; ``adopted`` uint32 and
     ``offers`` uint64 of that size: the outcome of their survey, LOST and UNREACHED standing for none; once a round
-    is decided, ``adopted`` names its lost vertices that may have children.
-    ``tails``, ``heads`` uint32[threads, edges] and ``weights`` float32: inner edges. ``gathered``: uint32[threads,
-    _GATHERED]; ``tally``: int64[threads, 16]: inner edges, edges read; ``cursor``: int64[32].
+    is decided, ``adopted`` names its lost vertices that may have children, and behind the queue's end their
+    children as they are found; ``chunks`` int64[.., 4] has the piece, begin and size of those, and at a piece how
+    many it has.
+    ``inner`` uint64[.., 2]: inner edges, tail << 32 | head and the weight's bits; ``lists`` int64[.., 3] has the
+    piece, begin and end of theirs. ``own`` uint64[threads, _INNER, 2]: what a thread gathers.
+    ``counters``: int64[READ + 16 * threads].
     """
 
     queue: Vertices
     adopted: Vertices
     offers: Keys
-    tails: Vertices
-    heads: Vertices
-    weights: npt.NDArray[np.float32]
-    gathered: Vertices
-    tally: npt.NDArray[np.int64]
-    cursor: npt.NDArray[np.int64]
+    chunks: npt.NDArray[np.int64]
+    inner: npt.NDArray[np.uint64]
+    lists: npt.NDArray[np.int64]
+    own: npt.NDArray[np.uint64]
+    counters: npt.NDArray[np.int64]
 
 
 def new_loss(n: int, threads: int) -> Loss:
-    """Work space for so many vertices: room for n / 4 inner edges is divided between the threads.
+    """Work space for so many vertices, and n / 4 inner edges.
 
-    Where a thread has no room for one, its tail is pushed on along its row instead.
+    Where there is no room for one, its tail is pushed on along its row instead.
     """
-    room, inner = n + 1024, n // (4 * threads) + 1024
+    room, inner = n + 1024, n // 4 + 1024
     return Loss(
         np.empty(room, np.uint32),
         np.empty(room, np.uint32),
         np.empty(room, np.uint64),
-        np.empty((threads, inner), np.uint32),
-        np.empty((threads, inner), np.uint32),
-        np.empty((threads, inner), np.float32),
-        np.empty((threads, _GATHERED), np.uint32),
-        np.zeros((threads, 16), np.int64),
-        np.zeros(32, np.int64),
+        # A chunk is full, or the last one of its piece.
+        np.empty((room // _GATHERED + room // _PIECE + 2, 4), np.int64),
+        np.empty((inner, 2), np.uint64),
+        np.empty((inner // _LISTED, 3), np.int64),
+        np.empty((threads, _INNER, 2), np.uint64),
+        np.zeros(READ + _LINE * threads, np.int64),
     )
 
 
@@ -129,34 +145,34 @@ def is_independent(word, at_tail, v, value, steps):  # type: ignore[no-untyped-d
 
 
 @template
-def keep_those_better(word, tails, heads, weights, begin, end, best):  # type: ignore[no-untyped-def]
+def keep_those_better(word, inner, begin, end, best):  # type: ignore[no-untyped-def]
     """Of the inner edges begin .. end - 1 only those that offered more than the word ``best``: their new end."""
     kept = begin
     for e in range(begin, end):
-        if improves(offer(word[tails[e]] >> HALF, weights[e]), best):
-            tails[kept] = tails[e]
-            heads[kept] = heads[e]
-            weights[kept] = weights[e]
+        weight = bits_float(np.uint32(inner[e, 1]))
+        if improves(offer(word[inner[e, 0] >> HALF] >> HALF, weight), best):
+            inner[kept, 0] = inner[e, 0]
+            inner[kept, 1] = inner[e, 1]
             kept += 1
     return kept
 
 
 @template
 @spliced
-def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def]
+def survey(t, word, role, in_, loss, end):  # type: ignore[no-untyped-def]
     """Read the in-edges of ``queue[.. end]``, in pieces drawn from the cursor."""
     keys, weights = in_.keys, in_.weights
-    queue, cursor, tally = loss.queue, loss.cursor, loss.tally
-    tails, heads, inner_weights = loss.tails[t], loss.heads[t], loss.weights[t]
-    n_inner = tally[t, 0]
+    queue, cursor = loss.queue, loss.counters
+    inner = loss.own[t]
     read = np.int64(0)
     while True:
-        begin = fetch_add(cursor, NEXT_PIECE, piece)
-        if begin >= end:
+        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(_PIECE))
+        if piece_begin >= end:
             break
-        piece_end = min(begin + piece, end)
-        ask_for_first_rows(word, in_, queue, begin, piece_end)
-        for k in range(begin, piece_end):
+        piece_end = min(piece_begin + _PIECE, end)
+        n_inner = np.int64(0)
+        ask_for_first_rows(word, in_, queue, piece_begin, piece_end)
+        for k in range(piece_begin, piece_end):
             ask_for_rows(word, in_, queue, k, piece_end)
             v = np.uint64(queue[k])
             value = word[v] >> HALF
@@ -188,10 +204,9 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
                             break
                         if improves(bits, best):
                             best = (bits << HALF) | u
-                    elif n_inner < tails.size:
-                        tails[n_inner] = u
-                        heads[n_inner] = v
-                        inner_weights[n_inner] = weight
+                    elif n_inner < inner.shape[0]:
+                        inner[n_inner, 0] = (u << HALF) | v
+                        inner[n_inner, 1] = float_bits(weight)
                         n_inner += 1
                     else:
                         role[u] |= ASKED
@@ -202,9 +217,68 @@ def survey(word, role, in_, loss, end, piece, t):  # type: ignore[no-untyped-def
                 best = (value << HALF) | adopted
             loss.adopted[k] = adopted
             loss.offers[k] = best
-            n_inner = keep_better(word, tails, heads, inner_weights, first_inner, n_inner, best)
-    tally[t, 0] = n_inner
-    tally[t, 1] += read
+            n_inner = keep_better(word, inner, first_inner, n_inner, best)
+        if n_inner:
+            list_inner(role, loss, piece_begin, inner, n_inner)
+    loss.counters[READ + _LINE * t] += read
+
+
+@template
+def publish_inner(role, loss, piece, inner, size):  # type: ignore[no-untyped-def]
+    """Append a piece's list of inner edges; where there is no room, their tails are pushed on instead."""
+    at = fetch_add(loss.counters, LISTS_END, np.int64(1))
+    place = fetch_add(loss.counters, INNER_END, size)
+    has_room = at < loss.lists.shape[0] and place + size <= loss.inner.shape[0]
+    if at < loss.lists.shape[0]:
+        loss.lists[at, 0] = piece
+        loss.lists[at, 1] = place
+        loss.lists[at, 2] = place + size if has_room else place
+    for e in range(size):
+        if has_room:
+            loss.inner[place + e, 0] = inner[e, 0]
+            loss.inner[place + e, 1] = inner[e, 1]
+        else:
+            role[inner[e, 0] >> HALF] |= ASKED
+
+
+@template
+def arrange(role, loss, first_list, first_inner):  # type: ignore[no-untyped-def]
+    """Put the lists that a survey added from here on in the order of its pieces.
+
+    Which of them found room depends on who came first: unless all did, none is kept.
+    """
+    cursor, lists = loss.counters, loss.lists
+    if cursor[LISTS_END] > lists.shape[0] or cursor[INNER_END] > loss.inner.shape[0]:
+        for at in range(first_list, min(cursor[LISTS_END], lists.shape[0])):
+            for e in range(lists[at, 1], lists[at, 2]):
+                role[loss.inner[e, 0] >> HALF] |= ASKED
+        cursor[LISTS_END] = first_list
+        cursor[INNER_END] = first_inner
+    for at in range(first_list + 1, cursor[LISTS_END]):  # pieces come nearly in order
+        piece, begin, end = lists[at, 0], lists[at, 1], lists[at, 2]
+        place = at
+        while place > first_list and lists[place - 1, 0] > piece:
+            lists[place, 0] = lists[place - 1, 0]
+            lists[place, 1] = lists[place - 1, 1]
+            lists[place, 2] = lists[place - 1, 2]
+            place -= 1
+        lists[place, 0] = piece
+        lists[place, 1] = begin
+        lists[place, 2] = end
+
+
+@template
+def survey_all(word, role, in_, loss, begin, end, crew):  # type: ignore[no-untyped-def]
+    """Read the in-edges of ``queue[begin:end]``, on all threads if they are many."""
+    cursor = loss.counters
+    first_list, first_inner = cursor[LISTS_END], cursor[INNER_END]
+    cursor[NEXT_PIECE] = begin
+    if end - begin < _PARALLEL_MIN:
+        survey_pieces(np.int64(0), word, role, in_, loss, end)
+    else:
+        share(crew, survey_pieces, (word, role, in_, loss, end))
+    if cursor[LISTS_END] > first_list:
+        arrange_lists(role, loss, first_list, first_inner)
 
 
 @template
@@ -217,6 +291,9 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
     queue, adopted, offers = loss.queue, loss.adopted, loss.offers
     n_parents = np.int64(0)
     for k in range(head, tail):
+        if k + AHEAD < tail:
+            prefetch(word, np.int64(queue[k + AHEAD]))
+            prefetch(role, np.int64(queue[k + AHEAD]))
         v = np.uint64(queue[k])
         own = word[v]
         if (own & LOW) == LOST:
@@ -240,19 +317,21 @@ def decide(word, log, role, loss, head, tail, n_lost):  # type: ignore[no-untype
 
 @template
 @spliced
-def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
-    """Append the children of ``adopted[.. end]``, in pieces drawn from the cursor, to the queue."""
+def children(t, word, out, loss, begin, end, tail):  # type: ignore[no-untyped-def]
+    """Write the children of ``adopted[begin:end]``, in pieces drawn from the cursor, behind ``adopted[:tail]``."""
     keys, degrees = out.keys, out.degrees
-    parents, queue, cursor, gathered = loss.adopted, loss.queue, loss.cursor, loss.gathered[t]
-    n_gathered = np.int64(0)
+    parents, cursor, gathered = loss.adopted, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
     while True:
-        begin = fetch_add(cursor, NEXT_PIECE, piece)
-        if begin >= end:
+        piece_begin = fetch_add(cursor, NEXT_PIECE, np.int64(_PIECE))
+        if piece_begin >= end:
             break
-        piece_end = min(begin + piece, end)
-        ask_for_first_rows(word, out, parents, begin, piece_end)
-        for k in range(begin, piece_end):
+        piece = (piece_begin - begin) // _PIECE
+        piece_end = min(piece_begin + _PIECE, end)
+        n_found = np.int64(0)
+        n_gathered = np.int64(0)
+        ask_for_first_rows(word, out, parents, piece_begin, piece_end)
+        for k in range(piece_begin, piece_end):
             ask_for_rows(word, out, parents, k, piece_end)
             u = np.uint64(parents[k])
             read += np.int64(degrees[u])
@@ -263,99 +342,163 @@ def children(word, out, loss, end, piece, t):  # type: ignore[no-untyped-def]
                         gathered[n_gathered] = v
                         n_gathered += 1
                         if n_gathered == _GATHERED:
-                            publish(gathered, n_gathered, queue, cursor, QUEUE_END)
+                            publish_chunk(loss, gathered, n_gathered, piece, tail)
+                            n_found += n_gathered
                             n_gathered = np.int64(0)
-    publish(gathered, n_gathered, queue, cursor, QUEUE_END)
-    loss.tally[t, 1] += read
+        publish_chunk(loss, gathered, n_gathered, piece, tail)
+        loss.chunks[piece, 3] = n_found + n_gathered
+    loss.counters[READ + _LINE * t] += read
 
 
 @template
-def edges_read(tally):  # type: ignore[no-untyped-def]
+def publish_found(loss, gathered, size, piece, tail):  # type: ignore[no-untyped-def]
+    """Append a chunk of children that a piece has found, as far as there is room."""
+    place = fetch_add(loss.counters, FOUND_END, size) if size else loss.adopted.size
+    if place + size <= loss.adopted.size - tail:
+        chunk = fetch_add(loss.counters, CHUNKS_END, np.int64(1))
+        loss.chunks[chunk, 0] = piece
+        loss.chunks[chunk, 1] = tail + place
+        loss.chunks[chunk, 2] = size
+        for k in range(size):
+            loss.adopted[tail + place + k] = gathered[k]
+
+
+@template
+def in_order(loss, n_pieces, tail):  # type: ignore[no-untyped-def]
+    """Append the children that were found to the queue, in the order of their pieces."""
+    place = tail
+    for piece in range(n_pieces):
+        found = loss.chunks[piece, 3]
+        loss.chunks[piece, 3] = place
+        place += found
+    # The chunks of a piece were published in their order.
+    for chunk in range(loss.counters[CHUNKS_END]):
+        piece, begin, size = loss.chunks[chunk, 0], loss.chunks[chunk, 1], loss.chunks[chunk, 2]
+        place = loss.chunks[piece, 3]
+        for k in range(size):
+            loss.queue[place + k] = loss.adopted[begin + k]
+        loss.chunks[piece, 3] = place + size
+
+
+@template
+def add_up(counters):  # type: ignore[no-untyped-def]
     """The edges that all threads have read."""
     total = np.int64(0)
-    for t in range(tally.shape[0]):
-        total += tally[t, 1]
+    for place in range(READ, counters.size, _LINE):
+        total += counters[place]
     return total
 
 
 @template
-def take(word, role, in_, loss, n_lost):  # type: ignore[no-untyped-def]
-    """Every lost vertex takes the best that there is. Who finds its best tail lost meanwhile is surveyed again."""
+def children_all(word, out, loss, begin, end, tail, crew):  # type: ignore[no-untyped-def]
+    """Append the children of ``adopted[begin:end]`` to the queue, which ends at ``tail``: its new end.
+
+    Where that is behind the queue's room, they are not there.
+    """
+    cursor = loss.counters
+    cursor[NEXT_PIECE] = begin
+    cursor[FOUND_END] = 0
+    cursor[CHUNKS_END] = 0
+    if end - begin < _PARALLEL_MIN:
+        find_children(np.int64(0), word, out, loss, begin, end, tail)
+    else:
+        share(crew, find_children, (word, out, loss, begin, end, tail))
+    new_tail = tail + cursor[FOUND_END]
+    if new_tail <= loss.queue.size:
+        append_in_order(loss, (end - begin + _PIECE - 1) // _PIECE, tail)
+    return new_tail
+
+
+@template
+def take_pieces(t, word, role, loss, n_lost):  # type: ignore[no-untyped-def]
+    """Lost vertices, in pieces drawn from the cursor, take what they were offered."""
     queue, offers = loss.queue, loss.offers
+    while True:
+        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(_PIECE))
+        if begin >= n_lost:
+            break
+        for k in range(begin, min(begin + _PIECE, n_lost)):
+            best = offers[k]
+            word[queue[k]] = best
+            if best != UNREACHED:
+                role[best & LOW] |= PARENT
+
+
+@template
+def take(word, role, in_, loss, n_lost, crew):  # type: ignore[no-untyped-def]
+    """Every lost vertex takes the best that there is. Who finds its best tail lost meanwhile is surveyed again."""
+    queue, adopted, offers = loss.queue, loss.adopted, loss.offers
+    n_outdated = np.int64(0)
     for k in range(n_lost):
+        if k + AHEAD < n_lost and offers[k + AHEAD] != UNREACHED:
+            prefetch(word, np.int64(offers[k + AHEAD] & LOW))
         best = offers[k]
         if best != UNREACHED and (word[best & LOW] & LOW) == LOST:
-            queue[n_lost] = queue[k]
-            loss.cursor[NEXT_PIECE] = n_lost
-            survey_pieces(word, role, in_, loss, n_lost + 1, np.int64(1), np.int64(0))
-            offers[k] = offers[n_lost]
-    for k in range(n_lost):
-        best = offers[k]
-        word[queue[k]] = best
-        if best != UNREACHED:
-            role[best & LOW] |= PARENT
+            adopted[n_outdated] = k
+            n_outdated += 1
+    room = queue.size - n_lost
+    for first in range(0, n_outdated, room):
+        size = min(room, n_outdated - first)
+        for k in range(size):
+            queue[n_lost + k] = queue[adopted[first + k]]
+        survey_round(word, role, in_, loss, n_lost, n_lost + size, crew)
+        for k in range(size):
+            offers[adopted[first + k]] = offers[n_lost + k]
+    loss.counters[NEXT_PIECE] = 0
+    if n_lost < _PARALLEL_MIN:
+        take_some(np.int64(0), word, role, loss, n_lost)
+    else:
+        share(crew, take_some, (word, role, loss, n_lost))
 
 
 @template
 def relax_between(word, role, loss):  # type: ignore[no-untyped-def]
     """Relax the inner edges, until nothing changes or a few times; what still changes then is asked for."""
+    inner = loss.inner
     changed = True
     turn = 0
     while changed and turn < _PASSES:
         changed = False
         turn += 1
-        for t in range(loss.tally.shape[0]):
-            tails, heads, weights = loss.tails[t], loss.heads[t], loss.weights[t]
-            for e in range(loss.tally[t, 0]):
-                at_tail = word[tails[e]]
+        for at in range(loss.counters[LISTS_END]):
+            for e in range(loss.lists[at, 1], loss.lists[at, 2]):
+                u = inner[e, 0] >> HALF
+                at_tail = word[u]
                 if at_tail == UNREACHED:
                     continue
-                v = np.int64(heads[e])
-                bits = offer(at_tail >> HALF, weights[e])
+                v = np.int64(inner[e, 0] & LOW)
+                bits = offer(at_tail >> HALF, bits_float(np.uint32(inner[e, 1])))
                 if improves(bits, word[v]):
-                    word[v] = (bits << HALF) | np.uint64(tails[e])
-                    role[tails[e]] |= PARENT
+                    word[v] = (bits << HALF) | u
+                    role[u] |= PARENT
                     changed = True
                     if turn == _PASSES:
                         role[v] |= ASKED
 
 
 @template
-def settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads):  # type: ignore[no-untyped-def]
+def settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew):  # type: ignore[no-untyped-def]
     """Settle the loss of these entries' support: (lost vertices, in front of the queue; entries; edges read).
 
     -1 lost vertices: it would read more than ``edges_max`` edges. ``entries`` (uint64[>= n]) gets the entries that
     must be pushed on along their rows.
     """
-    queue, cursor, tally = loss.queue, loss.cursor, loss.tally
-    for t in range(tally.shape[0]):
-        tally[t, 0] = 0
-        tally[t, 1] = 0
+    queue, counters = loss.queue, loss.counters
+    counters[:] = 0
     for k in range(lost.size):
         queue[k] = lost[k] & LOW
     head = np.int64(0)
     tail = np.int64(lost.size)
     n_lost = np.int64(0)
     while head < tail:
-        cursor[NEXT_PIECE] = head
-        if tail - head < _PARALLEL_MIN:
-            survey_pieces(word, role, in_, loss, tail, tail - head, np.int64(0))
-        else:
-            for t in nb.prange(threads):
-                survey_pieces(word, role, in_, loss, tail, np.int64(_PIECE), np.int64(t))
+        survey_round(word, role, in_, loss, head, tail, crew)
         n_lost, n_parents = decide_round(word, log, role, loss, head, tail, n_lost)
-        cursor[NEXT_PIECE] = head
-        cursor[QUEUE_END] = tail
-        if n_parents < _PARALLEL_MIN:
-            find_children(word, out, loss, head + n_parents, n_parents + 1, np.int64(0))
-        else:
-            for t in nb.prange(threads):
-                find_children(word, out, loss, head + n_parents, np.int64(_PIECE), np.int64(t))
+        new_tail = append_children(word, out, loss, head, head + n_parents, tail, crew)
         head = tail
-        tail = np.int64(cursor[QUEUE_END])
-        if tail > queue.size or edges_read(tally) > edges_max:
-            return np.int64(-1), np.int64(0), edges_read(tally)
-    take_offers(word, role, in_, loss, n_lost)
+        tail = new_tail
+        if tail > queue.size or edges_read(counters) > edges_max:
+            return np.int64(-1), np.int64(0), edges_read(counters)
+    take_offers(word, role, in_, loss, n_lost, crew)
     relax_inner(word, role, loss)
     size = np.int64(0)
     for k in range(n_lost):
@@ -365,4 +508,4 @@ def settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads): 
             if word[v] != UNREACHED:
                 entries[size] = (word[v] & HIGH) | v
                 size += 1
-    return n_lost, size, edges_read(tally)
+    return n_lost, size, edges_read(counters)

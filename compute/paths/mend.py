@@ -444,7 +444,7 @@ def mend(  # type: ignore[no-untyped-def]
     queue,
     large,
     edges_max,
-    threads,
+    crew,
 ):
     """What follows from the updates that are not safe: (vertices lost, entries left over, edges read, rounds).
 
@@ -458,7 +458,7 @@ def mend(  # type: ignore[no-untyped-def]
     size = np.int64(0)
     edges = np.int64(0)
     if lost.size:
-        n_lost, size, edges = settle(word, log, role, lost, out, in_, loss, entries, edges_max, threads)
+        n_lost, size, edges = settle(word, log, role, lost, out, in_, loss, entries, edges_max, crew)
         if n_lost < 0:
             return n_lost, np.int64(0), edges, np.int64(0)
     size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)

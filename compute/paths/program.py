@@ -22,7 +22,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
@@ -111,9 +110,8 @@ class PathProgram(Program):
         self._source_waits = True
         self._n = 0
         self._word = np.empty(0, np.uint64)
-        self._threads = nb.get_num_threads()
-        self._loss_room = 0
-        self._loss = path_loss.new_loss(0, self._threads)
+        self._loss_room = self._loss_threads = 0
+        self._loss = path_loss.new_loss(0, 0)
         # Entries at hand; without weights also vertices in the order in which they were reached.
         self._entries = np.empty(0, np.uint64)
         self._queue = np.empty(0, np.uint32)
@@ -136,7 +134,7 @@ class PathProgram(Program):
 
     def start(self, graph: Graph) -> Refresh:
         n = graph.n_vertices
-        self._add_vertices(n)
+        self._add_vertices(graph)
         self._source_moved = self._source_waits = False
         self._word[:n] = UNREACHED
         self._role[:] = 0
@@ -158,7 +156,7 @@ class PathProgram(Program):
                 self._queue,
                 bits[0],
                 bits[1],
-                nb.get_num_threads(),
+                graph.crew,
             )
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
         _, edges, rounds = self._mend(graph, sources, _NO_EDGES, _NO_EDGES, _NO_WEIGHTS)
@@ -168,7 +166,7 @@ class PathProgram(Program):
         if self._source_moved or self._source_died(change):
             return self._start_over(graph, 0)
         before = self._n
-        self._add_vertices(graph.n_vertices)
+        self._add_vertices(graph)
         self._source_waits |= self._n > before or change.revived_vertices.size > 0
         lost, improving, weights = self._classify(change)
         if not (lost.size or improving.size or self._source_waits):
@@ -216,7 +214,7 @@ class PathProgram(Program):
         """
         # An epoch may improve one vertex many times: there can be more entries than vertices.
         self._entries = grown(self._entries, self._n + sources.size + improving.size)
-        threads = min(nb.get_num_threads(), self._threads)
+        crew = graph.crew
         n_lost, left, edges, rounds = self._kernels.mend(
             self._word,
             self._log,
@@ -233,12 +231,12 @@ class PathProgram(Program):
             self._queue,
             self._large,
             max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
-            threads,
+            crew,
         )
         if left and self._kernels.spread is not None:
-            piles = path_search.new_piles(self._n, threads)
+            piles = path_search.new_piles(self._n, crew.threads)
             read, _pushed, rounds = self._kernels.spread(
-                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, threads
+                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, crew
             )
             edges += read
         return n_lost, edges, rounds
@@ -284,7 +282,7 @@ class PathProgram(Program):
         if word.dtype != np.uint64 or word.shape != (graph.n_vertices,):
             raise ValueError(f"saved words: {word.dtype}{word.shape}, expected uint64({graph.n_vertices},)")
         self._n = 0
-        self._add_vertices(word.size)
+        self._add_vertices(graph)
         self._word[: self._n] = word
         parents = word.astype(np.uint32)
         self._role[parents[parents != NO_VERTEX]] = PARENT
@@ -353,8 +351,12 @@ class PathProgram(Program):
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _add_vertices(self, n_vertices: int) -> None:
-        """Make room for so many vertices; those that are new are unreached."""
+    def _add_vertices(self, graph: Graph) -> None:
+        """Make room for the graph's vertices; those that are new are unreached."""
+        n_vertices, threads = graph.n_vertices, graph.crew.threads
+        if threads > self._loss_threads:
+            self._loss = path_loss.new_loss(self._loss_room, threads)
+            self._loss_threads = threads
         if n_vertices > self._word.size:
             # The words last: they tell how large all columns are, also after a call that ran out of memory.
             word = grown(self._word, n_vertices)
@@ -363,7 +365,7 @@ class PathProgram(Program):
                 self._queue = grown(self._queue, word.size)
             if word.size > self._loss_room:
                 # Work space, of which what is never written costs nothing: seldom made anew.
-                self._loss = path_loss.new_loss(2 * word.size, self._threads)
+                self._loss = path_loss.new_loss(2 * word.size, threads)
                 self._loss_room = 2 * word.size
             self._role = grown(self._role, word.size, 0)
             log = self._log

@@ -1,8 +1,9 @@
-"""Path programs on much work: from scratch, or when a change moves a large part of the graph; two threads.
+"""Path programs on much work, which threads share: from scratch, or when a change moves a large part of the graph.
 
 Where all edges offer alike, the search goes level by level and turns around when the frontier is large (Beamer,
-Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC 2012). With weights, vertices are taken in
-steps of the best ones left, the bound of a step being drawn from a sample, so that no step width needs tuning
+Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC 2012). A vertex gets the smallest parent on
+the level above, so that nothing depends on the direction, or on who comes first. With weights, vertices are taken
+in steps of the best ones left, the bound of a step being drawn from a sample, so that no step width needs tuning
 (in the manner of Dong, Gu, Sun, Zhang, "Efficient Stepping Algorithms and Implementations for Parallel Shortest
 Paths", SPAA 2021). Threads change words by compare-and-swap, only when the value strictly improves.
 
@@ -13,15 +14,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import compare_swap, exchange, fetch_add, load
+from ...gpma.atomics import compare_swap, exchange, fetch_add, load, ordered_swap
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
+from ...gpma.team import share
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
@@ -32,10 +33,12 @@ _UNIT = np.float32(1)
 _PULL_SHARE = 15
 _PUSH_SHARE = 18
 
-# How much work is worth a second thread, in vertices, and how much of it a thread takes at a time.
+# How much work is worth sharing, in vertices, and how much of it a thread takes at a time.
 _PARALLEL_MIN = 2048
 _PARALLEL_EDGES = 1 << 16
+_PARALLEL_SWEEP = 1 << 14
 _PIECE = 64
+_PIECES = 64
 _SWEEP_PIECE = 4096
 # A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
 # sample of those waiting that decides.
@@ -53,41 +56,77 @@ precedes: Any = None
 ask_for_rows: Any = None
 push_level: Any = None
 pull_level: Any = None
+list_frontier: Any = None
 expand: Any = None
 split: Any = None
 
 
 # -- level by level --------------------------------------------------------------------------------------------
 
+FRESH = np.uint8(4)
+"""In a vertex's role: it is reached in this level, if values do not tell."""
+
+NEXT, TAIL, AHEAD_EDGES, EDGES, FOUND = 0, 16, 32, 48, 64
+"""What is where in the cursor of a level: the next place, the end of the queue, the edges of the next frontier,
+the edges read, the vertices found."""
+
 
 @template
 @spliced
-def level_push(word, role, out, queue, head, tail, bits):  # type: ignore[no-untyped-def]
-    """Push the frontier queue[head:tail]: (new tail, edges read, edges of the new frontier)."""
+def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, level):  # type: ignore[no-untyped-def]
+    """Push the frontier queue[.. end], in pieces drawn from the cursor. ``level``: its value is ``bits``, too.
+
+    Of those on the frontier that lead to a vertex the smallest becomes its parent. Who reaches it first queues it.
+    """
     keys, degrees = out.keys, out.degrees
+    own = gathered[t]
+    size = np.int64(0)
     edges = np.int64(0)
     ahead = np.int64(0)
-    frontier_end = tail
-    for k in range(head, frontier_end):
-        u = np.uint64(queue[k])
-        new = (bits << HALF) | u
-        edges += np.int64(degrees[u])
-        for slot, stop in runs(out, u):
-            for i in range(slot, stop):
-                v = keys[i] & LOW
-                if word[v] == UNREACHED:
-                    word[v] = new
-                    role[u] = PARENT
-                    queue[tail] = v
-                    tail += 1
-                    ahead += np.int64(degrees[v])
-    return tail, edges, ahead
+    while True:
+        begin = fetch_add(cursor, NEXT, piece)
+        if begin >= end:
+            break
+        for k in range(begin, min(begin + piece, end)):
+            u = np.uint64(queue[k])
+            new = (bits << HALF) | u
+            edges += np.int64(degrees[u])
+            for slot, stop in runs(out, u):
+                for i in range(slot, stop):
+                    v = np.int64(keys[i] & LOW)
+                    head = load(word, v)
+                    if head == UNREACHED:
+                        if level:
+                            role[v] |= FRESH
+                        head = ordered_swap(word, v, UNREACHED, new)
+                        if head == UNREACHED:
+                            role[u] |= PARENT
+                            ahead += np.int64(degrees[v])
+                            own[size] = v
+                            size += 1
+                            if size == _GATHERED:
+                                publish(own, size, queue, cursor, TAIL)
+                                size = np.int64(0)
+                            continue
+                    if head < new or (head ^ new) >> HALF != 0:
+                        continue
+                    if level:
+                        ordered_swap(word, v, head, head)  # what follows is read after it
+                        if role[v] & FRESH == 0:
+                            continue
+                    role[u] |= PARENT
+                    while head > new:
+                        seen = compare_swap(word, v, head, new)
+                        head = new if seen == head else seen
+    publish(own, size, queue, cursor, TAIL)
+    fetch_add(cursor, AHEAD_EDGES, ahead)
+    fetch_add(cursor, EDGES, edges)
 
 
 @template
 @spliced
-def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
-    """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier: (found, edges read).
+def level_pull(t, word, role, in_, n, bits, front, next_front, waiting, left, cursor):  # type: ignore[no-untyped-def]
+    """Unreached vertices, in pieces drawn from ``cursor``, look for a parent on the frontier.
 
     ``front`` and ``next_front``: bitmaps (uint64[(n + 63) // 64]), which stay in cache where the words do not.
     A piece is a multiple of 64 vertices, so that no two threads write one word of a bitmap. Of each piece those
@@ -98,9 +137,9 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
     edges = np.int64(0)
     found = np.int64(0)
     while True:
-        begin = fetch_add(cursor, 0, np.int64(_SWEEP_PIECE))
+        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
         if begin >= n:
-            return found, edges
+            break
         end = min(begin + _SWEEP_PIECE, n)
         next_front[begin >> 6 : (end + 63) >> 6] = np.uint64(0)
         piece = begin // _SWEEP_PIECE
@@ -133,14 +172,38 @@ def level_pull(word, role, in_, n, bits, front, next_front, waiting, left, curso
                 if not looking:
                     break
         left[piece] = kept - begin
+    fetch_add(cursor, FOUND, found)
+    fetch_add(cursor, EDGES, edges)
 
 
 @template
-def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, threads):  # type: ignore[no-untyped-def]
+def frontier(t, front, n, queue, gathered, cursor):  # type: ignore[no-untyped-def]
+    """Append the vertices in a bitmap to the queue, in pieces drawn from the cursor."""
+    own = gathered[t]
+    size = np.int64(0)
+    while True:
+        begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
+        if begin >= n:
+            break
+        for k in range(begin >> 6, (min(begin + _SWEEP_PIECE, n) + 63) >> 6):
+            if front[k] == 0:
+                continue
+            for v in range(k << 6, min((k + 1) << 6, n)):
+                if (front[k] >> np.uint64(v & 63)) & _ONE:
+                    own[size] = v
+                    size += 1
+                    if size == _GATHERED:
+                        publish(own, size, queue, cursor, TAIL)
+                        size = np.int64(0)
+    publish(own, size, queue, cursor, TAIL)
+
+
+@template
+def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue, front, next_front, crew):  # type: ignore[no-untyped-def]
     """The whole search; (levels, edges read, vertices reached). ``word`` starts unreached."""
-    cursor = np.zeros(1, np.int64)
+    cursor = np.zeros(80, np.int64)
     left = np.empty(n // _SWEEP_PIECE + 1, np.int64)
-    totals = np.zeros((threads, 16), np.int64)
+    gathered = np.empty((crew.threads, _GATHERED), np.uint32)
     tail = np.int64(0)
     ahead = np.int64(0)
     for k in range(sources.size):
@@ -151,7 +214,6 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             ahead += np.int64(out.degrees[sources[k]])
     head = np.int64(0)
     levels = np.int64(0)
-    edges = np.int64(0)
     value = source_word >> HALF
     unexplored = n_arcs
     reached = tail
@@ -161,11 +223,21 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             break
         if ahead * _PULL_SHARE <= unexplored or ahead * _PUSH_SHARE <= n:
             unexplored -= ahead
-            new_tail, read, ahead = push_level(word, role, out, queue, head, tail, bits)
-            edges += read
-            reached += new_tail - tail
+            cursor[NEXT] = head
+            cursor[TAIL] = tail
+            cursor[AHEAD_EDGES] = 0
+            level = bits == value
+            if ahead < _PARALLEL_EDGES:
+                push_level(np.int64(0), word, role, out, queue, gathered, cursor, tail, bits, tail - head, level)
+            else:
+                piece = max(min((tail - head) // _PIECES, _PIECE), 1)
+                share(crew, push_level, (word, role, out, queue, gathered, cursor, tail, bits, piece, level))
             head = tail
-            tail = new_tail
+            tail = cursor[TAIL]
+            ahead = cursor[AHEAD_EDGES]
+            for k in range(head, tail if level else head):
+                role[queue[k]] &= ~FRESH
+            reached += tail - head
             value = bits
             levels += 1
             continue
@@ -182,31 +254,29 @@ def search_by_level(word, role, sources, source_word, out, in_, n, n_arcs, queue
             if bits == NOTHING:
                 break
             before = awake
-            cursor[0] = 0
-            for t in nb.prange(threads):
-                found, read = pull_level(word, role, in_, n, bits, front, next_front, queue, left, cursor)
-                totals[t, 0] = found
-                totals[t, 1] = read
-            awake = np.int64(0)
-            for t in range(threads):
-                awake += totals[t, 0]
-                edges += totals[t, 1]
+            cursor[NEXT] = 0
+            cursor[FOUND] = 0
+            if n < _PARALLEL_SWEEP:
+                pull_level(np.int64(0), word, role, in_, n, bits, front, next_front, queue, left, cursor)
+            else:
+                share(crew, pull_level, (word, role, in_, n, bits, front, next_front, queue, left, cursor))
+            awake = cursor[FOUND]
             reached += awake
             levels += 1
             value = bits
             front, next_front = next_front, front
         head = np.int64(0)
-        tail = np.int64(0)
-        for k in range(front.size):
-            if front[k] != 0:
-                for v in range(k << 6, min((k + 1) << 6, n)):
-                    if (front[k] >> np.uint64(v & 63)) & _ONE:
-                        queue[tail] = v
-                        tail += 1
+        cursor[NEXT] = 0
+        cursor[TAIL] = 0
+        if n < _PARALLEL_SWEEP:
+            list_frontier(np.int64(0), front, n, queue, gathered, cursor)
+        else:
+            share(crew, list_frontier, (front, n, queue, gathered, cursor))
+        tail = cursor[TAIL]
         # What is left is small, and pulling again would cost a pass over all vertices: push to the end.
         ahead = np.int64(0)
         unexplored = np.int64(1 << 62)
-    return levels, edges, reached
+    return levels, cursor[EDGES], reached
 
 
 # -- by value --------------------------------------------------------------------------------------------------
@@ -257,8 +327,8 @@ def publish(gathered, size, pile, cursor, end):  # type: ignore[no-untyped-def]
 
 @template
 @spliced
-def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, t):  # type: ignore[no-untyped-def]
-    """Push on the vertices of ``near``, in pieces drawn from the cursor; (edges read, vertices pushed).
+def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound):  # type: ignore[no-untyped-def]
+    """Push on the vertices of ``near``, in pieces drawn from the cursor.
 
     A vertex that improves goes to the next near pile if it is within ``bound`` (NOTHING: any is), else to the
     far one, once each. A vertex is taken off the pile before its word is read, so an improvement that comes too
@@ -320,7 +390,8 @@ def expand_near(word, listed, vertices, out, near, n_near, piece, piles, next_ne
     publish(own_near, k_near, next_near, cursor, NEAR_END)
     publish(own_far, k_far, far, cursor, FAR_END)
     publish(own_log, k_log, vertices, cursor, LOG_END)
-    return edges, pushed
+    piles.tally[t, 0] += edges
+    piles.tally[t, 1] += pushed
 
 
 @template
@@ -376,7 +447,7 @@ def step_bound(word, degrees, far, n_far, wanted):  # type: ignore[no-untyped-de
 
 
 @template
-def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-untyped-def]
+def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyped-def]
     """Push on what improved, in steps, best values first: (edges read, vertices pushed, rounds).
 
     ``entries``: what to begin with; repetitions and stale ones do no harm. Values only improve meanwhile, so
@@ -384,10 +455,8 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
     """
     near, next_near, far = piles.near, piles.next_near, piles.far
     degrees = out.degrees
-    cursor, tally, is_far = piles.cursor, piles.tally, piles.is_far
+    cursor, is_far = piles.cursor, piles.is_far
     listed, vertices, old = log.listed, log.vertices, log.old
-    edges = np.int64(0)
-    pushed = np.int64(0)
     rounds = np.int64(0)
     n_far = np.int64(0)
     for k in range(entries.size):
@@ -407,26 +476,15 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
             rounds += 1
             cursor[NEXT_PIECE] = 0
             cursor[NEAR_END] = 0
-            piece = max(min(n_near // (8 * threads), _PIECE), 1)
-            active = threads if n_near >= _PARALLEL_MIN or ahead >= _PARALLEL_EDGES else 1
-            ahead = np.int64(0)
-            if active == 1:
-                read, done = expand(
-                    word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, np.int64(0)
+            if n_near < _PARALLEL_MIN and ahead < _PARALLEL_EDGES:
+                expand(
+                    np.int64(0), word, listed, vertices, out, near, n_near, n_near, piles, next_near, far, bound
                 )
-                edges += read
-                pushed += done
             else:
-                for t in nb.prange(active):
-                    own = np.int64(t)
-                    read, done = expand(
-                        word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound, own
-                    )
-                    tally[t, 0] = read
-                    tally[t, 1] = done
-                for t in range(active):
-                    edges += tally[t, 0]
-                    pushed += tally[t, 1]
+                piece = max(min(n_near // _PIECES, _PIECE), 1)
+                work = word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound
+                share(crew, expand, work)
+            ahead = np.int64(0)
             n_near = cursor[NEAR_END]
             near, next_near = next_near, near
         n_far = cursor[FAR_END]
@@ -439,4 +497,9 @@ def spread(word, log, role, entries, out, piles, threads):  # type: ignore[no-un
     for k in range(log.counted[0], cursor[LOG_END]):
         old[k] = UNREACHED
     log.counted[0] = cursor[LOG_END]
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    for t in range(piles.tally.shape[0]):
+        edges += piles.tally[t, 0]
+        pushed += piles.tally[t, 1]
     return edges, pushed, rounds

@@ -47,7 +47,7 @@ def digest(function: Callable[..., Any], place: Callable[[str], str] = str) -> s
     return hashlib.sha256("\n".join(_facts(function, place, set())).encode()).hexdigest()
 
 
-def specialise(made_of: Callable[..., Any], names: Mapping[str, Any], *, parallel: bool = False) -> Kernel:
+def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
     """A kernel from a template, with its global ``names`` standing for these functions and constants.
 
     The kernel compiles when it is first called, or comes from Numba's disk cache.
@@ -55,7 +55,7 @@ def specialise(made_of: Callable[..., Any], names: Mapping[str, Any], *, paralle
     Raises:
         ProgramError: as ``digest``.
     """
-    return nb.njit(cache=True, nogil=True, error_model="numpy", parallel=parallel)(_bound(made_of, names))
+    return nb.njit(cache=True, nogil=True, error_model="numpy")(_bound(made_of, names))
 
 
 def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Kernel:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 
-# The relative slack that the majorant's equation is solved to.
+# The relative slack that the majorant's equation is solved to: where changes are large, as far as pays, and where
+# they are small, so that the majorant seldom has anything to do, much further.
 SLACK = 0.15
-# How far the other way the majorant's equation may be off.
-SURPLUS = 1.0
+SLACK_TIGHT = 0.02
+# How far the other way the majorant's equation may be off, in multiples of its slack.
+SURPLUS = 20 / 3
 # The share of the bound that is left to the rounding of kept residuals, ...
 DRIFT = 0.01
 # ... and what the majorant's equation, whose terms are at least 1, is left for it.
@@ -34,11 +36,12 @@ class Certificate:
 
     ``ratio``: the largest majorant / estimate, and ``ratio_allowed`` how far it may grow. ``sum_allowed``: what
     the relative error of the sum may be. ``reserve``: what rounding may put between kept residuals and true ones,
-    in multiples of the weights, and ``reserve_least`` the least for a graph on which a pass rounds that much. From
-    these follows the ``bound``.
+    in multiples of the weights, and ``reserve_least`` the least for a graph on which a pass rounds that much.
+    ``slack``: how far the majorant's equation may be off, in multiples of the weights. From these follows the
+    ``bound``.
     """
 
-    SCALARS = ("bound", "ratio", "ratio_allowed", "sum_allowed", "reserve", "reserve_least")
+    SCALARS = ("bound", "ratio", "ratio_allowed", "sum_allowed", "reserve", "reserve_least", "slack")
     """The attributes that tell a certificate from another of the same tolerance."""
 
     def __init__(self, tolerance: float) -> None:
@@ -46,12 +49,13 @@ class Certificate:
         self.tolerance = tolerance
         self.sum_allowed = SUM_SHARE_MIN * tolerance
         self.reserve = self.reserve_least = 0.0
+        self.slack = SLACK
         self.allow(1.0)
 
     @property
     def amplification(self) -> float:
         """The factor between a residual, in multiples of its weight, and the relative error that it may make."""
-        return self.ratio / (1 - SLACK - SLACK_DRIFT)
+        return self.ratio / (1 - self.slack - SLACK_DRIFT)
 
     def error_bound(self, rounding: float, sum_error: float) -> float:
         """The certified relative error of every result, normalising included.
@@ -59,13 +63,18 @@ class Certificate:
         ``rounding``: what kept residuals may be off by, in multiples of the weights. ``sum_error``: the relative
         error of the sum of the estimates.
         """
-        a = (self.bound + max(self.reserve, rounding)) * self.ratio / (1 - SLACK - SLACK_DRIFT)
+        a = (self.bound + max(self.reserve, rounding)) * self.amplification
         return (a + min(a, sum_error)) / (1 - a) if a < 1 else math.inf
 
     def allow(self, ratio: float) -> None:
         """Set the bound for ratios up to somewhat over this one."""
         self.ratio = ratio
         self.ratio_allowed = RATIO_ALLOWANCE * ratio
+        self._set_bound()
+
+    def allow_slack(self, slack: float) -> None:
+        """Set the bound for another slack of the majorant's equation."""
+        self.slack = slack
         self._set_bound()
 
     def take_ratio(self, ratio: float, *, of_all: bool) -> bool:
@@ -106,6 +115,6 @@ class Certificate:
     def _set_bound(self) -> None:
         """The widest bound with which both allowances keep to the tolerance."""
         a = max(self.tolerance - self.sum_allowed, self.tolerance / 2) / (1 + self.tolerance)
-        allowed = a * (1 - SLACK - SLACK_DRIFT) / self.ratio_allowed
+        allowed = a * (1 - self.slack - SLACK_DRIFT) / self.ratio_allowed
         self.reserve = max(DRIFT * allowed, self.reserve_least)
         self.bound = max(allowed - self.reserve, allowed / 2)

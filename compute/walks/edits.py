@@ -6,13 +6,18 @@ vertices). Kept are an estimate ``value`` and its ``residual`` b - M value, floa
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import HALF, LOW
+from ...gpma.atomics import fetch_add
+from ...gpma.edges import HALF, LOW, Vertices
+from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
+from ...gpma.team import share
 
 F64 = npt.NDArray[np.float64]
 
@@ -28,23 +33,42 @@ GROWN, SIZE, TOTAL, ROUNDED, SLIPPED = range(5)
 ROUNDOFF = 2.0**-53
 
 _NO_ROW = np.int64(1) << np.int64(40)
+# What is changed lies anywhere: an edit asks so many changes ahead for it.
+_AHEAD = 16
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
+class Editing(NamedTuple):
+    """The columns of a system that is edited, and what ``edit_rows`` tells of it.
+
+    ``rescaled``: uint32, room for every changed row: the vertices whose value changed, each once. ``touched``:
+    uint32, room for ``TOUCHED_PER_EDGE`` a change: those whose residual did, perhaps repeatedly. ``counts``:
+    int64[3], how many these are, and the edges read. ``sums``: float64[5], to which is added by how much grew:
+    positive values, the sizes of residuals, residuals; and in units of ``ROUNDOFF`` what rounding may have put
+    between kept residuals and true ones, all vertices together, and between these sums and true ones.
+    """
+
+    value: F64
+    residual: F64
+    rescaled: Vertices
+    touched: Vertices
+    counts: npt.NDArray[np.int64]
+    sums: F64
+
+    @classmethod
+    def of(cls, value: F64, residual: F64, changes: int) -> Editing:
+        """Of so many changed edges."""
+        rescaled, touched = np.empty(changes, np.uint32), np.empty(TOUCHED_PER_EDGE * changes, np.uint32)
+        return cls(value, residual, rescaled, touched, np.zeros(3, np.int64), np.zeros(5))
+
+
 @_jit
 @spliced
-def edit_rows(  # type: ignore[no-untyped-def]
-    rows, inserted, deleted, damping, value, residual, rescaled, touched, sums
-):
-    """Make ``residual`` that of the changed graph; the numbers of rescaled and touched vertices and of edges read.
+def edit_rows(rows, inserted, deleted, damping, editing):  # type: ignore[no-untyped-def]
+    """Make ``residual`` that of the changed graph.
 
-    ``inserted`` and ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change. Written to
-    ``rescaled`` (uint32, room for every changed row) are the vertices whose value changed, each once, and to
-    ``touched`` (uint32, room for ``TOUCHED_PER_EDGE`` a change) those whose residual did, perhaps repeatedly. To
-    ``sums`` (float64[5]) is added by how much grew: positive values, the sizes of residuals, residuals; and in
-    units of ``ROUNDOFF`` what rounding may have put between kept residuals and true ones, all vertices together,
-    and between these sums and true ones.
+    ``inserted`` and ``deleted``: the changed keys, ascending; ``rows``: the out-rows after the change.
 
     Rounding. A sum r of a residual is off by |r|. A share (two operations) by twice itself. The rescaled value y
     differs by up to 4 |y| from the one for which unchanged edges keep their contribution exactly, which is what
@@ -57,6 +81,11 @@ def edit_rows(  # type: ignore[no-untyped-def]
     row changed, values would jump far; there the row trades its old contributions for the new ones, which is
     O(1) a change too.
     """
+    value = editing.value
+    residual = editing.residual
+    rescaled = editing.rescaled
+    touched = editing.touched
+    sums = editing.sums
     n_rescaled = np.int64(0)
     n_touched = np.int64(0)
     edges = np.int64(0)
@@ -117,6 +146,11 @@ def edit_rows(  # type: ignore[no-untyped-def]
             rounded += 2.0 * abs(share) * (i_end - i + j_end - j)
             slipped += 4.0 * abs(total_by)
             for k in range(i, i_end):
+                if k + _AHEAD < inserted.size:
+                    ahead = inserted[k + _AHEAD]
+                    prefetch(residual, np.int64(ahead & LOW))
+                    prefetch(value, np.int64(ahead >> HALF))
+                    prefetch(rows.degrees, np.int64(ahead >> HALF))
                 v = np.uintp(inserted[k] & LOW)
                 size_by += abs(residual[v] + share) - abs(residual[v])
                 residual[v] += share
@@ -125,6 +159,11 @@ def edit_rows(  # type: ignore[no-untyped-def]
                 touched[n_touched] = v
                 n_touched += 1
             for k in range(j, j_end):
+                if k + _AHEAD < deleted.size:
+                    ahead = deleted[k + _AHEAD]
+                    prefetch(residual, np.int64(ahead & LOW))
+                    prefetch(value, np.int64(ahead >> HALF))
+                    prefetch(rows.degrees, np.int64(ahead >> HALF))
                 v = np.uintp(deleted[k] & LOW)
                 size_by += abs(residual[v] - share) - abs(residual[v])
                 residual[v] -= share
@@ -140,7 +179,26 @@ def edit_rows(  # type: ignore[no-untyped-def]
     sums[ROUNDED] += rounded
     # Once more for every sum, which grows as well.
     sums[SLIPPED] += slipped + abs(grown_by) + abs(size_by) + abs(total_by)
-    return n_rescaled, n_touched, edges
+    editing.counts[0] = n_rescaled
+    editing.counts[1] = n_touched
+    editing.counts[2] = edges
+
+
+@_jit
+def _edit_either(thread, rows, inserted, deleted, damping, first, second, cursor):  # type: ignore[no-untyped-def]
+    """A thread's share of ``edit_two``."""
+    while True:
+        system = fetch_add(cursor, 0, np.int64(1))
+        if system > 1:
+            return
+        edit_rows(rows, inserted, deleted, damping, first if system == 0 else second)
+
+
+@_jit
+def edit_two(crew, rows, inserted, deleted, damping, first, second):  # type: ignore[no-untyped-def]
+    """``edit_rows`` of two systems at once."""
+    cursor = np.zeros(1, np.int64)
+    share(crew, _edit_either, (rows, inserted, deleted, damping, first, second, cursor))
 
 
 @_jit

@@ -4,7 +4,7 @@
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
 its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
 solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on two threads
+out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
 (``passes.py``).
 
 **The certificate.** M^-1 is non-negative, so with any weights w > 0 and |r| <= bound * w the error is at most
@@ -17,11 +17,13 @@ M majorant = w - slack with slack <= SLACK * w: then M majorant >= (1 - SLACK) w
 is too large by up to SURPLUS * w is left so, which saves pushes.) With ratio = max(majorant / estimate):
 
     a = bound * ratio / (1 - SLACK)        |y - estimate| <= a * estimate     at every vertex
-    b = |r| / ((1 - d) sum(estimate))      |sum(y) - sum(estimate)| <= b * sum(estimate)
+    b = ((C + 1) / 2 |sum(r)| + (C - 1) / 2 |r|) / sum(estimate), C = 1 / (1 - d)
+                                           |sum(y) - sum(estimate)| <= b * sum(estimate)
     error_bound = (a + min(a, b)) / (1 - a)    relative error of estimate / sum(estimate)
 
-|r| being the sum of the sizes of all residuals (columns of M^-1 add up to at most 1 / (1 - d)). In a sum errors
-cancel that bind at single vertices: b is far below a after dense passes, and the bound may be larger for it.
+|r| being the sum of the sizes of all residuals: columns of M^-1 add up to no less than 1 and no more than C, so to
+their mean but for half of what lies between them. In a sum errors cancel that bind at single vertices: b is far
+below a, and the bound may be larger for it.
 ``bound`` is set so that error_bound stays below the tolerance (``certificate.py``); where the ratio or b outgrows
 its allowance, the bound is tightened and the residuals are solved to it before anything is published.
 
@@ -53,15 +55,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
-from ...gpma.rows import RowView
+from ...gpma.team import Crew
 from ...gpma.vertex_columns import new_column
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
+from . import edits as walk_kernels
 from . import sweeps as kernels
-from .certificate import SLACK, SLACK_DRIFT, SURPLUS, Certificate
-from .edits import ROUNDOFF
-from .passes import BLOCK, Estimate, Limits
+from .certificate import SLACK, SLACK_DRIFT, SLACK_TIGHT, SURPLUS, Certificate
+from .edits import ROUNDOFF, Editing
+from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .sweeps import (
     DIVIDE,
     EDGES,
@@ -75,6 +78,7 @@ from .sweeps import (
     STRETCH,
     SUMS,
     SWEEPS,
+    TOTAL,
     WORK_SLOTS,
     Outbox,
     System,
@@ -82,6 +86,7 @@ from .sweeps import (
 from .walk import (
     DAMPING,
     TOLERANCE,
+    Edit,
     RandomWalk,
     born,
     extended,
@@ -111,33 +116,44 @@ LEVEL = 8.0
 # about as much as one of a pass, but pushes are to be pushed on. A vertex costs a pass as much as so many edges.
 # (Both are measured by ``benchmarks/walks.py``.)
 PUSH_COST = 3
+# That is so on two threads. Passes are that much faster on twice as many, as a power of two; pushes are not.
+PASS_SPEED = 0.85
 PASS_VERTEX = 2
 # Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
 # After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
 # that does not mix, many passes would follow, and pushes go where work is left.
 SLOW = 0.5
+# Passes go on until residuals are likely to add up to this share of their limits, after which pushes mostly do.
+DUE = 0.4
+# Shares of passes are rounded to float32 where that takes less than this part of what is reserved for rounding.
+ROUGH_SHARE = 1 / 4
 # Sweeps that cost more than this many edges, about two milliseconds, are divided between two threads. Smaller ones
 # would gain little by it, and take the second core from others: a daemon at 10,000 updates a second used a fifth
 # more of them.
 PUSH_ALONE = 1 << 20
 # With more changes than this share of the edges, all is solved from scratch instead of being edited.
 EDIT_SHARE = 1 / 10
+# A change of more than this share of the edges is large, and the majorant is solved coarsely; after so many
+# changes that are not, it is solved closely.
+LARGE = 1 / 1000
+SMALLS = 8
 # What is remembered of what old estimates cost, after each time that they were not used: they get another chance.
 FORGET = 0.95
 # Fewer changes than this are edited on one thread.
 EDIT_ALONE = 1 << 14
+# From so many vertices that all moved, looking at them is shared among threads.
+SHARED_VERTICES_MIN = 1 << 16
 # Passes of a start that lead to estimates good enough to tell hubs from others.
 START_PASSES = 3
 # Changes at more than this share of the vertices are reported as a change of the whole column.
 CHANGED_SHARE = 1 / 3
 
-# The majorant's limits.
-_SLACK_LIMITS = Limits(SURPLUS, SLACK)
-
 # The sums of the ranks as a saved state names them, and all the scalars that it has.
 _SAVED_SUMS = {"norm": NORM, "size": SIZE, "rounded": ROUNDED, "slipped": SLIPPED}
-_SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen")
+_SAVED_SCALARS = (*_SAVED_SUMS, *Certificate.SCALARS, "majorant_rounded", "passed", "unseen", "total")
+# Those that states of before lack.
+_LATER = ("slack", "total")
 
 _ALL = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -149,8 +165,9 @@ class _Budget:
     pass (``SLOW``), and each time that pushes between two passes are given up: both have cost much for little.
     """
 
-    def __init__(self, arcs: int, n: int) -> None:
-        self.cost_max = PUSH_MIN + (arcs + PASS_VERTEX * n) // PUSH_COST
+    def __init__(self, arcs: int, n: int, threads: int) -> None:
+        faster = max(1.0, threads / 2) ** PASS_SPEED
+        self.cost_max = PUSH_MIN + int((arcs + PASS_VERTEX * n) / (PUSH_COST * faster))
         # |r| after the last of the passes that follow each other.
         self._size = math.inf
 
@@ -204,6 +221,7 @@ class PageRank(RandomWalk):
         self._reset(0)
 
     def warm_up(self, graph: Graph) -> None:
+        super().warm_up(graph)
         self._push_alone = 0
         self.start(graph)
         self._push_alone = PUSH_ALONE
@@ -222,6 +240,7 @@ class PageRank(RandomWalk):
         self._add_vertices(graph.n_vertices, appeared)
         if changes > EDIT_SHARE * graph.n_arcs + PUSH_MIN:
             return self._start_over(graph)
+        self._suit_slack(graph, changes)
         if changes:
             self._edit_both(graph, change, work)
         self._remove_vertices(change.deleted_vertices)
@@ -276,11 +295,18 @@ class PageRank(RandomWalk):
     @property
     def _sum_error(self) -> float:
         """The certified relative error of the sum of the estimates."""
-        norm, size, rounded, slipped = map(float, self._ranks.sums)
+        norm, size, _, _, total = map(float, self._ranks.sums)
+        size = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF) + self._sums_rounded
+        largest = 1 / (1 - self.damping)
+        off = (largest + 1) / 2 * min(abs(total) + self._sums_rounded, size) + (largest - 1) / 2 * size
+        return off / ((1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
+
+    @property
+    def _sums_rounded(self) -> float:
+        """What the sums of residuals and of their sizes may be off by from those of true residuals."""
+        norm, _, rounded, slipped, _ = map(float, self._ranks.sums)
         weights_max = WEIGHT_HYSTERESIS * (self._n + norm / HUB)
-        off = max(0.0, size) * (1 + SUM_ROUNDED * ROUNDOFF)
-        off += ROUNDOFF * (rounded + slipped + self._passed * weights_max)
-        return off / ((1 - self.damping) * (1 - NORM_DRIFT) * norm) if norm > 0 else 0.0
+        return ROUNDOFF * (rounded + slipped + self._passed * weights_max)
 
     @property
     def _rounding(self) -> float:
@@ -295,6 +321,7 @@ class PageRank(RandomWalk):
             "majorant_rounded": float(self._majorant.sums[ROUNDED]),
             "passed": self._passed,
             "unseen": float(self._unseen),
+            "total": float(self._ranks.sums[TOTAL]),
         }
         return {
             "estimate": self._ranks.value[:n],
@@ -308,7 +335,7 @@ class PageRank(RandomWalk):
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
         require_columns(state, ("estimate", "residual", "weight", "majorant", "slack"), n)
-        scalars = unpacked(state, _SAVED_SCALARS)
+        scalars = self._scalars_of(state)
         self._reset(n)
         self._ranks.value[:n] = state["estimate"]
         self._ranks.residual[:n] = state["residual"]
@@ -316,6 +343,7 @@ class PageRank(RandomWalk):
         self._ranks.rhs[:n] = state["weight"] > 0
         self._majorant.value[:n] = state["majorant"]
         self._majorant.residual[:n] = state["slack"]
+        self._ranks.sums[TOTAL] = scalars["total"]
         for name, slot in _SAVED_SUMS.items():
             self._ranks.sums[slot] = scalars[name]
         for name in Certificate.SCALARS:
@@ -323,6 +351,15 @@ class PageRank(RandomWalk):
         self._majorant.sums[ROUNDED] = scalars["majorant_rounded"]
         self._passed = scalars["passed"]
         self._unseen = int(scalars["unseen"])
+
+    @staticmethod
+    def _scalars_of(state: Mapping[str, Column]) -> dict[str, float]:
+        """The scalars of a saved state; what was not saved before follows from its columns."""
+        before = set(_LATER) - set(state[SCALARS].dtype.names or ())
+        scalars = unpacked(state, [name for name in _SAVED_SCALARS if name not in before])
+        if "total" in before:
+            scalars["slipped"] += SUM_ROUNDED * scalars["size"]
+        return {"slack": SLACK, "total": float(state["residual"].sum())} | scalars
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """What the certificate says of vertices begin .. end - 1, from their in-edges; O(edges of the slice)."""
@@ -338,7 +375,7 @@ class PageRank(RandomWalk):
         degrees = graph.in_rows().degrees[part]
         own, own_slack = (ROUNDOFF * (degrees + 10.0) * (np.abs(x) + np.abs(e) + w) for x, e in ((y, r), (z, s)))
         off = np.maximum(0, np.abs(r - self._ranks.residual[part]) - own)
-        drift = self._certificate.reserve
+        drift, limits = self._certificate.reserve, self._slack_limits
         if alive.any():
             self.drift = max(self.drift, float((off[alive] / (drift * w[alive])).max()))
         # Comparisons are written so that a NaN fails them.
@@ -348,8 +385,8 @@ class PageRank(RandomWalk):
             "pagerank-positive": np.where(alive, exists, gone),
             "pagerank-residual": off <= drift * w,
             "pagerank-bound": np.abs(r) <= (self._certificate.bound + drift) * w + own,
-            "pagerank-slack": (s <= (SLACK + SLACK_DRIFT) * w + own_slack)
-            & (s >= -(SURPLUS + SLACK_DRIFT) * w - own_slack),
+            "pagerank-slack": (s <= (limits.above + SLACK_DRIFT) * w + own_slack)
+            & (s >= -(limits.below + SLACK_DRIFT) * w - own_slack),
             "pagerank-ratio": z <= self._certificate.ratio * (1 + 1e-12) * y,
         }
         found = violations(rules, begin)
@@ -363,12 +400,15 @@ class PageRank(RandomWalk):
         return found, read + read_again
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        norm, size, _, slipped = map(float, self._ranks.sums)
-        total = float(self._ranks.value[: self._n].sum())
+        norm, size, _, slipped, total = map(float, self._ranks.sums)
+        values = float(self._ranks.value[: self._n].sum())
+        residuals = float(self._ranks.residual[: self._n].sum())
         sizes = float(np.abs(self._ranks.residual[: self._n]).sum())
         found = []
-        if not abs(norm - total) <= NORM_DRIFT * norm:
-            found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {total!r}"))
+        if not abs(norm - values) <= NORM_DRIFT * norm:
+            found.append(Violation("pagerank-norm", f"norm {norm!r}, but the estimates add up to {values!r}"))
+        if not abs(total - residuals) <= self._sums_rounded + ROUNDOFF * SUM_ROUNDED * sizes:
+            found.append(Violation("pagerank-total", f"total {total!r}, but residuals add up to {residuals!r}"))
         if not sizes <= size + ROUNDOFF * (slipped + SUM_ROUNDED * sizes):
             found.append(Violation("pagerank-sum", f"|r| {size!r}, but residuals add up to {sizes!r}"))
         return found, 0
@@ -398,6 +438,8 @@ class PageRank(RandomWalk):
         self._outbox = Outbox(np.empty(0), np.empty(0, np.uint8))
         # Pushes since the last look at the ratio of every vertex.
         self._unseen = 0
+        # Small changes since the last large one.
+        self._smalls = 0
 
     def _add_vertices(self, n: int, appeared: Vertices) -> None:
         """They have no edges yet: the estimate is 1 and so is the majorant, both without residual."""
@@ -408,6 +450,8 @@ class PageRank(RandomWalk):
             self._ranks = ranks = _grown(ranks, capacity, extended(ranks.rhs, capacity), weight)
             self._majorant = majorant = _grown(majorant, capacity, weight, weight)
         self._n = n
+        if not appeared.size:
+            return
         for column in (ranks.value, ranks.rhs, ranks.weight, majorant.value):
             column[appeared] = 1
         ranks.sums[NORM] += appeared.size
@@ -416,21 +460,22 @@ class PageRank(RandomWalk):
 
     def _edit_both(self, graph: Graph, change: GraphChange, work: Work) -> None:
         """Make both residuals those of the changed graph."""
-        arcs = change.arcs
-        ranks, majorant = _estimate(self._ranks), _estimate(self._majorant)
-        if len(arcs.inserted) + len(arcs.deleted) < EDIT_ALONE:
-            edits = self._edit(graph, change, ranks), self._edit(graph, change, majorant)
-        else:
-            edits = self._pulls.pair.run(
-                lambda: self._edit(graph, change, ranks), lambda: self._edit(graph, change, majorant)
-            )
+        inserted, deleted = change.arcs.inserted.keys, change.arcs.deleted.keys
+        changes = inserted.size + deleted.size
+        first, second = (
+            Editing.of(system.value, system.residual, changes) for system in (self._ranks, self._majorant)
+        )
+        crew = graph.team.crew(1 if changes < EDIT_ALONE else 2)
+        walk_kernels.edit_two(crew, graph.out_rows(), inserted, deleted, self.damping, first, second)
+        edits = Edit.from_editing(first), Edit.from_editing(second)
         for system, edit in zip((self._ranks, self._majorant), edits, strict=True):
             kernels.flag(edit.touched, edit.touched.size, system.flags)
             kernels.mark_moved(edit.rescaled, edit.rescaled.size, system.moved)
             system.sums[NORM] += edit.norm_by
             system.sums[SIZE] += edit.size_by
+            system.sums[TOTAL] += edit.total_by
             system.sums[ROUNDED] += edit.rounded
-            system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + system.sums[SIZE]
+            system.sums[SLIPPED] += edit.slipped + system.sums[NORM] + 2 * system.sums[SIZE]
             work[EDGES] += edit.edges_read
 
     def _remove_vertices(self, gone: Vertices) -> None:
@@ -440,15 +485,17 @@ class PageRank(RandomWalk):
             return
         left = float(ranks.value[gone].sum())
         # Taking away leaves what rounding did to the larger sums.
-        ranks.sums[SLIPPED] += 2 * SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+        ranks.sums[SLIPPED] += 2 * SUM_ROUNDED * (ranks.sums[NORM] + 2 * ranks.sums[SIZE])
         ranks.sums[NORM] -= left
         ranks.sums[SIZE] -= np.abs(ranks.residual[gone]).sum()
+        ranks.sums[TOTAL] -= ranks.residual[gone].sum()
         for column in (ranks.value, ranks.residual, ranks.rhs, ranks.weight, majorant.value, majorant.residual):
             column[gone] = 0
         if left > ranks.sums[NORM]:
             # What remains of larger sums is known no better than those were.
-            ranks.sums[[NORM, SIZE]] = ranks.value[: self._n].sum(), np.abs(ranks.residual[: self._n]).sum()
-            ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + ranks.sums[SIZE])
+            residual = ranks.residual[: self._n]
+            ranks.sums[[NORM, SIZE, TOTAL]] = ranks.value[: self._n].sum(), np.abs(residual).sum(), residual.sum()
+            ranks.sums[SLIPPED] = SUM_ROUNDED * (ranks.sums[NORM] + 2 * ranks.sums[SIZE])
         kernels.mark_moved(gone, gone.size, ranks.moved)
 
     def _start(
@@ -460,9 +507,7 @@ class PageRank(RandomWalk):
         for column in (ranks.rhs, ranks.weight):
             column[:n] = alive
         ranks.value[:n] = alive * np.maximum(1.0, values)
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, n, _estimate(ranks))
-        for _ in range(START_PASSES):
-            self._pass(graph, ranks, Limits(0.0, 0.0), work)
+        self._pass(graph, ranks, Goal(Limits(0.0, 0.0), passes_min=START_PASSES, roughly=True), work)
         ranks.weight[:n] = np.maximum(1.0, ranks.value[:n] / HUB)
         ranks.weight[:n] *= alive
         # M estimate = 1 - residual, so a multiple of the estimate is a majorant of known slack.
@@ -472,16 +517,17 @@ class PageRank(RandomWalk):
         off = float(ranks.sums[ROUNDED]) + self._passed * float(ranks.weight[:n].max())
         majorant.sums[ROUNDED] = multiple * off + 8 * float(majorant.value[:n].max())
         majorant.flags[:] = 1
-        self._solve(graph, majorant, _SLACK_LIMITS, 1.0, work)
-        self._certificate.allow(kernels.ratio_max(n, ranks, majorant))
+        self._solve(graph, majorant, self._slack_limits, 1.0, work)
+        self._certificate.allow(kernels.ratio_max(_crew(graph, whole=True), n, ranks, majorant))
 
     def _settle(self, graph: Graph, work: Work) -> None:
         """Solve both systems, and again until the certificate holds."""
         while True:
             self._solve(graph, self._ranks, self._limits, LEVEL, work)
             bound = self._certificate.bound
-            self._passed *= kernels.reweigh(self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
-            self._solve(graph, self._majorant, _SLACK_LIMITS, 1.0, work)
+            crew = _crew(graph, whole=work[PASSES] > 0)
+            self._passed *= kernels.reweigh(crew, self._ranks, self._majorant, bound, HUB, WEIGHT_HYSTERESIS)
+            self._solve(graph, self._majorant, self._slack_limits, 1.0, work)
             if self._certify(graph, work):
                 return
 
@@ -501,11 +547,11 @@ class PageRank(RandomWalk):
         """
         ranks, certificate = self._ranks, self._certificate
         if ROUNDOFF * self._majorant.sums[ROUNDED] > SLACK_DRIFT:
-            self._pass_until_solved(graph, self._majorant, _SLACK_LIMITS, work)
+            self._pass_until_solved(graph, self._majorant, self._slack_limits, work)
             return False
         if not self._rounding <= certificate.reserve and self._round_less(graph, work):  # a NaN is not within it
             return False
-        if self._ratio_holds(work) and certificate.take_sum_error(self._sum_error):
+        if self._ratio_holds(graph, work) and certificate.take_sum_error(self._sum_error):
             return not ranks.flags.any()
         ranks.flags[:] = 1
         return False
@@ -526,13 +572,13 @@ class PageRank(RandomWalk):
             ranks.flags[:] = 0
         return solved
 
-    def _ratio_holds(self, work: Work) -> bool:
+    def _ratio_holds(self, graph: Graph, work: Work) -> bool:
         """Measure the ratio, of all vertices or of those that moved; false where the bound is tightened for it."""
         ranks, majorant, certificate = self._ranks, self._majorant, self._certificate
         whole = self._unseen + work[PUSHES] > self._n
         if whole:
             self._unseen = -int(work[PUSHES])
-            ratio = kernels.ratio_max(self._n, ranks, majorant)
+            ratio = kernels.ratio_max(_crew(graph, whole=True), self._n, ranks, majorant)
             if work[PASSES]:
                 # All moved and will be reported; what moves from here on is to be looked at again.
                 ranks.moved[:] = 0
@@ -545,6 +591,28 @@ class PageRank(RandomWalk):
         self._unseen = self._n + 1
         return False
 
+    def _suit_slack(self, graph: Graph, changes: int) -> None:
+        """Let the slack suit changes of this size; ``_settle`` then solves to it."""
+        certificate = self._certificate
+        if changes > LARGE * graph.n_arcs:
+            self._smalls = 0
+            if certificate.slack != SLACK:
+                certificate.allow_slack(SLACK)
+                self._ranks.flags[:] = 1
+            return
+        self._smalls += 1
+        if certificate.slack == SLACK and self._smalls > SMALLS:
+            certificate.allow_slack(SLACK_TIGHT)
+            self._majorant.flags[:] = 1
+            # The ratio gets better.
+            self._unseen = self._n + 1
+
+    @property
+    def _slack_limits(self) -> Limits:
+        """Of the residuals of the majorant."""
+        slack = self._certificate.slack
+        return Limits(SURPLUS * slack, slack)
+
     @property
     def _limits(self) -> Limits:
         """Of the residuals of the ranks."""
@@ -555,28 +623,23 @@ class PageRank(RandomWalk):
 
         ``level``: where pushes begin, in multiples of the limits.
         """
-        budget = _Budget(graph.n_arcs, self._n)
-        # The last step was a pass: it has counted what is over its limits, leaves nothing far over them, and
-        # another can go on from it.
-        passing = False
+        budget = _Budget(graph.n_arcs, self._n, graph.crew.threads)
+        cost = 0
         while True:
             pushes = work[PUSHES]
-            cost = kernels.push_cost(*self._pulls.over) if passing else 0
-            highest = 1.0 if passing else level
-            if cost <= budget.cost_max and self._push(graph, system, limits, highest, budget.cost_max, work):
+            if cost <= budget.cost_max and self._push(graph, system, limits, level, budget.cost_max, work):
                 return
-            if passing and work[PUSHES] > pushes:
-                passing = False
+            if work[PUSHES] > pushes:
                 budget.gave_up()
-            if not passing:
-                self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
-                passing = True
-            self._pass(graph, system, limits, work)
+            self._pass(graph, system, self._goal(system, limits), work)
             budget.passed(self._pulls.size)
+            # It has counted what is over its limits, and leaves nothing far over them.
+            cost = int(kernels.push_cost(*self._pulls.over))
+            level = 1.0
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
-        rows = graph.out_rows()
+        rows, crew = graph.out_rows(), graph.team.crew(2)
         capacity = system.value.size
         costs = np.empty(-(-capacity // STRETCH), np.int64)
         kernels.look(rows, limits, 0, capacity, system, costs)
@@ -588,67 +651,51 @@ class PageRank(RandomWalk):
             )
             if outcome != DIVIDE:
                 return bool(outcome == SOLVED)
-            self._sweep_divided(rows, limits, level, cut, costs, system, work)
+            kernels.sweep_divided(
+                crew, rows, limits, level, self.damping, cut, costs, system, self._room_between(capacity), work
+            )
             level = max(1.0, 0.5 * level)
 
-    def _sweep_divided(
-        self,
-        rows: RowView,
-        limits: Limits,
-        level: float,
-        cut: int,
-        costs: npt.NDArray[np.int64],
-        system: System,
-        work: Work,
-    ) -> None:
-        """One sweep by two threads, of the vertices before ``cut`` and of the others; and the next one's costs."""
-        capacity = system.value.size
-        if self._outbox.sent.size != capacity:
-            sent, marks = self._outbox
+    def _room_between(self, capacity: int) -> Outbox:
+        """What two parts of so many vertices send each other, and nothing yet."""
+        sent, marks = self._outbox
+        if sent.size != capacity:
             self._outbox = Outbox(extended(sent, capacity), extended(marks, capacity // BLOCK))
-        outbox = self._outbox
-        due = costs.sum()
-        sums, works = np.zeros((2, system.sums.size)), np.zeros((2, WORK_SLOTS), np.int64)
+        return self._outbox
 
-        def sweep(begin: int, end: int, part: int) -> None:
-            kernels.sweep(
-                rows, limits, level, self.damping, due, begin, end, system, outbox, sums[part], works[part]
-            )
-
-        def finish(begin: int, end: int, part: int) -> None:
-            kernels.deliver(limits, begin, end, system, outbox, sums[part])
-            kernels.look(rows, limits, begin, end, system, costs)
-
-        pair = self._pulls.pair
-        pair.run(lambda: sweep(0, cut, 0), lambda: sweep(cut, capacity, 1))
-        pair.run(lambda: finish(0, cut, 0), lambda: finish(cut, capacity, 1))
-        system.sums[:] += sums.sum(axis=0)
-        work += works.sum(axis=0)
-        # Both parts together are one.
-        work[SWEEPS] -= 1
-
-    def _pass(self, graph: Graph, system: System, limits: Limits, work: Work) -> None:
-        self._pulls.step(graph.in_rows(), graph.out_rows().degrees, _estimate(system), limits)
+    def _pass(self, graph: Graph, system: System, goal: Goal, work: Work) -> None:
         pulls, n = self._pulls, self._n
+        estimate, degrees = _estimate(system), graph.out_rows().degrees
+        passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
         norm = float(system.value[:n].sum())
-        system.sums[:] = norm, pulls.size, pulls.rounded_max, pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
+        slipped = pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
+        system.sums[:] = norm, pulls.size, pulls.rounded_max, slipped, pulls.total
         if system is self._ranks:
             self._passed = 0.0
-            if ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
-                # Too much for hubs alone: in multiples of the weights it is less.
+            if goal.roughly or ROUNDOFF * pulls.rounded_max > self._certificate.reserve / 2:
+                # Too much for hubs alone, or for all together: in multiples of the weights it is less.
                 self._passed = pulls.weighed_max
                 system.sums[ROUNDED] = 0
         system.moved[:] = _ALL
         self._unseen = self._n + 1
-        work[EDGES] += self._pulls.edges
-        work[PASSES] += 1
+        work[EDGES] += passes * pulls.edges
+        work[PASSES] += passes
+
+    def _goal(self, system: System, limits: Limits) -> Goal:
+        """Of passes after which pushes are likely to do; where float32 does, with shares of that."""
+        if system is not self._ranks:
+            return Goal(limits)
+        weights = self._n + float(system.sums[NORM]) / HUB
+        # A value is at most HUB times its weight, but for the hysteresis, and shares add up to about as much.
+        rounded = ROUNDOFF * SHARE_ROUNDED * WEIGHT_HYSTERESIS * HUB
+        roughly = rounded < ROUGH_SHARE * self._certificate.reserve
+        return Goal(limits, DUE * limits.above * weights, roughly=roughly)
 
     def _pass_until_solved(self, graph: Graph, system: System, limits: Limits, work: Work) -> bool:
         """Passes until residuals are within their limits (true) or shrink no more (false)."""
-        self._pulls.begin(graph.in_rows(), graph.out_rows().degrees, self._n, _estimate(system))
         size = math.inf
         while True:
-            self._pass(graph, system, limits, work)
+            self._pass(graph, system, Goal(limits), work)
             if self._pulls.over[0] == 0:
                 return True
             if self._pulls.size >= size:
@@ -659,10 +706,11 @@ class PageRank(RandomWalk):
         self._unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(self._n * CHANGED_SHARE) + 1, np.uint32)
-        changed = kernels.take_moved(self._ranks, out)
+        changed = 0 if whole else kernels.take_moved(self._ranks, out)
         self._majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
+            self._ranks.moved[:] = 0
             self._ranks.sums[NORM] = self._ranks.value[: self._n].sum()
             self._ranks.sums[SLIPPED] += SUM_ROUNDED * self._ranks.sums[NORM]
         return Refresh(
@@ -673,6 +721,11 @@ class PageRank(RandomWalk):
             started_over=started_over,
             error_bound=self.error_bound,
         )
+
+
+def _crew(graph: Graph, *, whole: bool) -> Crew:
+    """Who looks at the vertices: all threads where all of them moved, else the caller's alone."""
+    return graph.crew if whole and graph.n_vertices >= SHARED_VERTICES_MIN else graph.team.crew(1)
 
 
 def _system(capacity: int, rhs: Column, weight: Column) -> System:

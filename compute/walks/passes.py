@@ -1,28 +1,34 @@
-"""Dense passes over all in-rows on two threads: what random-walk programs do when much is to be solved.
+"""Dense passes over all in-rows on all threads: what random-walk programs do when much is to be solved.
 
 A pass is a Jacobi step in pull form. Every vertex adds its residual to its value and computes its residual anew
 from the in-neighbours' shares (d / degree of their values), which the pass before has left in an array of their
-own. So a pass reads each edge once, one after the other; the random access is one read of 8 bytes an edge; a
+own. So a pass reads each edge once, one after the other; the random access is one read of 4 or 8 bytes an edge; a
 vertex is written by one thread only, without atomics; and residuals are exact afterwards, whatever they were
-before (rounding does not pile up, and edges may have changed in any way).
+before (rounding does not pile up, and edges may have changed in any way). Where another pass follows, residuals
+are added to the values as soon as they are known, and no more than their sum is kept of them; the last pass of a
+sequence leaves values and residuals, and says what these come to.
 
 **Mass.** The slow mode of the iteration is a surplus of mass. Programs here normalise their values, so before
-each pass the values are multiplied by the factor for which residuals add up to zero,
+each pass values are multiplied by the factor for which residuals add up to zero. A vertex without in-edges has its
+right-hand side for a value, and keeps it: to scale it, too, would spoil what is right. With G all other vertices,
 
-    factor = sum b / (sum y - d * sum of y over vertices with out-edges),
+    factor = (sum of b over G + d * sum of y over the vertices outside G that have out-edges)
+           / (sum of y over G - d * sum of y over the vertices of G that have out-edges),
 
 which a pass knows from sums that the pass before took on the way. This is the power method on the stochastic
-matrix d P^T + b l^T / sum b, l the mass that a vertex loses (1 - d, or 1 where it dangles): residuals shrink in
-sum by at least d a pass on every graph (Haveliwala and Kamvar, "The Second Eigenvalue of the Google Matrix",
-2003), and five to eight times a pass on graphs that mix.
+matrix d P^T + b l^T / sum b of the vertices of G, b being what they have or get from outside, l the mass that a
+vertex loses (1 - d, or 1 where it dangles): residuals shrink in sum by at least d a pass on every graph
+(Haveliwala and Kamvar, "The Second Eigenvalue of the Google Matrix", 2003), and six to seven times a pass on
+graphs that mix.
 
 **Rounding.** A residual that a pass computes is off by at most ``ROUNDOFF`` times
 
     (edges / 2 + 10) * (|y| + |r|) + what negative shares hide in the sum of the in-neighbours' shares:
 
 each share is off by four operations, their sums (of every second one) by one for each, and putting them together
-with y takes a few. ``Pulls`` gives the largest of these over all vertices, as they are and in multiples of the
-weights, and bounds of their sum.
+with y takes a few. Shares that are rounded to float32, of which twice as many fit into a cache, add
+``SHARE_ROUNDED`` to the factor in front; a vertex without in-edges is exact. ``Pulls`` gives the largest of these
+over all vertices, as they are and in multiples of the weights, and bounds of their sum.
 
 Threads take chunks of about equal edges from a counter, so that a thread without a core of its own takes few.
 Sums are added up by chunk: results do not depend on the threads.
@@ -30,7 +36,7 @@ Sums are added up by chunk: results do not depend on the threads.
 
 from __future__ import annotations
 
-from functools import partial
+import math
 from typing import NamedTuple
 
 import numba as nb
@@ -41,7 +47,7 @@ from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW
 from ...gpma.rows import RowView, live_runs, runs_in_order
 from ...gpma.splice import spliced
-from ...gpma.threads import Pair
+from ...gpma.team import Crew, share
 
 F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
@@ -51,17 +57,30 @@ BLOCK = 1 << BLOCK_SHIFT
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
-CHUNKS = 32
+CHUNKS = 256
 # Chunks begin at multiples of this: threads then share no word of flags and no cache line.
 _GRAIN = 128
-# Fewer in-edges than this are left to one thread.
+# Fewer slots of in-edges than this are left to one thread.
 _ALONE = 1 << 16
 
-# Columns of the sums of a chunk: of values, of values that are passed on, of the sizes of residuals, of the
-# vertices over their limits and their out-edges, of the sizes of negative values; and the largest rounding, the
-# largest in multiples of the weights and the sum of all roundings, as the head of this file has them.
-_MASS, _PASSED_ON, _SIZE, _OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _WEIGHED_MAX, _ROUNDED = range(9)
-_COLUMNS = 9
+# What is guessed that the first pass of a sequence leaves of the sizes of residuals, and any other, unless the one
+# before it left less. After one that leaves more than SLOW of them, nothing is guessed.
+FIRST_SHRINKS = 1 / 4
+SHRINKS = 1 / 6
+SLOW = 1 / 2
+
+# By how much of itself a share is off that was rounded to float32, in units of ``ROUNDOFF``.
+SHARE_ROUNDED = 2.0**29 * (1 + 2.0**-20)
+
+# Columns of the sums of a chunk. Of the vertices with in-edges: of values, of values that are passed on, of
+# restarts, of the sizes of residuals; of the others: of values that are passed on, and how many those are. Of all:
+# in-edges, and the largest in-degree.
+_MASS, _PASSED_ON, _RESTARTS, _SIZE, _FIXED_MASS, _FIXED, _EDGES, _DEGREE_MAX = range(8)
+# After the last pass: of the vertices over their limits and their out-edges, of the sizes of negative values; and
+# the largest rounding, the largest in multiples of the weights and the sum of all roundings, as the head of this
+# file has them; of residuals.
+_OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _WEIGHED_MAX, _ROUNDED, _TOTAL = range(8, 15)
+_COLUMNS = 15
 
 
 class Estimate(NamedTuple):
@@ -85,6 +104,19 @@ class Limits(NamedTuple):
     above: float
 
 
+class Goal(NamedTuple):
+    """What a sequence of passes is for.
+
+    ``limits``: of the residuals that it leaves. It ends when the sizes of residuals are likely to add up to no
+    more than ``size_max``, after ``passes_min`` passes at least. ``roughly``: shares may be rounded to float32.
+    """
+
+    limits: Limits
+    size_max: float = math.inf
+    passes_min: int = 1
+    roughly: bool = False
+
+
 @_jit
 @spliced
 def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
@@ -103,31 +135,101 @@ def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _share_out(begin, end, damping, out_degrees, estimate, shares, sums):  # type: ignore[no-untyped-def]
-    """Shares of value + residual of vertices begin .. end - 1, and the sums that the next pass's factor needs."""
+def _share_out(  # type: ignore[no-untyped-def]
+    thread, in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums
+):
+    """A thread's part of what comes before the first pass: residuals are added to values, shares are made of them.
+
+    Vertices without in-edges are solved. Those of them with out-edges, whose shares ``_share_fixed`` makes, are
+    listed in ``fixed`` from the begin of their chunk on.
+    """
     value = estimate.value
     residual = estimate.residual
-    mass = 0.0
-    passed_on = 0.0
-    for v in range(begin, end):
-        y = value[v] + residual[v]
-        mass += y
-        degree = np.float64(out_degrees[v])
-        if degree > 0.0:
-            passed_on += y
+    rhs = estimate.rhs
+    while True:
+        chunk = fetch_add(counter, 0, np.int64(1))
+        if chunk >= cuts.size - 1:
+            return
+        begin = cuts[chunk]
+        mass = 0.0
+        passed_on = 0.0
+        restarts = 0.0
+        size = 0.0
+        fixed_mass = 0.0
+        n_fixed = np.int64(0)
+        edges = np.int64(0)
+        degree_max = np.int64(0)
+        for v in range(begin, cuts[chunk + 1]):
+            in_degree = np.int64(in_degrees[v])
+            b = np.float64(rhs[v])
+            if in_degree == 0:
+                value[v] = b
+                residual[v] = 0.0
+                fixed[begin + n_fixed] = v
+                has_out = np.int64(out_degrees[v] > 0)
+                n_fixed += has_out
+                fixed_mass += b * has_out
+                continue
+            edges += in_degree
+            degree_max = max(degree_max, in_degree)
+            size += abs(residual[v])
+            y = value[v] + residual[v]
+            value[v] = y
+            mass += y
+            restarts += b
+            # Nobody asks for the share of a vertex without out-edges.
+            degree = np.float64(out_degrees[v])
+            passed_on += y if degree > 0.0 else 0.0
             shares[v] = y * (damping / degree)
-        else:
-            shares[v] = 0.0
-    sums[_MASS] = mass
-    sums[_PASSED_ON] = passed_on
+        sums[chunk, _MASS] = mass
+        sums[chunk, _PASSED_ON] = passed_on
+        sums[chunk, _RESTARTS] = restarts
+        sums[chunk, _SIZE] = size
+        sums[chunk, _FIXED_MASS] = fixed_mass
+        sums[chunk, _FIXED] = n_fixed
+        sums[chunk, _EDGES] = edges
+        sums[chunk, _DEGREE_MAX] = degree_max
+
+
+@_jit
+def _share_fixed(  # type: ignore[no-untyped-def]
+    thread, out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums
+):
+    """A thread's part of the shares of vertices that are not scaled, over the factor that a pass multiplies by."""
+    value = estimate.value
+    # With a factor of 0 there is nothing to share.
+    over = factor if factor > 0.0 else 1.0
+    while True:
+        chunk = fetch_add(counter, 0, np.int64(1))
+        if chunk >= cuts.size - 1:
+            return
+        begin = cuts[chunk]
+        for i in range(begin, begin + np.int64(sums[chunk, _FIXED])):
+            v = fixed[i]
+            shares[v] = value[v] * (damping / np.float64(out_degrees[v])) / over
 
 
 @_jit
 @spliced
 def _pull(  # type: ignore[no-untyped-def]
-    rows, out_degrees, cuts, counter, factor, damping, limits, estimate, shares, next_shares, sums
+    thread,
+    rows,
+    out_degrees,
+    cuts,
+    counter,
+    factor,
+    damping,
+    limits,
+    estimate,
+    shares,
+    next_shares,
+    share_rounded,
+    sums,
 ):
-    """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]. Flags are set anew."""
+    """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]; ``share_rounded``: 0 or ``SHARE_ROUNDED``.
+
+    ``limits``: those of the last pass, which sets flags anew; None where another pass follows, which needs shares.
+    """
     keys = rows.keys
     degrees = rows.degrees
     value = estimate.value
@@ -135,8 +237,6 @@ def _pull(  # type: ignore[no-untyped-def]
     rhs = estimate.rhs
     weight = estimate.weight
     flags = estimate.flags
-    below = -limits.below
-    above = limits.above
     while True:
         chunk = fetch_add(counter, 0, np.int64(1))
         if chunk >= cuts.size - 1:
@@ -146,13 +246,15 @@ def _pull(  # type: ignore[no-untyped-def]
         mass = 0.0
         passed_on = 0.0
         size = 0.0
+        total = 0.0
         over = np.int64(0)
         over_edges = np.int64(0)
         negative = 0.0
         rounded_max = 0.0
         weighed_max = 0.0
         rounded_sum = 0.0
-        flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
+        if limits is not None:
+            flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
         even = 0.0
         odd = 0.0
         for v, slot, stop, is_whole in runs_in_order(rows, begin, end):
@@ -163,138 +265,229 @@ def _pull(  # type: ignore[no-untyped-def]
                 i += 2
             if i < stop:
                 even += shares[np.uintp(keys[i] & LOW)]
-            if not is_whole:
+            if not is_whole or degrees[v] == 0:
                 continue
-            y = (value[v] + residual[v]) * factor
-            r = np.float64(rhs[v]) + (even + odd) * factor - y
+            y = value[v] * factor
+            x = np.float64(rhs[v]) + (even + odd) * factor
             even = 0.0
             odd = 0.0
-            value[v] = y
-            residual[v] = r
-            size += abs(r)
-            negative -= min(y, 0.0)
-            rounded = (abs(y) + abs(r)) * (0.5 * np.float64(degrees[v]) + 10.0)
-            rounded_max = max(rounded_max, rounded)
-            weighed_max = max(weighed_max, rounded / max(1.0, np.float64(weight[v])))
-            rounded_sum += rounded
-            # Without branches: which vertices are over cannot be guessed.
-            is_over = np.int64((r > above * weight[v]) | (r < below * weight[v]))
-            flags[v >> BLOCK_SHIFT] |= np.uint8(is_over)
-            over += is_over
-            over_edges += is_over * np.int64(out_degrees[v])
-            y += r
-            mass += y
-            degree = np.float64(out_degrees[v])
-            if degree > 0.0:
-                passed_on += y
-                next_shares[v] = y * (damping / degree)
+            if limits is None:
+                value[v] = x
+                size += abs(x - y)
+                mass += x
+                degree = np.float64(out_degrees[v])
+                passed_on += x if degree > 0.0 else 0.0
+                next_shares[v] = x * (damping / degree)
             else:
-                next_shares[v] = 0.0
-        sums[chunk, _MASS] = mass
-        sums[chunk, _PASSED_ON] = passed_on
+                r = x - y
+                value[v] = y
+                residual[v] = r
+                size += abs(r)
+                total += r
+                negative -= min(y, 0.0)
+                rounded = (abs(y) + abs(r)) * (0.5 * np.float64(degrees[v]) + 10.0 + share_rounded)
+                rounded_max = max(rounded_max, rounded)
+                weighed_max = max(weighed_max, rounded / max(1.0, np.float64(weight[v])))
+                rounded_sum += rounded
+                # Without branches: which vertices are over cannot be guessed.
+                is_over = np.int64((r > limits.above * weight[v]) | (r < -limits.below * weight[v]))
+                flags[v >> BLOCK_SHIFT] |= np.uint8(is_over)
+                over += is_over
+                over_edges += is_over * np.int64(out_degrees[v])
         sums[chunk, _SIZE] = size
-        sums[chunk, _OVER] = over
-        sums[chunk, _OVER_EDGES] = over_edges
-        sums[chunk, _NEGATIVE] = negative
-        sums[chunk, _ROUNDED_MAX] = rounded_max
-        sums[chunk, _WEIGHED_MAX] = weighed_max
-        sums[chunk, _ROUNDED] = rounded_sum
+        if limits is None:
+            sums[chunk, _MASS] = mass
+            sums[chunk, _PASSED_ON] = passed_on
+        else:
+            sums[chunk, _OVER] = over
+            sums[chunk, _OVER_EDGES] = over_edges
+            sums[chunk, _NEGATIVE] = negative
+            sums[chunk, _ROUNDED_MAX] = rounded_max
+            sums[chunk, _WEIGHED_MAX] = weighed_max
+            sums[chunk, _ROUNDED] = rounded_sum
+            sums[chunk, _TOTAL] = total
+
+
+@_jit
+def _share_out_together(crew, *arguments):  # type: ignore[no-untyped-def]
+    share(crew, _share_out, arguments)
+
+
+@_jit
+def _share_fixed_together(crew, *arguments):  # type: ignore[no-untyped-def]
+    share(crew, _share_fixed, arguments)
+
+
+@_jit
+def _pull_together(crew, *arguments):  # type: ignore[no-untyped-def]
+    share(crew, _pull, arguments)
 
 
 class Pulls:
-    """Passes for one program: a helper thread, and the arrays of shares (16 bytes a vertex, made when needed)."""
+    """Passes for one program: arrays that are made when needed (20 bytes a vertex)."""
 
-    def __init__(self, name: str, damping: float) -> None:
-        self.pair = Pair(2, name)
+    def __init__(self, damping: float) -> None:
         self._damping = damping
         self._shares = np.empty(0)
         self._next = np.empty(0)
+        self._fixed = np.empty(0, np.uint32)
         self._cuts = np.zeros(CHUNKS + 1, np.int64)
         self._counter = np.zeros(1, np.int64)
         self._sums = np.zeros((CHUNKS, _COLUMNS))
-        self._restarts = 0.0
-        self._alone = True
-        self._degree_max = 0
-        self.edges = 0
+        self._share_rounded = 0.0
 
     @property
     def memory_bytes(self) -> int:
-        return self._shares.nbytes + self._next.nbytes
+        return self._shares.nbytes + self._next.nbytes + self._fixed.nbytes
+
+    @property
+    def edges(self) -> int:
+        """What a pass reads."""
+        return int(self._sum(_EDGES))
 
     @property
     def size(self) -> float:
-        """The sum of the sizes of the residuals that the last pass left."""
-        return float(self._sums[:, _SIZE].sum())
+        """The sum of the sizes of the residuals that the last pass found."""
+        return self._sum(_SIZE)
+
+    @property
+    def total(self) -> float:
+        """The sum of the residuals that the last pass left."""
+        return self._sum(_TOTAL)
 
     @property
     def over(self) -> tuple[int, int]:
         """(vertices over their limits after the last pass, out-edges of theirs)."""
-        return int(self._sums[:, _OVER].sum()), int(self._sums[:, _OVER_EDGES].sum())
+        return int(self._sum(_OVER)), int(self._sum(_OVER_EDGES))
 
     @property
     def rounded_max(self) -> float:
         """What a residual that the last pass left may be off by at most, in units of ``ROUNDOFF``."""
-        return float(self._sums[:, _ROUNDED_MAX].max()) + self.hidden
+        return self._max(_ROUNDED_MAX) + self.hidden
 
     @property
     def weighed_max(self) -> float:
         """The same in multiples of the weights, those under 1 taken for 1."""
-        return float(self._sums[:, _WEIGHED_MAX].max()) + self.hidden
+        return self._max(_WEIGHED_MAX) + self.hidden
 
     @property
     def rounded(self) -> float:
         """What the residuals that the last pass left may be off by together, in units of ``ROUNDOFF``."""
-        return float(self._sums[:, _ROUNDED].sum()) + self.hidden
+        return self._sum(_ROUNDED) + self.hidden
 
     @property
     def hidden(self) -> float:
         """What rounding may have done to negative shares, which hide in sums: all, at the largest degree."""
-        return float(self._sums[:, _NEGATIVE].sum()) * (self._degree_max + 20)
+        return self._sum(_NEGATIVE) * (self._max(_DEGREE_MAX) + 20 + 2 * self._share_rounded)
 
-    def begin(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int, estimate: Estimate) -> None:
-        """Before a pass, unless the one before was a pass of the same estimate on the same graph."""
-        if self._shares.size < estimate.value.size:
-            self._shares = np.zeros(estimate.value.size)
-            self._next = np.zeros(estimate.value.size)
+    def warm_up(self, crew: Crew, rows: RowView, out_degrees: npt.NDArray[np.uint32], n: int) -> None:
+        """Compile what passes need."""
+        capacity = -(-n // _GRAIN) * _GRAIN
+        ones = np.ones(capacity, np.float32)
+        estimate = Estimate(
+            np.ones(capacity), np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8)
+        )
+        for roughly in (True, False):
+            self.run(crew, rows, out_degrees, n, estimate, Goal(Limits(1.0, 1.0), passes_min=2, roughly=roughly))
+
+    def run(
+        self,
+        crew: Crew,
+        rows: RowView,
+        out_degrees: npt.NDArray[np.uint32],
+        n: int,
+        estimate: Estimate,
+        goal: Goal,
+    ) -> int:
+        """A sequence of passes; their number.
+
+        ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged. Only the last pass
+        sees to that, so whether one is the last is guessed from the size before it; where passes shrink residuals
+        little, each is.
+        """
+        if rows.counts.size << rows.leaf_shift < _ALONE:
+            crew = Crew(1, crew.words)
+        self._begin(crew, rows, out_degrees, n, estimate, roughly=goal.roughly)
+        passes = 1
+        shrinks = FIRST_SHRINKS
+        while passes < goal.passes_min or (shrinks < SLOW and min(shrinks, SHRINKS) * self.size > goal.size_max):
+            size = self.size
+            self._pass(crew, rows, out_degrees, estimate, None)
+            self._shares, self._next = self._next, self._shares
+            shrinks = self.size / size if size > 0 else 1.0
+            passes += 1
+        self._pass(crew, rows, out_degrees, estimate, goal.limits)
+        return passes
+
+    def _begin(
+        self,
+        crew: Crew,
+        rows: RowView,
+        out_degrees: npt.NDArray[np.uint32],
+        n: int,
+        estimate: Estimate,
+        *,
+        roughly: bool,
+    ) -> None:
+        """Add residuals to values, and make shares of them."""
+        capacity = estimate.value.size
+        kind = np.float32 if roughly else np.float64
+        if self._fixed.size < capacity:
+            self._fixed = np.empty(capacity, np.uint32)
+        if self._shares.size < capacity or self._shares.dtype != kind:
+            self._shares, self._next = np.empty(capacity, kind), np.empty(capacity, kind)
+        self._share_rounded = SHARE_ROUNDED if roughly else 0.0
         _cut(rows, n, self._cuts)
-        self.edges = int(rows.degrees[:n].sum(dtype=np.int64))
-        self._degree_max = int(rows.degrees[:n].max(initial=0))
-        self._alone = self.edges < _ALONE
-        self._restarts = float(estimate.rhs[:n].sum(dtype=np.float64))
         self._sums[:] = 0
-
-        def share_out(begin: int, end: int, part: int) -> None:
-            _share_out(begin, end, self._damping, out_degrees, estimate, self._shares, self._sums[part])
-
-        # In two parts on one thread, too: sums are to be the same.
-        half = n // 2 // _GRAIN * _GRAIN
-        if self._alone:
-            share_out(0, half, 0)
-            share_out(half, n, 1)
-        else:
-            self.pair.run(lambda: share_out(0, half, 0), lambda: share_out(half, n, 1))
-
-    def step(self, rows: RowView, out_degrees: npt.NDArray[np.uint32], estimate: Estimate, limits: Limits) -> None:
-        """One pass: ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged."""
-        mass, passed_on = self._sums[:, _MASS].sum(), self._sums[:, _PASSED_ON].sum()
-        lost = mass - self._damping * passed_on
-        factor = self._restarts / lost if lost > 0 else 1.0
         self._counter[0] = 0
-        arguments = (
-            rows,
+        _share_out_together(
+            crew,
+            rows.degrees,
             out_degrees,
             self._cuts,
             self._counter,
-            factor,
             self._damping,
-            limits,
             estimate,
             self._shares,
-            self._next,
+            self._fixed,
             self._sums,
         )
-        if self._alone:
-            _pull(*arguments)
-        else:
-            self.pair.share(partial(_pull, *arguments))
-        self._shares, self._next = self._next, self._shares
+
+    def _pass(
+        self,
+        crew: Crew,
+        rows: RowView,
+        out_degrees: npt.NDArray[np.uint32],
+        estimate: Estimate,
+        limits: Limits | None,
+    ) -> None:
+        lost = self._sum(_MASS) - self._damping * self._sum(_PASSED_ON)
+        given = self._sum(_RESTARTS) + self._damping * self._sum(_FIXED_MASS)
+        factor = given / lost if lost > 0 else 1.0
+        cuts, counter, damping, shares, sums = self._cuts, self._counter, self._damping, self._shares, self._sums
+        counter[0] = 0
+        _share_fixed_together(
+            crew, out_degrees, cuts, counter, factor, damping, estimate, shares, self._fixed, sums
+        )
+        counter[0] = 0
+        _pull_together(
+            crew,
+            rows,
+            out_degrees,
+            cuts,
+            counter,
+            factor,
+            damping,
+            limits,
+            estimate,
+            shares,
+            self._next,
+            self._share_rounded,
+            sums,
+        )
+
+    def _sum(self, column: int) -> float:
+        return float(self._sums[:, column].sum())
+
+    def _max(self, column: int) -> float:
+        return float(self._sums[:, column].max())

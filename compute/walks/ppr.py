@@ -57,7 +57,7 @@ from ..program import (
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import ppr_pushes as kernels
 from .edits import ROUNDOFF
-from .passes import BLOCK, Estimate, Limits
+from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
 from .ppr_pushes import (
     BALANCED_AT,
     EDGES,
@@ -104,6 +104,8 @@ LEVEL = 8.0
 PUSH_SHARE = 0.25
 # ... and this in any case.
 PUSH_MIN = 4096
+# Shares of passes are rounded to float32 where that takes less than this part of what is left to rounding.
+ROUGH_SHARE = 1 / 4
 # The sums, as a saved state names them.
 _SAVED_SUMS = {"size": SIZE, "norm": NORM, "total": TOTAL, "rounded": ROUNDED}
 # What a pass measures residuals by: nothing, here it is their sum that counts.
@@ -419,11 +421,15 @@ class PersonalisedPageRank(RandomWalk):
     def _pass_until_solved(self, graph: Graph, work: Work) -> None:
         in_rows, degrees = graph.in_rows(), graph.out_rows().degrees
         estimate = self._estimate()
-        self._pulls.begin(in_rows, degrees, self._n, estimate)
         while True:
-            self._pulls.step(in_rows, degrees, estimate, _NO_LIMITS)
-            work[EDGES] += self._pulls.edges
-            work[ROUNDS] += 1
+            # Rounding a share to float32 leaves that share of its residual.
+            roughly = (
+                ROUNDOFF * SHARE_ROUNDED * float(self._walks.sums[NORM]) < ROUGH_SHARE * DRIFT * self._size_max()
+            )
+            goal = Goal(_NO_LIMITS, TARGET * self._size_max(), roughly=roughly)
+            passes = self._pulls.run(graph.crew, in_rows, degrees, self._n, estimate, goal)
+            work[EDGES] += passes * self._pulls.edges
+            work[ROUNDS] += passes
             self._walks.sums[NORM] = np.maximum(0, self._walks.value[: self._n]).sum()
             if self._pulls.size <= TARGET * self._size_max():
                 break

@@ -19,10 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
+from ...gpma.team import share
 from .passes import BLOCK, BLOCK_SHIFT
 
 F64 = npt.NDArray[np.float64]
@@ -37,8 +39,8 @@ class System(NamedTuple):
     ``value``, ``residual``: float64[capacity]. ``rhs``: float32[capacity], the right-hand side. ``weight``:
     float32[capacity], at least 1 (0 where there is no vertex), shared by both systems. ``flags``: uint8, one per
     block. ``moved``: uint64, one bit per vertex, set when its value changes. ``sums``: float64[SUMS]: of the
-    values, of the sizes of the residuals, and in units of ``ROUNDOFF`` what rounding may have put between
-    residuals and true ones, and between these two sums and true ones. The majorant uses the third only.
+    values, of the sizes of the residuals, in units of ``ROUNDOFF`` what rounding may have put between residuals
+    and true ones, and between sums and true ones; and of the residuals. The majorant uses the third only.
     """
 
     value: F64
@@ -66,14 +68,17 @@ PUSHES, EDGES, SWEEPS, PASSES = range(4)
 WORK_SLOTS = 4
 
 # Slots of ``System.sums``.
-NORM, SIZE, ROUNDED, SLIPPED = range(4)
-SUMS = 4
+NORM, SIZE, ROUNDED, SLIPPED, TOTAL = range(5)
+SUMS = 5
 
 # Outcomes of ``solve``.
 SOLVED, COSTLY, DIVIDE = range(3)
 
 # Vertices are divided for two threads at a multiple of this: they share no cache line of flags.
 STRETCH = 64 * BLOCK
+
+# All vertices are looked at in pieces of so many words of bits.
+_PIECE_WORDS = 256
 
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
@@ -175,6 +180,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     norm_by = 0.0
     size_by = 0.0
     moved_by = 0.0
+    total_by = 0.0
     rounded = 0.0
     size_max = system.sums[SIZE]
     wide = due > value.size
@@ -220,12 +226,14 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
         norm_by += x
         size_by -= abs(x)
         moved_by += abs(x)
+        total_by -= x
         rounded += 2.0 * (abs(value[v]) + abs(x))
         moved[v >> 6] |= _ONE << np.uint64(v & 63)
         pushes += 1
         remaining = np.int64(degrees[v])
         if remaining > 0:
             edges += remaining
+            total_by += damping * x
             share = damping * x / remaining
             for slot, stop in runs(rows, v):
                 if remaining > _LONG:
@@ -263,7 +271,8 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     sums[SIZE] += size_by
     sums[ROUNDED] += rounded
     # Pushes let no sum of sizes grow, and every step of adding up rounds.
-    sums[SLIPPED] += 2.0 * (edges + pushes) * size_max + pushes * moved_by + abs(system.sums[NORM])
+    sums[SLIPPED] += (2.0 * edges + 6.0 * pushes) * size_max + (pushes + 4.0) * moved_by + abs(system.sums[NORM])
+    sums[TOTAL] += total_by
     work[PUSHES] += pushes
     work[EDGES] += edges
     work[SWEEPS] += 1
@@ -307,6 +316,49 @@ def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untype
 
 
 @_jit
+def _sweep_parts(  # type: ignore[no-untyped-def]
+    thread, rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works
+):
+    """A thread's share of a sweep in two parts."""
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part > 1:
+            return
+        begin, end = (np.int64(0), cut) if part == 0 else (cut, np.int64(system.value.size))
+        sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums[part], works[part])
+
+
+@_jit
+def _deliver_parts(thread, rows, limits, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
+    while True:
+        part = fetch_add(cursor, 0, np.int64(1))
+        if part > 1:
+            return
+        begin, end = (np.int64(0), cut) if part == 0 else (cut, np.int64(system.value.size))
+        deliver(limits, begin, end, system, outbox, sums[part])
+        look(rows, limits, begin, end, system, costs)
+
+
+@_jit
+def sweep_divided(crew, rows, limits, level, damping, cut, costs, system, outbox, work):  # type: ignore[no-untyped-def]
+    """One sweep in two parts, of the vertices before ``cut`` and of the others; and the next one's costs."""
+    sums = np.zeros((2, system.sums.size))
+    works = np.zeros((2, work.size), np.int64)
+    cursor = np.zeros(1, np.int64)
+    due = costs.sum()
+    share(crew, _sweep_parts, (rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works))
+    cursor[0] = 0
+    share(crew, _deliver_parts, (rows, limits, cut, system, outbox, cursor, sums, costs))
+    for part in range(2):
+        for k in range(sums.shape[1]):
+            system.sums[k] += sums[part, k]
+        for k in range(work.size):
+            work[k] += works[part, k]
+    # Both parts together are one.
+    work[SWEEPS] -= 1
+
+
+@_jit
 def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outbox, work):  # type: ignore[no-untyped-def]
     """Sweep until residuals are within their limits everywhere; the threshold falls from ``level`` times those.
 
@@ -335,11 +387,8 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
 
 
 @_jit
-def reweigh(ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
-    """Let the weights of moved vertices follow max(1, estimate / hub), where they are off by the hysteresis.
-
-    The largest factor by which one shrank, at least 1.
-    """
+def _reweigh_pieces(thread, ranks, majorant, bound, hub, hysteresis, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``reweigh``; ``found``: float64[pieces, 2], how much weights shrank, what was rounded."""
     value = ranks.value
     residual = ranks.residual
     weight = ranks.weight
@@ -347,32 +396,54 @@ def reweigh(ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-untyped
     moved = ranks.moved
     slack = majorant.residual
     slack_flags = majorant.flags
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.shape[0]:
+            return
+        shrunk = 1.0
+        rounded = 0.0
+        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
+            bits = moved[word]
+            if bits == np.uint64(0):
+                continue
+            start = word << 6
+            # Few weights are off: all are asked at once, without branches.
+            some = False
+            for v in range(start, start + 64):
+                old = np.float64(weight[v])
+                target = max(1.0, value[v] / hub)
+                some |= (old > hysteresis * target) | ((target > hysteresis * old) & (old > 0.0))
+            if not some:
+                continue
+            for v in range(start, start + 64):
+                old = np.float64(weight[v])
+                target = max(1.0, value[v] / hub)
+                off = old > hysteresis * target or target > hysteresis * old
+                if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
+                    weight[v] = np.float32(target)
+                    slack[v] += np.float64(weight[v]) - old
+                    rounded += abs(slack[v])
+                    shrunk = max(shrunk, old / np.float64(weight[v]))
+                    slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
+                    if abs(residual[v]) > bound * weight[v]:
+                        flags[v >> BLOCK_SHIFT] = np.uint8(1)
+        found[piece, 0] = shrunk
+        found[piece, 1] = rounded
+
+
+@_jit
+def reweigh(crew, ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
+    """Let the weights of moved vertices follow max(1, estimate / hub), where they are off by the hysteresis.
+
+    The largest factor by which one shrank, at least 1.
+    """
+    found = np.empty((-(-ranks.moved.size // _PIECE_WORDS), 2))
+    cursor = np.zeros(1, np.int64)
+    share(crew, _reweigh_pieces, (ranks, majorant, bound, hub, hysteresis, cursor, found))
     shrunk = 1.0
-    for word in range(moved.size):
-        bits = moved[word]
-        if bits == np.uint64(0):
-            continue
-        start = word << 6
-        # Few weights are off: all are asked at once, without branches.
-        some = False
-        for v in range(start, start + 64):
-            old = np.float64(weight[v])
-            target = max(1.0, value[v] / hub)
-            some |= (old > hysteresis * target) | ((target > hysteresis * old) & (old > 0.0))
-        if not some:
-            continue
-        for v in range(start, start + 64):
-            old = np.float64(weight[v])
-            target = max(1.0, value[v] / hub)
-            off = old > hysteresis * target or target > hysteresis * old
-            if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
-                weight[v] = np.float32(target)
-                slack[v] += np.float64(weight[v]) - old
-                majorant.sums[ROUNDED] += abs(slack[v])
-                shrunk = max(shrunk, old / np.float64(weight[v]))
-                slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
-                if abs(residual[v]) > bound * weight[v]:
-                    flags[v >> BLOCK_SHIFT] = np.uint8(1)
+    for piece in range(found.shape[0]):
+        shrunk = max(shrunk, found[piece, 0])
+        majorant.sums[ROUNDED] += found[piece, 1]
     return shrunk
 
 
@@ -392,15 +463,31 @@ def moved_ratio_max(ranks, majorant):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def ratio_max(n, ranks, majorant):  # type: ignore[no-untyped-def]
-    """The largest majorant / estimate of all, infinity for an estimate that is not positive; of none, 1."""
+def _ratio_pieces(thread, n, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
+    """A thread's part of ``ratio_max``; ``found``: float64[pieces]."""
     value = ranks.value
     above = majorant.value
     weight = ranks.weight
+    while True:
+        piece = fetch_add(cursor, 0, np.int64(1))
+        if piece >= found.size:
+            return
+        largest = 0.0
+        for v in range(piece * _PIECE_WORDS * 64, min((piece + 1) * _PIECE_WORDS * 64, n)):
+            if weight[v] > 0.0:
+                largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
+        found[piece] = largest
+
+
+@_jit
+def ratio_max(crew, n, ranks, majorant):  # type: ignore[no-untyped-def]
+    """The largest majorant / estimate of all, infinity for an estimate that is not positive; of none, 1."""
+    found = np.zeros(-(-n // (_PIECE_WORDS * 64)))
+    cursor = np.zeros(1, np.int64)
+    share(crew, _ratio_pieces, (n, ranks, majorant, cursor, found))
     largest = 0.0
-    for v in range(n):
-        if weight[v] > 0.0:
-            largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
+    for piece in range(found.size):
+        largest = max(largest, found[piece])
     return largest if largest > 0.0 else 1.0
 
 

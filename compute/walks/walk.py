@@ -26,7 +26,7 @@ from ...gpma.vertex_columns import resized, with_room
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Program, Violation
 from . import edits as walk_kernels
-from .edits import TOUCHED_PER_EDGE
+from .edits import Editing
 from .passes import Estimate, Pulls
 
 F64 = npt.NDArray[np.float64]
@@ -78,7 +78,7 @@ class Edit(NamedTuple):
 
     ``rescaled``: the vertices whose value changed, each once; ``touched``: those whose residual did, some
     repeatedly. By how much the sums grew: ``norm_by`` that of positive values, ``size_by`` that of the sizes of
-    residuals, ``total_by`` that of residuals. ``rounded``, ``slipped``: see ``walk_kernels.edit_rows``.
+    residuals, ``total_by`` that of residuals. ``rounded``, ``slipped``: see ``Editing``.
     """
 
     rescaled: Vertices
@@ -89,6 +89,14 @@ class Edit(NamedTuple):
     rounded: float
     slipped: float
     edges_read: int
+
+    @classmethod
+    def from_editing(cls, editing: Editing) -> Edit:
+        """What ``edit_rows`` has told."""
+        n_rescaled, n_touched, edges = map(int, editing.counts)
+        norm_by, size_by, total_by, rounded, slipped = map(float, editing.sums)
+        rescaled, touched = editing.rescaled[:n_rescaled], editing.touched[:n_touched]
+        return cls(rescaled, touched, norm_by, size_by, total_by, rounded, slipped, edges)
 
 
 class RandomWalk(Program):
@@ -109,7 +117,10 @@ class RandomWalk(Program):
         self.tolerance = tolerance
         self.drift = 0.0
         self._n = 0
-        self._pulls = Pulls(id, damping)
+        self._pulls = Pulls(damping)
+
+    def warm_up(self, graph: Graph) -> None:
+        self._pulls.warm_up(graph.crew, graph.in_rows(), graph.out_rows().degrees, graph.n_vertices)
 
     def audit(self, graph: Graph) -> list[Violation]:
         """Recompute every residual, and from them everything that the certificate rests on."""
@@ -128,25 +139,9 @@ class RandomWalk(Program):
     def _edit(self, graph: Graph, change: GraphChange, estimate: Estimate) -> Edit:
         """Make the residual that of the changed graph; work in proportion to the change."""
         inserted, deleted = change.arcs.inserted.keys, change.arcs.deleted.keys
-        changes = inserted.size + deleted.size
-        rescaled = np.empty(changes, np.uint32)
-        touched = np.empty(TOUCHED_PER_EDGE * changes, np.uint32)
-        sums = np.zeros(5)
-        n_rescaled, n_touched, edges = walk_kernels.edit_rows(
-            graph.out_rows(),
-            inserted,
-            deleted,
-            self.damping,
-            estimate.value,
-            estimate.residual,
-            rescaled,
-            touched,
-            sums,
-        )
-        norm_by, size_by, total_by, rounded, slipped = map(float, sums)
-        return Edit(
-            rescaled[:n_rescaled], touched[:n_touched], norm_by, size_by, total_by, rounded, slipped, int(edges)
-        )
+        editing = Editing.of(estimate.value, estimate.residual, inserted.size + deleted.size)
+        walk_kernels.edit_rows(graph.out_rows(), inserted, deleted, self.damping, editing)
+        return Edit.from_editing(editing)
 
     def _true_residual(self, graph: Graph, estimate: Estimate, begin: int, end: int) -> tuple[F64, int]:
         """(residual of vertices begin .. end - 1, recomputed from their in-edges; edges read)."""
@@ -174,6 +169,8 @@ def extended(column: Column, size: int) -> Column:
 
 def born(graph: Graph, change: GraphChange, known: int) -> Vertices:
     """Vertices that exist now and did not before the change: new ones (from ``known`` on) and revived ones."""
+    if graph.n_vertices == known:
+        return change.revived_vertices
     new = np.arange(known, graph.n_vertices, dtype=np.uint32)
     new = np.setdiff1d(new, change.deleted_vertices, assume_unique=True)
     return np.concatenate([new, change.revived_vertices])

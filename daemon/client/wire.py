@@ -32,6 +32,10 @@ CONTAINERS_MAX = 512
 PIECE_BYTES = 1 << 16
 """Long frames are decoded in pieces, so that the interpreter can turn to other work in between."""
 PIECE_ITEMS = 1 << 13
+SCAN_BYTES = 1 << 12
+"""Room that a reader of frames begins with; MessagePack's own default is a mebibyte."""
+
+Frame = bytes | bytearray
 
 LATENCY_BUCKETS_SECONDS = (
     *(0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
@@ -204,10 +208,9 @@ class FrameReader:
 
     def allow(self, frame_bytes_max: int) -> None:
         """Let frames be so long from now on."""
-        self.frame_bytes_max = frame_bytes_max
-        self._scanner = _new_scanner(frame_bytes_max)
-        self._scanner.feed(self._buffer)
-        self._scanned = 0
+        if frame_bytes_max != self.frame_bytes_max:
+            self.frame_bytes_max = frame_bytes_max
+            self._scan_anew()
 
     def feed(self, data: bytes) -> None:
         """Take bytes from the stream.
@@ -221,8 +224,8 @@ class FrameReader:
             raise self._too_long() from None
         self._buffer += data
 
-    def next_frame(self) -> bytes | None:
-        """The next whole frame, or None until more bytes come.
+    def next_frame(self) -> Frame | None:
+        """The next whole frame, or None until more bytes come. Nothing is kept of it.
 
         Raises:
             LimitExceeded: the frame is too long.
@@ -240,11 +243,23 @@ class FrameReader:
         length = position - self._scanned
         if length > self.frame_bytes_max:
             raise self._too_long()
+        if length > PIECE_BYTES:
+            frame = self._buffer
+            self._buffer = frame[length:]
+            del frame[length:]
+            self._scan_anew()
+            return frame
         with memoryview(self._buffer) as buffer:
-            frame = bytes(buffer[:length])
+            short = bytes(buffer[:length])
         del self._buffer[:length]
         self._scanned = position
-        return frame
+        return short
+
+    def _scan_anew(self) -> None:
+        """Give the scanner's copy of all that it has read back to the system."""
+        self._scanner = _new_scanner(self.frame_bytes_max)
+        self._scanner.feed(self._buffer)
+        self._scanned = 0
 
     def _too_long(self) -> LimitExceeded:
         return LimitExceeded(
@@ -253,10 +268,10 @@ class FrameReader:
 
 
 def _new_scanner(frame_bytes_max: int) -> Any:
-    return msgpack.Unpacker(max_buffer_size=frame_bytes_max + (1 << 20))
+    return msgpack.Unpacker(read_size=SCAN_BYTES, max_buffer_size=frame_bytes_max + (1 << 20))
 
 
-def decode_request(frame: bytes, items_max: int) -> Request:
+def decode_request(frame: Frame, items_max: int) -> Request:
     """The request in a whole frame, with at most ``items_max`` array items and map entries together.
 
     Raises:
@@ -280,7 +295,7 @@ def decode_request(frame: bytes, items_max: int) -> Request:
     return Request(msgid, method, params[0])
 
 
-def _decode_bounded(frame: bytes, items_max: int) -> Any:
+def _decode_bounded(frame: Frame, items_max: int) -> Any:
     containers = items = 0
 
     def count(container: Any) -> Any:
@@ -292,6 +307,7 @@ def _decode_bounded(frame: bytes, items_max: int) -> Any:
         return container
 
     unpacker = msgpack.Unpacker(
+        read_size=min(len(frame), PIECE_BYTES),
         strict_map_key=False,
         list_hook=count,
         object_hook=count,

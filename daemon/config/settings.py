@@ -643,7 +643,7 @@ class ComputeConfig(Section):
 
     threads: Literal["auto"] | Annotated[int, Field(ge=1, le=4096)] = Field(
         default="auto",
-        description="Threads of the parallel kernels: a number, or `auto` for the cores that we may use.",
+        description="Threads that programs share, and programs side by side: a number, or `auto` for our cores.",
     )
 
     python_modules: Words = Field(

@@ -72,9 +72,11 @@ class Pipeline:
         health: Health,
         stop: threading.Event,
         dead_letters: Mapping[str, int],
+        numbering: Mapping[str, Any] | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
+        ``numbering``: how vertices were numbered at the start, which is shown, too.
         ``stop``: ends a wait for memory.
 
         ``full_audit``: check everything after every epoch.
@@ -98,6 +100,7 @@ class Pipeline:
         self.health = health
         self.stop = stop
         self.dead_letters = dead_letters
+        self.numbering = numbering
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -175,7 +178,7 @@ class Pipeline:
                 self._publish_wait()
                 self.checkpoints.go_on()  # its copy of the edges may be what is missing
             self.health.turn()
-            if self.stop.is_set() or self.queue.wait_closed(MEMORY_PAUSE_S):
+            if self.stop.wait(MEMORY_PAUSE_S):
                 return False
         self.memory.granted()
         if change is not None:
@@ -336,6 +339,7 @@ class Pipeline:
             "queue_updates": self.queue.updates,
             "memory_bytes": self.memory_bytes(),
             "memory": self.memory.stats(),
+            "numbering": self.numbering,
             "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},

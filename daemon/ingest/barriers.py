@@ -17,7 +17,7 @@ from typing import Any
 
 from ..records.barrier import barrier_id
 from ..records.encodings import BARRIER
-from ..records.stream import Partition, RawRecord
+from ..records.stream import LateBarrier, Partition, RawRecord
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +45,17 @@ class _Waiting:
 
 
 class Barriers:
-    """See the module. One thread calls ``passing``; ``outcomes`` and ``state`` may be read by others."""
+    """See the module. One thread calls ``passing``; ``outcomes`` and ``state`` may be read by others.
+
+    ``late``: the barriers that let go before every partition had reached them.
+    """
 
     def __init__(self, timeout_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.timeout_s = timeout_s
         self.outcomes = Counter(dict.fromkeys(OUTCOMES, 0))
         self.state: list[dict[str, Any]] = []
         self._clock = clock
+        self.late: tuple[LateBarrier, ...] = ()
         self._waiting: dict[_Name, _Waiting] = {}
         self._late: dict[_Name, set[Partition]] = {}
 
@@ -90,6 +94,11 @@ class Barriers:
         for waiting in self._waiting.values():
             waiting.begun += seconds
 
+    def remember(self, late: tuple[LateBarrier, ...]) -> None:
+        """These are ``late``, as before a restart."""
+        self.late = late
+        self._late = {(topic, id): {Partition(topic, number) for number in numbers} for topic, id, numbers in late}
+
     def _is_late(self, partition: Partition, record: RawRecord) -> bool:
         name = _name(record)
         late = self._late.get(name)
@@ -98,6 +107,7 @@ class Barriers:
         late.discard(partition)
         if not late:
             del self._late[name]
+        self._show_late()
         return True
 
     def _meet(self, partition: Partition, record: RawRecord, known: Collection[Partition]) -> bool:
@@ -148,7 +158,14 @@ class Barriers:
             self._late[name] = late
             while len(self._late) > LATE_MAX:
                 del self._late[next(iter(self._late))]
+            self._show_late()
         return waiting.held
+
+    def _show_late(self) -> None:
+        self.late = tuple(
+            LateBarrier(*name, tuple(sorted(partition.number or 0 for partition in partitions)))
+            for name, partitions in self._late.items()
+        )
 
 
 def is_barrier(record: RawRecord) -> bool:

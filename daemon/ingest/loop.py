@@ -267,7 +267,7 @@ class Ingest:
             amount[partition] = amount.get(partition, 0) + offset - queued[partition]
         before, self._held = self._held, _Held(why, Lag(amount, max(lag.seconds, seconds)))
         if before is None or before.lag.amount != amount:
-            self._queue(self._prepared([], [], queued, Step([], queued, recorded=step.recorded)))
+            self._queue(self._prepared([], [], queued, Step([], queued, step.late, recorded=step.recorded)))
 
     def _moved(self, step: Step) -> bool:
         """The source passed what is no record (an aborted transaction, say), for which somebody may wait; or it is
@@ -323,6 +323,7 @@ class Ingest:
             # Edges of one pair are in one partition; only deletions of vertices meet updates of others.
             together=step.ordered or any(bool((block.ops == Op.DELETE_VERTEX).any()) for _, block in blocks),
             recorded=step.recorded,
+            late=step.late,
             item=self._items,
         )
 

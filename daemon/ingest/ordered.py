@@ -18,7 +18,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ..records.stream import Lag, Partition, Passed, RawRecord, Source
+from ..records.stream import Lag, LateBarrier, Partition, Passed, RawRecord, Source
 from .barriers import Barriers, is_barrier
 
 log = logging.getLogger(__name__)
@@ -33,11 +33,13 @@ _RECORD_BYTES = 64  # what a record takes besides its value, about
 class Step(NamedTuple):
     """Records to be applied together, sorted by partition and offset, and where the reader stands after them.
 
-    ``ordered``: that they came in this step is known from nothing else; ``recorded``: the order log has them.
+    ``late``: the barriers that nobody waits for any more from there on; ``ordered``: that the records came in this
+    step is known from nothing else; ``recorded``: the order log has them.
     """
 
     records: Sequence[RawRecord]
     offsets: dict[Partition, int]
+    late: tuple[LateBarrier, ...] = ()
     ordered: bool = False
     recorded: bool = False
 
@@ -73,7 +75,7 @@ class OrderedReader:
     def follow(self, passed: Iterator[Passed]) -> None:
         """Go along these first, as far as the source is not past them already; each is past the one before."""
         self._passed = passed
-        self._target = next(passed, None)
+        self._next_target()
         self._progress_at = self._clock()
 
     def poll(self, bytes_max: int, timeout_s: float) -> Step:
@@ -87,9 +89,9 @@ class OrderedReader:
             self._hold()
             fresh = self.source.poll(max(bytes_max - self._kept_bytes, LEAST_BYTES), timeout_s)
             if not self._kept and self._target is None and not any(map(is_barrier, fresh)):
-                return Step(_sorted(fresh), self.source.position())
+                return Step(_sorted(fresh), self.source.position(), self.barriers.late)
             self._keep(fresh)
-            step = self._next() or Step([], self.position(), recorded=self._target is not None)
+            step = self._next() or Step([], self.position(), self.barriers.late, recorded=self._target is not None)
             if self._target is not None:
                 self._watch(self._target, progress=bool(fresh))
         self._hold()
@@ -125,12 +127,17 @@ class OrderedReader:
             reached = self._reached(target)
             records = self._take_up_to(target.offsets) if reached or not target.together else []
             if reached:
-                self._target = next(self._passed, None)
+                self._next_target()
             if records:
-                return Step(records, self.position(), recorded=True)
+                return Step(records, self.position(), target.late, recorded=True)
             if not reached:
                 return None
         return self._next_by_barriers()
+
+    def _next_target(self) -> None:
+        self._target = next(self._passed, None)
+        if self._target is not None:
+            self.barriers.remember(self._target.late)
 
     def _reached(self, target: Passed) -> bool:
         position = self.source.position()
@@ -172,7 +179,7 @@ class OrderedReader:
             return is_barrier(record) and not (record.partition in passing and record is heads[record.partition])
 
         records = self._take(stops)
-        return Step(records, self.position(), ordered=given_up) if records else None
+        return Step(records, self.position(), self.barriers.late, ordered=given_up) if records else None
 
     def _take_up_to(self, offsets: Mapping[Partition, int]) -> list[RawRecord]:
         """All that is kept below these offsets; of a partition that they do not name, nothing."""

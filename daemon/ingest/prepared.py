@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ...gpma.edges import EdgeBatch
 from ...partition.existence import VertexOps
-from ..records.stream import Partition
+from ..records.stream import LateBarrier, Partition
 from .dense import DenseBatch
 
 ITEMS_MAX = 1024
@@ -27,8 +27,8 @@ class Prepared:
     ``batches``: in order; ``updates``: how many they came from; ``n_vertices``: vertices known after these
     updates; ``record_times_ms`` and ``record_updates``: the time of each record and how many updates it brought,
     for freshness; ``together``: their order between partitions can matter; ``recorded``: the order log has it
-    already; ``item``: its number, rising; ``prepared_at``: ``time.perf_counter`` when it began to wait for the
-    engine.
+    already; ``late``: the barriers that nobody waits for any more from there on; ``item``: its number, rising;
+    ``prepared_at``: ``time.perf_counter`` when it began to wait for the engine.
     """
 
     batches: Sequence[DenseBatch]
@@ -39,6 +39,7 @@ class Prepared:
     record_updates: npt.NDArray[np.int64]
     together: bool = False
     recorded: bool = False
+    late: tuple[LateBarrier, ...] = ()
     item: int = 0
     prepared_at: float = field(default_factory=time.perf_counter)
 
@@ -107,11 +108,6 @@ class PreparedQueue:
             self._updates -= total
             self._changed.notify_all()
             return taken
-
-    def wait_closed(self, timeout_s: float) -> bool:
-        """Whether nothing more comes in, at the latest after the timeout."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._closed, timeout_s)
 
     def close(self) -> None:
         """Let nothing more in; what waits can still be taken."""

@@ -28,15 +28,25 @@ Offsets = Mapping[Partition, int]
 """The next offset to read of every partition (spool: the next byte of every file)."""
 
 
+class LateBarrier(NamedTuple):
+    """A barrier that let go before these partitions of its topic had reached it: they pass it without waiting."""
+
+    topic: str
+    id: str
+    partitions: tuple[int, ...]
+
+
 class Passed(NamedTuple):
     """Where every partition stood once, on the way that the stream was applied.
 
     ``together``: what lies between the place before and this one was applied as one step, partition by partition.
-    Else nothing in between depends on an order, except that of each partition.
+    Else nothing in between depends on an order, except that of each partition. ``late``: what no partition has to
+    wait for any more, the oldest first.
     """
 
     offsets: Mapping[Partition, int]
     together: bool
+    late: tuple[LateBarrier, ...] = ()
 
 
 def offsets_to_wire(offsets: Offsets) -> dict[str, Any]:

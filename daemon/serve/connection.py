@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from ..client.wire import (
     PIECE_BYTES,
+    Frame,
     FrameReader,
     InvalidParams,
     Request,
@@ -54,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._poll: select.poll | None = None
         self.tasks: set[asyncio.Task[None]] = set()
         # A long request that has come and waits for memory; memory for one that comes, since when; who gets it.
-        self._waiting_frame: bytes | None = None
+        self._waiting_frame: Frame | None = None
         self._receiving_bytes = 0
         self._receiving_since = 0.0
         self._getting_room: asyncio.Task[None] | None = None
@@ -79,8 +80,6 @@ class Connection(asyncio.Protocol):
             self._end(error)
             return
         self._transport.set_write_buffer_limits(PIECE_BYTES, 0)
-        self._poll = select.poll()
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
         self._serving.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -94,7 +93,6 @@ class Connection(asyncio.Protocol):
     def _let_go(self) -> None:
         """Nobody waits for anything any more."""
         self._closing = self._gone = True
-        self._poll = None
         self._serving.admission.leave(self._guest)
         self._serving.connections.discard(self)
         self._stop_receiving()
@@ -104,7 +102,12 @@ class Connection(asyncio.Protocol):
 
     def is_gone(self) -> bool:
         """The client has hung up, which goes unnoticed where nothing is read."""
-        return self._closing or (self._poll is not None and bool(self._poll.poll(0)))
+        if self._closing:
+            return True
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        return bool(self._poll.poll(0))
 
     def turn_out(self, error: GraphtideError | None) -> None:
         """End the connection, and say why (None: without a word)."""
@@ -171,7 +174,7 @@ class Connection(asyncio.Protocol):
                 if len(frame) > PIECE_BYTES:
                     if not self._receiving_bytes:
                         self._waiting_frame = frame
-                        self._get_room(len(frame))
+                        self._get_room(2 * len(frame))
                         break
                     self._waiting_frame = None
                 self._dispatch(frame)
@@ -218,10 +221,10 @@ class Connection(asyncio.Protocol):
 
     # -- answers ------------------------------------------------------------------------------------------
 
-    def _dispatch(self, frame: bytes) -> None:
+    def _dispatch(self, frame: Frame) -> None:
         if len(frame) > PIECE_BYTES:
             held, self._receiving_bytes = self._receiving_bytes, 0
-            asker = Asker(self, min(held, len(frame)))
+            asker = Asker(self, min(held, 2 * len(frame)))  # it, and what is made of it
             self._serving.receiving.give_back(held - asker.receiving_bytes)
             task = self._start(self._answer_long(frame, asker))
             # Here, and not in the task: it may be cancelled before it begins.
@@ -235,10 +238,14 @@ class Connection(asyncio.Protocol):
             return
         self._answer(request, started)
 
-    async def _answer_long(self, frame: bytes, asker: Asker) -> None:
+    async def _answer_long(self, frame: Frame, asker: Asker) -> None:
         started = time.perf_counter()
+        size = len(frame)
         try:
             request = await self._serving.in_thread(asker, self._decode_long, frame)
+            del frame
+            self._serving.receiving.give_back(max(asker.receiving_bytes - size, 0))
+            asker.receiving_bytes = min(asker.receiving_bytes, size)
             outcome = self._begin(request, asker, started)
             if outcome is not None:
                 await self._finish(request, outcome, asker, started)
@@ -247,7 +254,7 @@ class Connection(asyncio.Protocol):
         except RequestError as error:
             self._fail(error)
 
-    def _decode_long(self, frame: bytes) -> Request:
+    def _decode_long(self, frame: Frame) -> Request:
         """A request whose long arrays of ids are columns already."""
         request = decode_request(frame, 2 * self._limits.vertices_max)
         try:

@@ -663,12 +663,16 @@ async def degree(serving: Serving, params: Params) -> Reply:
     await serving.make_room(params.asker, len(ids))
     dense = await serving.lookup_anywhere(params.asker, ids)
     result = await serving.engine.call_by_slices(params.asker, "degree", {"vertices": dense}, params.deadline)
-    unknown = ~np.frombuffer(result["known"], np.bool_)
-    answer = {
-        name: None if result[name] is None else pack_column(np.frombuffer(result[name], np.int64))
-        for name in ("out", "in")
-    }
-    return Reply(result["stamp"], {**answer, "null": pack_bitmap(unknown), "unknown": wire_ids(ids[unknown])})
+
+    def reply() -> Reply:
+        unknown = ~np.frombuffer(result["known"], np.bool_)
+        degrees = {
+            name: None if result[name] is None else pack_column(np.frombuffer(result[name], np.int64))
+            for name in ("out", "in")
+        }
+        return Reply(result["stamp"], {**degrees, "null": pack_bitmap(unknown), "unknown": wire_ids(ids[unknown])})
+
+    return reply() if len(ids) <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
 
 
 @method("has_edge")

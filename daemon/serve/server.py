@@ -19,6 +19,8 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import msgpack
@@ -29,6 +31,7 @@ from ...compute.program import Program
 from ...compute.registry import KINDS, load_modules
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
+from ...gpma.kernel_cache import Missing, only_from_cache
 from ..errors import GraphtideError
 from . import shared_memory
 from .admission import Guest, origin_of
@@ -63,35 +66,45 @@ async def serve(
     loop.add_reader(control.fileno(), serving.drain)
     stopped = loop.create_task(serving.stopped.wait())
     first = loop.create_task(serving.has_memory.wait())
-    doors: list[asyncio.Task[None]] = []
+    greeted: set[asyncio.Task[None]] = set()
     tick = loop.create_task(serving.tick())
     try:
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
-            doors.extend([loop.create_task(_accept(serving, listener)) for listener in listeners])
+            for listener in listeners:
+                listener.setblocking(False)
+                _open_door(serving, listener, greeted)
             gc.freeze()
             control.send(msgpack.packb({"kind": "ready"}))
             await stopped
     finally:
-        loop.remove_reader(control.fileno())
-        for task in (*doors, tick, first, stopped):
+        for door in (control, *listeners):
+            loop.remove_reader(door.fileno())
+        for task in (*greeted, tick, first, stopped):
             task.cancel()
         serving.close()
 
 
-async def _accept(serving: Serving, listener: socket.socket) -> None:
-    """Let connections in, each through the door (``Admission``), without end."""
+def _open_door(serving: Serving, listener: socket.socket, greeted: set[asyncio.Task[None]]) -> None:
+    """Let connections in from now on; ``greeted``: those that are on their way in."""
+    asyncio.get_running_loop().add_reader(listener.fileno(), _accept, serving, listener, greeted)
+
+
+def _accept(serving: Serving, listener: socket.socket, greeted: set[asyncio.Task[None]]) -> None:
+    """Let one connection in that waits, through the door (``Admission``); called again while there are others."""
     loop = asyncio.get_running_loop()
-    listener.setblocking(False)
-    async with asyncio.TaskGroup() as greeted:
-        while True:
-            try:
-                client, address = await loop.sock_accept(listener)
-            except OSError as error:  # out of descriptors or memory, or the client is gone again
-                log.warning("a connection could not be accepted: %s", error.strerror)
-                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                continue
-            greeted.create_task(_greet(serving, client, address))
+    try:
+        client, address = listener.accept()
+    except BlockingIOError:
+        return
+    except OSError as error:  # out of descriptors or memory, or the client is gone again
+        log.warning("a connection could not be accepted: %s", error.strerror)
+        loop.remove_reader(listener.fileno())
+        loop.call_later(ACCEPT_AGAIN_SECONDS, _open_door, serving, listener, greeted)
+        return
+    task = loop.create_task(_greet(serving, client, address))
+    greeted.add(task)
+    task.add_done_callback(greeted.discard)
 
 
 async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:
@@ -142,6 +155,11 @@ def _load_kernels(id_kind: Literal["int", "string"]) -> None:
     reader.external(np.zeros(0, np.uint32))
 
 
+def _load_all(id_kind: Literal["int", "string"]) -> None:
+    _load_kernels(id_kind)
+    gc.freeze()  # what all servers share is not touched
+
+
 def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[Program]]) -> None:
     """Receive the settings and serve."""
     message, fds = shared_memory.receive_with_fds(control, CONTROL_BYTES_MAX)
@@ -171,9 +189,9 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     with socket.socket(fileno=options.door) as door:
         load_modules(options.module)
-        _load_kernels(options.ids)
-        gc.freeze()  # what all servers share is not touched
-        serve_forks(door, lambda control, calls: run(control, calls, KINDS))
+        with suppress(Missing), only_from_cache():  # what is missing is being compiled by the daemon
+            _load_kernels(options.ids)
+        serve_forks(door, partial(_load_all, options.ids), lambda control, calls: run(control, calls, KINDS))
 
 
 if __name__ == "__main__":

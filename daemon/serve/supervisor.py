@@ -91,7 +91,7 @@ class _Process:
         self.started = time.monotonic()
         self.ready = threading.Event()
         self.reported = self.started
-        self.generations: dict[str, int] = {}
+        self.generations: dict[str, int] = {}  # of what it was told, by kind
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
         self._sending = threading.Lock()
@@ -119,6 +119,14 @@ class _Process:
                 return False
             self._unsent_since = None
             return True
+
+    def was_told(self, kind: str, generation: int) -> bool:
+        return self.generations.get(kind) == generation
+
+    def tell(self, kind: str, generation: int, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send this generation; where there is no room it is owed, and ``was_told`` says so."""
+        if self.send({"kind": kind, **message}, fds):
+            self.generations[kind] = generation
 
     def notify(self) -> None:
         """Let the server look for the newest epoch; whatever it has not read yet makes it do that anyway."""
@@ -188,11 +196,13 @@ class ServerLink:
         insecure: bool = False,
         socket_group: str | None = None,
         python_modules: Sequence[str] = (),
+        template: Template | None = None,
     ) -> None:
         """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
         ``tokens``: what clients may present, any of them; none: no token is asked for.
         ``python_modules`` are imported by the server, for programs that they register.
+        ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
         """
         self.listen = list(listen)
         self.topology = topology
@@ -210,13 +220,14 @@ class ServerLink:
             "graph": dict(graph),
             "version": __version__,
         }
+        self._access_generation = 0
         self._python_modules = list(python_modules)
         self._tls = tls
         self._beyond_loopback = insecure or tls is not None
         self._socket_group = socket_group
         self._writer = ResultsWriter()
         self._listeners: list[tuple[socket.socket, str]] = []
-        self._template: Template | None = None
+        self._template = template
         self._process: _Process | None = None
         self._answering: list[threading.Thread] = []
         # Guards which process is the present one, and what it was told of results and index.
@@ -300,8 +311,8 @@ class ServerLink:
         access = {**self._settings["access"], "tokens": list(tokens)}
         with self._lock:
             self._settings["access"] = access
-            if self._process is not None:
-                self._process.send({"kind": "access", "access": access})
+            self._access_generation += 1
+            self._send_owed()
 
     def stop(self) -> None:
         """End the server, close the sockets and remove their paths; harmless to repeat."""
@@ -340,11 +351,9 @@ class ServerLink:
             # The index first: whoever sees the epoch must be able to get at arrays that know its vertices.
             index_generation = self._send_index()
             self._writer.publish(publication, index_generation)
-            self._send_results()
-            if self._process is not None:
-                self._send_grace(self._process)
-                if self._process.ready.is_set():
-                    self._process.notify()
+            self._send_owed()
+            if self._process is not None and self._process.ready.is_set():
+                self._process.notify()
 
     def begin_grace(self) -> Callable[[], bool]:
         """Ask the server to tell when every request has ended that began before it has the index as it is now.
@@ -353,7 +362,6 @@ class ServerLink:
         """
         over = threading.Event()
         with self._lock:
-            self._send_index()
             process = self._process
             if process is None or process.graces is None:
                 over.set()
@@ -361,7 +369,7 @@ class ServerLink:
                 # Above all that it was ever told: one that was is over, or its end is still to come.
                 token = max(process.generations.get("grace", 0), *process.graces, 0) + 1
                 process.graces[token] = over
-                self._send_grace(process)
+                self._send_owed()
         return over.is_set
 
     def memory_bytes(self) -> int:
@@ -389,32 +397,31 @@ class ServerLink:
         with self._lock:
             generation = self.index.generation
             process = self._process
-            if process is None or process.generations.get("index") == generation:
+            if process is None or process.was_told("index", generation):
                 return generation
             # Taken once: the writer may replace them meanwhile, and the header belongs to the arrays.
             arrays = self.index.arrays()
             generation = int(arrays["header"][2])
             places = {name: SharedArray.of(array) for name, array in arrays.items()}
             described = [[name, place.byte_offset, place.n_items, place.dtype] for name, place in places.items()]
-            if process.send({"kind": "index", "arrays": described}, [place.fd for place in places.values()]):
-                process.generations["index"] = generation
+            process.tell("index", generation, {"arrays": described}, [place.fd for place in places.values()])
             return generation
 
-    def _send_results(self) -> None:
-        process, generation = self._process, self._writer.generation
-        if process is None or generation == 0 or process.generations.get("results") == generation:
+    def _send_owed(self) -> None:
+        """Tell the present server whatever it was not told yet, as far as there is room."""
+        process = self._process
+        if process is None:
             return
-        if process.send({"kind": "results", "layout": self._writer.layout.to_wire()}, [self._writer.fd]):
-            process.generations["results"] = generation
-
-    def _send_grace(self, process: _Process) -> None:
-        """Ask for the newest grace period that the server has not heard of; its end is that of all before it."""
-        token = max(process.graces or {}, default=0)
-        behind = process.generations.get("index") != self.index.generation
-        if token <= process.generations.get("grace", 0) or behind:
-            return
-        if process.send({"kind": "grace", "token": token}):
-            process.generations["grace"] = token
+        self._send_index()
+        if not process.was_told("access", self._access_generation):
+            process.tell("access", self._access_generation, {"access": self._settings["access"]})
+        results = self._writer.generation
+        if results and not process.was_told("results", results):
+            process.tell("results", results, {"layout": self._writer.layout.to_wire()}, [self._writer.fd])
+        # Of several grace periods the newest: its end is that of all before it. It is about the present index.
+        newest = max(process.graces or {}, default=0)
+        if newest > process.generations.get("grace", 0) and process.was_told("index", self.index.generation):
+            process.tell("grace", newest, {"token": newest})
 
     # -- the server process -----------------------------------------------------------------------------------
 
@@ -440,8 +447,8 @@ class ServerLink:
             self._process = process
             settings = {**self._settings, "restarts": self.restarts}
             process.send(settings, [listener.fileno() for listener, _ in self._listeners])
-            self._send_index()
-            self._send_results()
+            process.generations["access"] = self._access_generation
+            self._send_owed()
         answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
         self._answering = [thread for thread in self._answering if thread.is_alive()] + [answering]
         answering.start()
@@ -518,10 +525,7 @@ class ServerLink:
                     self._totals.take(report["latency"])
                     self.connections, self.waiting = report["connections"], report["waiting"]
                     self._refused = report["refused"]
-                    # It reads again, if it had paused: what found no room is sent now.
-                    self._send_index()
-                    self._send_results()
-                    self._send_grace(process)
+                    self._send_owed()  # it reads again, if it had paused
 
     # -- questions about edges --------------------------------------------------------------------------------
 

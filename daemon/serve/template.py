@@ -1,12 +1,13 @@
 """The template: a process that has loaded whatever a query server needs, and forks one whenever it is asked to.
 
 A server that died is back in milliseconds so, however busy the machine is: loading the libraries and the kernels
-takes most of a second of a free core, and many times that where there is none. The template has one thread and
-answers nobody, so that nothing but the system can end it.
+takes most of a second of a free core, and many times that where there is none. The daemon starts it before it
+loads anything itself, so that both load at once. The template has one thread and answers nobody, so that nothing
+but the system can end it.
 
-``Template`` is the daemon's end. ``serve_forks`` is the process itself, which ``server.main`` calls once all is
-loaded. Over their socket come the two descriptors that a new server gets; back go its process id with a descriptor
-of the process, and word of its end.
+``Template`` is the daemon's end. ``serve_forks`` is the process itself, which ``server.main`` calls once it has
+loaded what it can. Over their socket come the two descriptors that a new server gets; back go its process id with
+a descriptor of the process, and word of its end.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class Child:
 
 
 class Template:
-    """A running template; one thread at a time calls it."""
+    """A running template; one thread at a time calls it.
+
+    Servers are asked for once every kernel is in the cache: the template compiles none.
+    """
 
     def __init__(self, id_kind: Literal["int", "string"], python_modules: Sequence[str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -113,7 +117,7 @@ class Template:
             return None
 
     def close(self) -> None:
-        """End it, once its servers have ended. Whoever waits for a fork is told."""
+        """End it, once its servers have ended; harmless to repeat. Whoever waits for a fork is told."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -152,12 +156,17 @@ def _environment() -> dict[str, str]:
 # -- the process ----------------------------------------------------------------------------------------------
 
 
-def serve_forks(door: socket.socket, serve: Callable[[socket.socket, socket.socket], None]) -> None:
+def serve_forks(
+    door: socket.socket, load: Callable[[], None], serve: Callable[[socket.socket, socket.socket], None]
+) -> None:
     """Fork until the daemon is gone. Each child gets its two sockets, calls ``serve``, and ends after it.
+
+    ``load`` is called when the first one is asked for, and readies what all have in common.
 
     Children end when the daemon is gone, too; nobody else would take notice of it, so that is waited for.
     """
     children: dict[int, int] = {}  # descriptor -> process id
+    ready = False
     while True:
         for fd in select.select([door.fileno(), *children], [], [])[0]:
             if fd in children:
@@ -176,6 +185,9 @@ def serve_forks(door: socket.socket, serve: Callable[[socket.socket, socket.sock
                     os.waitpid(pid, 0)
                 return
             control, calls = (socket.socket(fileno=given) for given in fds)
+            if not ready:
+                load()
+                ready = True
             with control, calls:
                 try:
                     pid = os.fork()

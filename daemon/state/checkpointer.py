@@ -172,19 +172,9 @@ class Checkpointer:
         Raises:
             OSError: it could not be written.
         """
-        arrays = {f"index/{name}": array for name, array in self.index.state(0).items()}
-        arrays["graph/dead"] = np.empty(0, np.uint32)
-        arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
-        checkpoint = Checkpoint(
-            epoch=(self.position.incarnation, 0),
-            offsets=offsets_to_wire(offsets),
-            identity=dict(self.identity),
-            programs={},
-            facts={"n_vertices": 0, "updates": 0},
-            arrays=arrays,
-        )
+        taken = self._taken((self.position.incarnation, 0), offsets, programs=(), states={})
         weights = np.empty(0, np.float32) if self.graph.weighted else None
-        self._write(_Taken(checkpoint, dict(offsets), 0), [EdgeList(np.empty(0, np.uint64), weights)])
+        self._write(taken, [EdgeList(np.empty(0, np.uint64), weights)])
 
     def step(self) -> None:
         """Begin a checkpoint if one is due; go on with the one in the making."""
@@ -245,7 +235,9 @@ class Checkpointer:
                 making.edges.finish()
             if not making.edges.through:
                 return
-            making.handover.put(self._take())
+            states = self._buffers.copy(self._program_arrays())
+            position = self.position
+            making.handover.put(self._taken(position.epoch, position.offsets, self.programs(), states))
         except MemoryError as error:  # the stream goes on without it
             making.handover.put(error)
         making.taken = True
@@ -273,21 +265,23 @@ class Checkpointer:
             for name, array in program.state().items()
         }
 
-    def _take(self) -> _Taken:
-        arrays = self._buffers.copy(self._program_arrays())
+    def _taken(
+        self, epoch: tuple[int, int], offsets: Offsets, programs: Sequence[Program], states: Mapping[str, Array]
+    ) -> _Taken:
+        """All of an epoch but its edges; ``states``: of these programs, by the names of their arrays."""
+        arrays = {**states, "graph/dead": np.flatnonzero(~self.graph.alive).astype(np.uint32)}
         for name, array in self.index.state(self.graph.n_vertices).items():
             arrays[f"index/{name}"] = array
-        arrays["graph/dead"] = np.flatnonzero(~self.graph.alive).astype(np.uint32)
         arrays["source/state"] = np.frombuffer(self.source_state(), np.uint8)
         checkpoint = Checkpoint(
-            epoch=self.position.epoch,
-            offsets=offsets_to_wire(self.position.offsets),
+            epoch=epoch,
+            offsets=offsets_to_wire(offsets),
             identity=dict(self.identity),
-            programs={program.id: self.program_specs[program.id] for program in self.programs()},
+            programs={program.id: self.program_specs[program.id] for program in programs},
             facts={"n_vertices": self.graph.n_vertices, "updates": self.position.updates},
             arrays=arrays,
         )
-        return _Taken(checkpoint, dict(self.position.offsets), self.graph.n_arcs)
+        return _Taken(checkpoint, dict(offsets), self.graph.n_arcs)
 
     # -- the thread of a checkpoint -----------------------------------------------------------------------
 

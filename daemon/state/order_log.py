@@ -5,7 +5,8 @@ in one step again, after all that came before. Such an epoch is durable here bef
 only the newest counts: it is written over the one before it, and synced now and then.
 
 The log is a folder of segments, ``<number>.log``, of frames (``records.spool_format``) of MessagePack: first
-``{v, identity, offsets}``, where the segment begins; then ``[together, offsets]``, the partitions that moved. A
+``{v, identity, offsets, late}``, where the segment begins; then ``[together, offsets]``, the partitions that
+moved, or ``[together, offsets, late]``, where other barriers than before are late (``records.stream.Passed``). A
 segment ends with each checkpoint, and goes when the oldest kept checkpoint covers it. What a crash left incomplete
 at the end of the newest was shown to nobody.
 """
@@ -28,12 +29,14 @@ import msgpack
 from ..errors import CheckpointError
 from ..failpoints import point
 from ..records.spool_format import FramingLost, frame, read_frames
-from ..records.stream import Offsets, Partition, Passed, offsets_from_wire, offsets_to_wire
+from ..records.stream import LateBarrier, Offsets, Passed, offsets_from_wire, offsets_to_wire
 from .checkpoint import sync_folder
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+VERSION = 2
+READABLE = range(1, VERSION + 1)
+"""The first one named no barriers."""
 SYNC_INTERVAL_S = 1.0
 """What need not be durable at once is synced so often, while epochs go on."""
 _SUFFIX = ".log"
@@ -60,12 +63,12 @@ class OrderLog:
         """
         self.folder = folder
         self._identity = ""
-        self._fixed: dict[Partition, int] = {}  # at the end of what stays
-        self._newest: dict[Partition, int] = {}
-        self._before: dict[Partition, int] = {}  # before the last record
+        self._fixed = Passed({}, together=False)  # at the end of what stays
+        self._newest = self._fixed
+        self._before = self._fixed  # before the last record
         self._number = 0
         self._segment: _Segment | None = None
-        self._closed: list[tuple[Path, dict[Partition, int]]] = []  # with where each ends
+        self._closed: list[tuple[Path, Offsets]] = []  # with where each ends
         self._covered: Offsets | None = None
         self._sync_at = 0.0
         self._failing = False
@@ -75,7 +78,7 @@ class OrderLog:
         """What the log holds, from its beginning on; a log of another source or graph is discarded.
 
         Raises:
-            CheckpointError: the folder cannot be used.
+            CheckpointError: the folder cannot be used, or a newer version has written there.
         """
         self._identity = json.dumps(identity, sort_keys=True)
         paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
@@ -95,7 +98,7 @@ class OrderLog:
             raise CheckpointError(
                 f"the order log {str(self.folder)!r} cannot be used: {error.strerror}"
             ) from error
-        end = self._fixed
+        end = self._fixed.offsets
         for path, begin in zip(reversed(paths), reversed(begins), strict=False):
             self._closed.insert(0, (path, end))
             end = end if begin is None else offsets_from_wire(begin["offsets"])
@@ -114,15 +117,14 @@ class OrderLog:
         if all(_alone(item.offsets) for item in passed):
             return done
         self._end_segment_if_covered(passed[-1].offsets)
-        fixed, must_stay, newest = self._fixed, b"", dict(before)
+        fixed, must_stay = self._fixed, b""
+        newest = Passed(dict(before), together=False, late=self._newest.late)
         for item in passed:
             if item.together and len(item.offsets) > 1:
-                if newest != fixed:
-                    must_stay += _entry(fixed, newest, together=False)
-                must_stay += _entry(newest, item.offsets, together=True)
-                fixed = dict(item.offsets)
-            newest = dict(item.offsets)
-        tail = _entry(fixed, newest, together=False) if newest != fixed else b""
+                must_stay += _entry(fixed, newest, together=False) + _entry(newest, item, together=True)
+                fixed = item
+            newest = item
+        tail = _entry(fixed, newest, together=False)
         try:
             segment = self._segment or self._begin_segment()
             self._write(segment, must_stay + tail)
@@ -166,7 +168,8 @@ class OrderLog:
         path = self.folder / f"{self._number + 1:020}{_SUFFIX}"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         segment = _Segment(path, handle, 0, 0)
-        begin = {"v": VERSION, "identity": self._identity, "offsets": offsets_to_wire(self._fixed)}
+        begin = {"v": VERSION, "identity": self._identity, "offsets": offsets_to_wire(self._fixed.offsets)}
+        begin["late"] = self._fixed.late
         try:
             self._write(segment, _framed(begin))
         except OSError:
@@ -190,7 +193,7 @@ class OrderLog:
         segment, self._segment = self._segment, None
         if segment is not None:
             self._fixed = self._newest
-            self._closed.append((segment.path, self._fixed))
+            self._closed.append((segment.path, self._fixed.offsets))
             self._syncing.submit(_close, segment)
 
     def _end_segment_if_covered(self, present: Offsets) -> None:
@@ -210,27 +213,33 @@ class OrderLog:
 
 
 def _begin_of(path: Path) -> dict[str, Any] | None:
-    """How a segment begins; None: its beginning is not whole."""
+    """How a segment begins; None: its beginning is not whole.
+
+    Raises:
+        CheckpointError: a newer version wrote it.
+    """
     try:
         begin = next(_entries(path), None)
     except FramingLost:
         return None
-    return begin if isinstance(begin, dict) and begin.get("v") == VERSION else None
+    version = begin.get("v") if isinstance(begin, dict) else None
+    if isinstance(version, int) and version >= READABLE.stop:
+        raise CheckpointError(
+            f"the order log {str(path)!r} was written by a newer version of graphtide: format {version}; this "
+            f"version reads {READABLE.start} to {VERSION}. Start that version again, or give this one another "
+            "checkpoint.path"
+        )
+    return begin if version in READABLE else None
 
 
 def _passed(paths: Sequence[Path]) -> Iterator[Passed]:
     """Everything that these segments hold; where one is damaged, it goes on with the next."""
     for path in paths:
-        offsets: dict[Partition, int] = {}
+        passed = Passed({}, together=False)
         try:
             for entry in _entries(path):
-                if isinstance(entry, dict):
-                    offsets = offsets_from_wire(entry["offsets"])
-                    yield Passed(offsets, together=False)
-                else:
-                    together, moved = entry
-                    offsets = offsets | offsets_from_wire(moved)
-                    yield Passed(offsets, together)
+                passed = _after(passed, entry)
+                yield passed
         except FramingLost as error:
             log.error("the order log %s is damaged at byte %d: %s", path, error.position, error.why)
 
@@ -242,26 +251,40 @@ def _entries(path: Path) -> Iterator[Any]:
         yield _unpacked(item.payload)
 
 
-def _end_of(path: Path) -> dict[Partition, int]:
+def _after(passed: Passed, entry: Any) -> Passed:
+    """Where the stream stands after this entry."""
+    if isinstance(entry, dict):
+        return Passed(offsets_from_wire(entry["offsets"]), together=False, late=_late(entry.get("late", ())))
+    together, moved, *late = entry
+    offsets = {**passed.offsets, **offsets_from_wire(moved)}
+    return Passed(offsets, together, _late(late[0]) if late else passed.late)
+
+
+def _late(wire: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[LateBarrier, ...]:
+    return tuple(LateBarrier(topic, id, tuple(partitions)) for topic, id, partitions in wire)
+
+
+def _end_of(path: Path) -> Passed:
     """Where a segment ends. What is incomplete there, or was torn, is cut off."""
-    offsets: dict[Partition, int] = {}
+    passed = Passed({}, together=False)
     end = 0
     try:
         for item in read_frames(path):
             if not item.good:
                 raise FramingLost(item.start, "a checksum does not hold")
-            entry = _unpacked(item.payload)
-            offsets |= offsets_from_wire(entry["offsets"] if isinstance(entry, dict) else entry[1])
+            passed = _after(passed, _unpacked(item.payload))
             end = item.stop
     except FramingLost as error:
         log.warning("the order log %s is cut off at byte %d: %s", path, end, error.why)
     os.truncate(path, end)
-    return offsets
+    return passed
 
 
-def _entry(before: Offsets, after: Offsets, *, together: bool) -> bytes:
-    moved = {partition: offset for partition, offset in after.items() if before.get(partition) != offset}
-    return _framed([together, offsets_to_wire(moved)])
+def _entry(before: Passed, after: Passed, *, together: bool) -> bytes:
+    """What changed; nothing where nothing did, and no step is to be told."""
+    moved = {p: offset for p, offset in after.offsets.items() if before.offsets.get(p) != offset}
+    late = [] if after.late == before.late else [after.late]
+    return _framed([together, offsets_to_wire(moved), *late]) if together or moved or late else b""
 
 
 def _framed(content: object) -> bytes:

@@ -175,12 +175,6 @@ def _version(distribution: str) -> str:
 def _numba(config: Config) -> Iterator[Finding]:
     from ...gpma import runtime
 
-    try:
-        layer = runtime.threading_layer()
-    except RuntimeError as error:
-        yield Finding("threading layer", "fail", str(error), "install libgomp1 (Debian) or the Python package tbb")
-    else:
-        yield Finding("threading layer", "ok", layer)
     folder = runtime.cache_directory()
     if _may_write(folder):
         yield Finding("kernel cache", "ok", str(folder))

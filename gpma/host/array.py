@@ -6,7 +6,8 @@ together and a batch of any size touches only the leaves where its keys belong. 
 ``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
 shrinks. ``preparing.py`` and ``committing.py`` divide a batch among threads; what they call is in ``sorting.py``
 (order a batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be
-redistributed), ``stretch.py`` (what migrates) and ``load_export.py``.
+redistributed), ``stretch.py`` (what migrates) and ``load_export.py``; ``small.py`` has all of a small batch in one
+call.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..layout import LEAF_SHIFT, Layout
 from ..rows import RowView
 from ..team import ALONE, Crew
 from ..vertex_columns import grown
-from . import committing, load_export, merge, preparing, search
+from . import committing, hot_spot, load_export, merge, preparing, search
 from .arrays import RowIndex
 from .committing import Written
 from .contents import Contents
@@ -41,6 +42,7 @@ from .invariants import wrong_keys, wrong_leaves, wrong_rows, wrong_sizes, wrong
 from .migration import Migration
 from .preparing import Parts
 from .slot_memory import SlotMemory
+from .small import Orientation, Outcome
 from .sorting import Arrivals
 from .work import Plan, Work, column, new_work, report, report_columns
 
@@ -189,7 +191,6 @@ class PackedMemoryArray:
         if other is not None and layout.n_leaves > n_leaves_before:
             now.move_to(other, n_leaves_before)
         n_updates = int(parts[-1, preparing.END])
-        crowding = self._migration.count(n_updates)
         # The words and positions of the sort, which pending leaves and rows are listed in, are free by now.
         written: Written = committing.commit(
             now.slots,
@@ -201,10 +202,13 @@ class PackedMemoryArray:
             (now.layout.lower, now.layout.upper),
             columns,
             at_once,
-            crowding,
+            n_updates,
+            self._migration.hot_spot.lasts,
+            hot_spot.CROWDED_LEAVES,
             self._crew,
         )
-        in_use = self._migration.watch(written, n_updates)
+        self._migration.counted(n_updates, written.net_left)
+        in_use = self._migration.watch(written.signs, n_updates)
         self._n_windows, slots_moved = written.n_windows, written.moved
         if at_once:
             slots_moved = self._spread_all(layout.n_leaves, written.n_waiting, n_edges)
@@ -229,6 +233,32 @@ class PackedMemoryArray:
             self._work = self._no_work
             self._n_windows = 0
         return report(columns, slots_moved, weighted=self.weighted)
+
+    def for_small(self, n_updates: int) -> Orientation | None:
+        """What ``small.apply_small`` needs; None where so many updates may bring another layout: then they go
+        by ``prepare`` and ``commit``."""
+        now, migration = self._contents, self._migration
+        layout, n_edges = now.layout, now.n_edges
+        if (
+            not layout.edges_min <= n_edges - n_updates
+            or not n_edges + n_updates <= layout.edges_max
+            or migration.should_grow(n_edges + n_updates)
+        ):
+            return None
+        crowding = migration.hot_spot.lasts, hot_spot.CROWDED_LEAVES
+        return Orientation(*now.slots, *now.rows, layout.lower, layout.upper, *crowding)
+
+    def after_small(self, did: Outcome) -> int:
+        """Go on from what ``small.apply_small`` wrote, as ``commit`` does; returns the slots moved."""
+        now, migration = self._contents, self._migration
+        n_updates, n_more, n_more_left, moved, stretch_begin, stretch_end, signs = did
+        self._n_windows = 0
+        migration.counted(n_updates, n_more_left)
+        in_use = migration.watch(signs, n_updates)
+        if moved and now.migrating:
+            now.view_leaves(now.layout.n_leaves, stretch_begin, stretch_end)
+        now.n_edges += n_more
+        return int(moved) + migration.go_on(n_updates, fewer=n_more < 0, in_use=in_use)
 
     def close(self) -> None:
         """End what goes on in the background."""
@@ -303,7 +333,8 @@ class PackedMemoryArray:
             return problems
         found = self._work.windows
         n = self._n_windows
-        spans = zip(found.new_begin[:n].tolist(), found.new_end[:n].tolist(), strict=True)
+        columns = found.new_begin, found.new_end, found.squeezed
+        spans = zip(*(column[:n].tolist() for column in columns), strict=True)
         keys = self.export().keys
         return (
             wrong_keys(now, keys)

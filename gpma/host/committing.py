@@ -21,10 +21,11 @@ from ..edges import LOW, Int, Keys, Offsets, Vertices
 from ..intrinsics import copy
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
+from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
 from .preparing import BEGIN, END, TOTALS, Parts
 from .stretch import net_change
-from .windows import Bounds, Windows, hot_leaves, outcome, plan_windows
+from .windows import Bounds, Windows, outcome
 
 # A batch in one part shares the redistribution of so many edges all the same.
 DIVIDED_MOVES_MIN = 100_000
@@ -39,9 +40,7 @@ class Written(NamedTuple):
 
     ``n_waiting``: new edges that wait, where all do; ``net_left``: by how many edges it changed what is left of
     the stretch; ``n_windows`` were redistributed, of ``moved`` edges together; the stretch then goes from
-    ``stretch_begin`` to ``stretch_end``. New edges crowd between the leaves that begin with ``hot_first`` and
-    ``hot_last`` (uint64; ``crowded``: there are such), in a ``wide`` window perhaps; and so many wait ``beside``
-    the stretch.
+    ``stretch_begin`` to ``stretch_end``.
     """
 
     n_waiting: Int
@@ -50,11 +49,7 @@ class Written(NamedTuple):
     moved: Int
     stretch_begin: Int
     stretch_end: Int
-    crowded: bool
-    hot_first: Int
-    hot_last: Int
-    wide: bool
-    beside: Int
+    signs: Signs
     lists: Offsets
 
 
@@ -69,13 +64,15 @@ def commit(
     bounds: tuple[Bounds, Bounds],
     columns: ReportColumns,
     all_wait: bool,
-    crowding: tuple[Int, Int],
+    n_updates: Int,
+    hot_for: Int,
+    crowded_leaves: Int,
     crew: Crew,
 ) -> Written:
     """Write a batch that lies in ``updates`` in these parts.
 
-    ``bounds``: the least and the greatest densities by height; ``crowding``: from how many leaves in a window, or
-    new edges that wait for it, on it is told. If ``all_wait``, all new edges are put aside, no window is
+    ``bounds``: the least and the greatest densities by height. ``n_updates``, ``hot_for``,
+    ``crowded_leaves``: see ``crowds.plan``. If ``all_wait``, all new edges are put aside, no window is
     redistributed, and what follows is left to ``finish``.
     """
     n_parts = np.int64(parts.shape[0])
@@ -94,17 +91,13 @@ def commit(
         net_left += lists[part, _NET]
     n_pending, n_waiting = _join(pending, lists)
     stretch_begin, stretch_end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
-    n_windows, moved, beside = np.int64(0), np.int64(0), np.int64(0)
-    hot_first: Int = np.uint64(0)
-    hot_last: Int = np.uint64(0)
-    crowded, wide = False, False
+    n_windows, moved = np.int64(0), np.int64(0)
+    signs = no_signs()
     if not all_wait:
         if n_pending > 0:
-            n_windows = plan_windows(slots, bounds[0], bounds[1], pending, n_pending, windows)
-            first, last, wide, beside = hot_leaves(slots, pending, windows, n_windows, crowding[0], crowding[1])
-            crowded = first >= 0
-            if crowded:
-                hot_first, hot_last = slots.heads[first], slots.heads[last]
+            n_windows, signs = plan(
+                slots, bounds[0], bounds[1], pending, n_pending, windows, n_updates, hot_for, crowded_leaves
+            )
             moved, stretch_begin, stretch_end = outcome(slots, windows, n_windows)
             if n_windows > 1 and (n_parts > 1 or moved >= DIVIDED_MOVES_MIN):
                 size = min(max(n_windows // _WINDOW_PIECES, np.int64(1)), np.int64(_WINDOWS_MAX))
@@ -124,11 +117,7 @@ def commit(
         moved,
         stretch_begin,
         stretch_end,
-        crowded,
-        hot_first,
-        hot_last,
-        wide,
-        beside,
+        signs,
         lists,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from ..edges import Keys, sources
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT
 from .contents import Contents
+from .windows import squeezed as squeezed_bound
 
 
 def wrong_sizes(contents: Contents) -> list[str]:
@@ -57,16 +58,19 @@ def wrong_leaves(contents: Contents) -> list[str]:
     return problems
 
 
-def wrong_windows(contents: Contents, windows: Iterable[tuple[int, int]]) -> list[str]:
-    """Windows (begin, end) that were redistributed: spread evenly, and within the bounds of their height."""
+def wrong_windows(contents: Contents, windows: Iterable[tuple[int, int, int]]) -> list[str]:
+    """Windows (begin, end, squeezed) that were redistributed: spread evenly, within the bounds of their height."""
     layout = contents.layout
-    for begin, end in windows:
+    for begin, end, squeezed in windows:
         counts = contents.slots.counts[begin:end]
         if counts.max() - counts.min() > 1:
             return [f"leaves {begin} to {end} were redistributed, but not evenly"]
         height = (end - begin).bit_length() - 1  # beside a stretch they may be wider by half, or cut short
-        least, most = (bounds[height] * (end - begin) * LEAF_SLOTS for bounds in (layout.lower, layout.upper))
-        if end - begin < layout.n_leaves and not least <= counts.sum(dtype=np.int64) <= most:
+        least, most = layout.lower[height], layout.upper[height]
+        if squeezed:
+            most = squeezed_bound(most)
+        density = counts.sum(dtype=np.int64) / ((end - begin) * LEAF_SLOTS)
+        if end - begin < layout.n_leaves and not least <= density <= most:
             return [f"leaves {begin} to {end} were redistributed and out of bounds for height {height}"]
     return []
 

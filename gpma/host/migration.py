@@ -10,8 +10,8 @@ widens until it reaches the end of the array; then it is cut off.
 
 Where all updates fall on one **hot spot** (``hot_spot.py``), spreading evenly would give it but little room, again
 and again. Then the stretch is carried there, past leaves that stay as full as they are, and waits: windows beside
-it take the leaves that they need. Through a hot region it goes to and fro, and gives room where leaves are
-crowded. When that is over it is carried back.
+it take the leaves that they need. Through a hot region it passes where that is crowded, and gives room to its
+leaves. When that is over it is carried back.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ import numpy as np
 
 from ..layout import FILL, LEAF_LEAST, SHARE_FULL
 from ..team import Crew
-from . import hot_spot, merge, stretch
-from .committing import Written
+from . import merge, stretch
 from .contents import Contents
-from .hot_spot import HotSpot
+from .crowds import Signs
+from .hot_spot import HOT_SHARE, HotSpot
 from .slot_memory import Pages
 from .work import new_work
 
 # So many edges migrate for each update while a grown array moves into its new leaves: then it is done after
 # updates of 5% of the edges, before the part that has not moved yet runs out of room.
 MIGRATED_PER_UPDATE = 20
-# One new edge in so many in one window shows where a hot spot is now; or, beside a stretch, that it is of use. An
-# array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
-HOT_SHARE = 8
+# An array grows again for a hot spot when so few of its leaves are left in the stretch: one in so many.
 RESERVE_SHARE = 50
 # A batch moves more edges than MIGRATED_PER_UPDATE up to so many, which take a millisecond.
 CARRIED_EDGES = 600_000
 # A stretch of so few leaves that was carried is not worth it any more.
 STRETCH_LEAVES_MIN = 1 << 6
+# Edges do not move before so many updates have come, or one for so many edges: a move takes its time, however few.
+UPDATES_AT_ONCE, UPDATES_SHARE = 256, 1 << 12
 # A migration waits for its pages until one edge for so many edges has come; then it goes on without.
 PATIENCE = 80
 # From so many edges that move, several threads are faster than one.
@@ -67,28 +67,30 @@ class Migration:
         self.carried = False
         # Up to how many edges it waits for pages.
         self._patient_until = 0
+        # Updates for which no edges have moved yet.
+        self._owed = 0
 
     def forget(self) -> None:
         """The array is about to be filled anew: no pages come or go, and nothing is known of hot spots."""
         self.pages.stop()
         self.hot_spot = HotSpot()
 
-    def count(self, n_updates: int) -> tuple[int, int]:
-        """So many updates are about to be written; (from how many leaves in a window, from how many new edges that
-        wait for it) they show a hot spot."""
+    def counted(self, n_updates: int, n_more_left: int) -> None:
+        """So many updates were written, which brought so many more edges left of the stretch."""
+        self.edges_left += n_more_left
         self.hot_spot.count(n_updates)
-        return hot_spot.CROWDED_LEAVES, n_updates // HOT_SHARE if self.hot_spot.there else n_updates
 
-    def watch(self, written: Written, n_updates: int) -> bool:
-        """Note what a batch of so many updates did beside the stretch, and where its new edges crowd.
+    def watch(self, signs: Signs, n_updates: int) -> bool:
+        """Note where the new edges of a batch of so many updates crowd.
 
         True: many of these edges take leaves of the stretch.
         """
-        self.edges_left += written.net_left
-        if written.crowded:
-            first, last = np.uint64(written.hot_first), np.uint64(written.hot_last)
-            self.hot_spot.see(first, last, self._contents.n_edges, wide=written.wide)
-        return bool(written.beside * HOT_SHARE > n_updates)
+        spot, n_edges = self.hot_spot, self._contents.n_edges
+        if signs.hot:
+            spot.see(np.uint64(signs.hot_low), np.uint64(signs.hot_high), n_edges)
+        if signs.crowded:
+            spot.crowd(np.uint64(signs.crowd_low), np.uint64(signs.crowd_high), signs.density, n_edges)
+        return bool(signs.beside * HOT_SHARE > n_updates)
 
     def should_grow(self, n_edges: int) -> bool:
         """With this many edges after the batch: there are many, or another such batch would be too much; or they
@@ -123,14 +125,24 @@ class Migration:
         written.
 
         ``fewer``: the batch left fewer edges than there were. ``in_use``: it used the stretch, which is not taken
-        away then.
+        away then, unless a crowd needs it more.
         """
         now = self._contents
         if now.migrating:
-            return self._move(n_updates) if self.shrinks or not in_use else 0
+            stays = in_use and not self.shrinks and not self.hot_spot.urgent
+            return 0 if stays else self._move_for(n_updates)
         if fewer and now.n_edges < now.layout.edges_few and now.memory.reservation is not None:
             return self._begin_to_shrink() + self._move(n_updates)
         return 0
+
+    def _move_for(self, n_updates: int) -> int:
+        """Move edges for so many updates, or for these and more some time later; returns the slots written."""
+        self._owed += n_updates
+        soon = self._owed < min(UPDATES_AT_ONCE, self._contents.n_edges // UPDATES_SHARE)
+        if soon and not self.hot_spot.urgent:
+            return 0
+        owed, self._owed = self._owed, 0
+        return self._move(owed)
 
     def _begin_to_shrink(self) -> int:
         """Open a stretch in the first sparse leaves, if there are any; returns the slots written."""
@@ -162,7 +174,8 @@ class Migration:
     def _move(self, n_updates: int) -> int:
         """Move edges after a batch of so many updates; returns the slots written."""
         now = self._contents
-        if not now.migrating or not (self.shrinks or self.pages.done or now.n_edges > self._patient_until):
+        waits = not (self.shrinks or self.pages.done or now.n_edges > self._patient_until or self.hot_spot.urgent)
+        if not now.migrating or waits:
             return 0
         moved = 0
         n_leaves = now.slots.counts.size
@@ -184,9 +197,9 @@ class Migration:
             moved += some
             self.edges_left += some if begin > before else -some
             now.view_leaves(n_leaves, begin, end)
-            if way == stretch.CARRY:
+            if way in stretch.PAST_LEAVES:
                 break
-        if way == stretch.CARRY:
+        if way in stretch.PAST_LEAVES:
             self.carried = now.slots.stretch_end < n_leaves
             if now.slots.stretch_end - now.slots.stretch_begin < room:
                 self.hot_spot.stay(now.n_edges)
@@ -220,7 +233,7 @@ class Migration:
         if self.shrinks:
             return stretch.GATHER, 0, MIGRATED_PER_UPDATE
         if self.hot_spot.there:
-            return stretch.CARRY, *self.hot_spot.course(slots)
+            return self.hot_spot.course(slots)
         if self.carried:
             return stretch.CARRY, slots.counts.size - slots.stretch_end, MIGRATED_PER_UPDATE
         return stretch.SPREAD, 0, MIGRATED_PER_UPDATE

@@ -10,7 +10,6 @@ copy.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import threading
 from collections.abc import Callable
@@ -22,13 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..address_space import LARGE_PAGE, Reserved, memory_bytes, reserve
+from ..address_space import DONTNEED, LARGE_PAGE, POPULATE_WRITE, Reserved, advise, memory_bytes, reserve
 from ..layout import TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots
 
-# Fault pages in as if they were written, contents unchanged; Linux 5.14 and later. mmap.madvise would not do: it
-# keeps the interpreter lock.
-_MADV_POPULATE_WRITE, _MADV_DONTNEED = 23, 4
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
 _HUGE_MIN = 4 << 20
 # Columns begin at multiples of this.
@@ -124,18 +120,14 @@ class SlotMemory:
 
     def populate(self, first: int, last: int) -> bool:
         """Have pages for leaves first..last; False where the system cannot say."""
-        return self._advise(first, last, _MADV_POPULATE_WRITE)
+        return self._advise(first, last, POPULATE_WRITE)
 
     def give_back(self, first: int, last: int) -> bool:
         """Give back the pages of leaves first..last, of which nothing is used; False where that is refused."""
-        return self._advise(first, last, _MADV_DONTNEED)
+        return self._advise(first, last, DONTNEED)
 
     def _advise(self, first: int, last: int, advice: int) -> bool:
-        return all(
-            _libc.madvise(begin, end - begin, advice) == 0
-            for begin, end in self._pages(first, last)
-            if begin < end
-        )
+        return all(advise(begin, end, advice) for begin, end in self._pages(first, last) if begin < end)
 
     def _pages(self, first: int, last: int) -> list[tuple[int, int]]:
         """Addresses of the pages, of each column, that begin within leaves first..last."""
@@ -217,10 +209,6 @@ def _in_pieces(advise: Callable[[int, int], bool], first: int, last: int, stop: 
     for end in range(last, first, -_PIECE_LEAVES):
         if stop.is_set() or not advise(max(first, end - _PIECE_LEAVES), end):
             return
-
-
-_libc = ctypes.CDLL(None)
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def _leaf_bytes(leaf_shift: int, *, weighted: bool) -> float:

@@ -33,14 +33,16 @@ BLOCK_LEAVES = 64
 BLOCK_DENSITY = 0.55
 # It moves at least so many edges a move: over a leaf or two nothing would be gained, for want of half leaves.
 MOVED_MIN = 1000
-# So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, they get
-# only RELIEVED.
+# So many leaves at most are carried past a stretch together. Where they have more than CROWDED keys each, in a
+# crowd more than PASSED, they get only RELIEVED.
 CARRIED_LEAVES = 32
-CROWDED, RELIEVED = 0.85 * LEAF_SLOTS, 0.65 * LEAF_SLOTS
+CROWDED, PASSED, RELIEVED = int(0.85 * LEAF_SLOTS), int(0.78 * LEAF_SLOTS), 0.58 * LEAF_SLOTS
 # Threads write so many leaves of a move at a time, and more where it would come to more pieces.
 PIECE_LEAVES_MIN, PIECES_MAX = 8, 64
-# Ways of a stretch: left, spreading edges evenly; right, gathering them; or carried, either way.
-SPREAD, GATHER, CARRY = 0, 1, 2
+# Ways of a stretch: left, spreading edges evenly; right, gathering them; or past leaves, either way: carried to a
+# place, or passing through a crowd.
+SPREAD, GATHER, CARRY, PASS = 0, 1, 2, 3
+PAST_LEAVES = (CARRY, PASS)
 
 
 class Move(NamedTuple):
@@ -118,10 +120,11 @@ def plan_right(slots: Slots, edges_wanted: Int) -> Move:
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Move:
+def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int, crowded: Int) -> Move:
     """The next move of a stretch that is carried past so many leaves (to the left, if they are fewer than none).
 
-    They stay about as full as they are, and the stretch as wide as it is; but crowded ones are relieved.
+    They stay about as full as they are, and the stretch as wide as it is; but those of more than ``crowded`` keys
+    are relieved.
     """
     counts = slots.counts
     begin, end = np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
@@ -131,7 +134,7 @@ def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Move:
         edges += np.int64(counts[np.uintp(begin - 1 - taken if leaves < 0 else end + taken)])
         taken += 1
     width = taken
-    if edges > CROWDED * taken:
+    if edges > crowded * taken:
         width = min(np.int64(np.ceil(edges / RELIEVED)), end - begin)
     if leaves < 0:
         return Move(begin - taken, np.int64(0), end - width, end, edges, begin - taken, end - width)
@@ -140,12 +143,12 @@ def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int) -> Move:
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def plan_move(slots: Slots, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int) -> Move:
-    """The next move of ``way``; ``leaves`` only matter where the stretch is carried."""
+    """The next move of ``way``; ``leaves`` only matter where the stretch goes past leaves."""
     if way == SPREAD:
         return plan_left(slots, edges_left, edges_wanted)
     if way == GATHER:
         return plan_right(slots, edges_wanted)
-    return plan_carry(slots, leaves, edges_wanted)
+    return plan_carry(slots, leaves, edges_wanted, CROWDED if way == CARRY else PASSED)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

@@ -25,6 +25,8 @@ CHUNKS_MAX, CHUNK_EDGES_MIN = 64, 1 << 14
 def transposed(edges: EdgeList, *, weighted: bool, crew: Crew) -> EdgeList:
     """These arcs (keys ascending) seen from their heads, keys ascending; ``weighted``: with their weights.
 
+    Of arcs in any order, those with one head keep theirs.
+
     Raises:
         MemoryError: there is not enough.
     """

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeList
+from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, ChangeReport, EdgeBatch, EdgeList
 from ..layout import Layout
 from .arrays import Pending, ReportColumns, Updates
 from .preparing import Parts
 from .slot_memory import SlotMemory
-from .sorting import SortScratch
+from .sorting import Arrivals, SortScratch
 from .windows import Windows
 
 # What each of the ReportColumns is about.
@@ -94,6 +94,12 @@ def column(array: npt.NDArray[Any], dtype: type[np.generic]) -> npt.NDArray[Any]
     if array.dtype == dtype and array.flags.carray:
         return array
     return np.require(array, dtype, ["C", "A", "W"])
+
+
+def arrivals_of(batch: EdgeBatch, *, weighted: bool) -> Arrivals:
+    """The columns of a batch as kernels take them; without weights where none are kept."""
+    weights = _NO_WEIGHTS if batch.weights is None or not weighted else column(batch.weights, np.float32)
+    return Arrivals(column(batch.keys, np.uint64), column(batch.ops, np.uint8), weights)
 
 
 def report_columns(totals: Sequence[int], *, weighted: bool) -> ReportColumns:

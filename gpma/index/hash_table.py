@@ -72,7 +72,7 @@ def size_after(cells: int, n_ids: int) -> int:
 
 def first_empty(table: Words) -> int:
     """An empty cell, where moving may begin."""
-    piece = 1 << 12
+    piece = 1 << 8
     for start in range(0, table.size, piece):
         empty = np.flatnonzero(table[start : start + piece] == 0)
         if empty.size:

@@ -3,10 +3,10 @@ are also the reverse map.
 
 ``IntTable`` and ``StringTable`` are one generation of these arrays, as readers hold them. ``GrowingTable`` is
 the writer's: it replaces arrays by others, each time as a new generation, and without a pause. The table moves
-cell by cell (``hash_table.py``); of what holds the ids, once it is five eighths full, a copy with more room is
-filled beside it as ids come in, and takes over when it has caught up. The copy of an arena leaves behind what
-no vertex has as its id any more. An array that was replaced is never written again, but for an old table while
-it is being moved.
+cell by cell (``hash_table.py``), into pages that a thread asks for ahead; of what holds the ids, once it is five
+eighths full, a copy with more room is filled beside it as ids come in, and takes over when it has caught up. The
+copy of an arena leaves behind what no vertex has as its id any more. An array that was replaced is never written
+again, but for an old table while it is being moved.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from mmap import PAGESIZE
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ..address_space import LARGE_PAGE, POPULATE_WRITE, advise
 from ..edges import Vertices, frozen
 from ..team import ALONE, Crew
 from .hash_table import (
@@ -64,6 +67,9 @@ ARENA_BYTES_MIN = 1 << 14
 
 PIECE_IDS = 1 << 12
 """So many ids a thread looks up at a time, and fewer are not divided."""
+
+# To get pages ahead pays for a thread from so many bytes on.
+_PAGES_MIN = 4 << 20
 
 # A copy begins when this share of an array is in use, and goes on by so many items for each that comes: it is
 # done before the rest is used up.
@@ -423,6 +429,7 @@ class GrowingTable:
         Should there be no memory to grow, those that have theirs keep it, and ``take_given`` knows of them.
         """
         visit, counts = 0, self.counts
+        replaced, self._replaced = self._replaced, []
         while True:
             before = int(counts[FREE])
             visit = self.table.insert(ids, half, visit, self._free, counts, out)
@@ -432,9 +439,10 @@ class GrowingTable:
                 break
             self._make_room()
         self._grow_on(ids)
-        if self._replaced:  # now that no frame holds them any more
-            let_go(self._replaced)
-            self._replaced = []
+        if self._replaced:  # enough for one batch
+            self._replaced += replaced
+        elif replaced:
+            let_go(replaced)
 
     def take_given(self) -> Vertices:
         """The vertices that were free and got an id since the last call."""
@@ -493,11 +501,13 @@ class GrowingTable:
             self._copy_on(self.n_vertices, table.arena.size if isinstance(table, StringTable) else 0)
 
     def _move(self) -> None:
-        # The move before is done: it takes an eighth of the ids that the table has had room for since.
+        # The move before is done: it takes fewer ids than the table has had room for since.
         old = self.table.table
         n_ids = int(self.counts[IDS])
         size = size_after(old.size, n_ids)
-        self._renew({"table": self._allocate("table", size, np.dtype(np.uint64)), "old": old}, first_empty(old))
+        cells = self._allocate("table", size, np.dtype(np.uint64))
+        get_pages(cells)
+        self._renew({"table": cells, "old": old}, first_empty(old))
         self.counts[FILLED] = n_ids
         if 2 * n_ids > capacity(size):
             # The largest table of all: what comes while it moves may have no room in the old one.
@@ -544,6 +554,23 @@ def let_go(objects: list[object]) -> None:
         threading.Thread(target=objects.clear, name="let-go").start()
     except RuntimeError:  # no more threads, or the process ends
         objects.clear()
+
+
+def get_pages(array: npt.NDArray[Any]) -> None:
+    """Begin to get the pages of a large array, all of which will be written soon, on a thread of its own.
+
+    Never fails: without it pages come when they are touched.
+    """
+    if array.nbytes >= _PAGES_MIN:
+        with suppress(RuntimeError):  # no more threads, or the process ends
+            threading.Thread(target=_get_in_pieces, args=(array,), name="get-pages").start()
+
+
+def _get_in_pieces(array: npt.NDArray[Any]) -> None:
+    begin, end = (-(-at // PAGESIZE) * PAGESIZE for at in (array.ctypes.data, array.ctypes.data + array.nbytes))
+    for at in range(begin, end - PAGESIZE, LARGE_PAGE):
+        if not advise(at, min(at + LARGE_PAGE, end - PAGESIZE), POPULATE_WRITE):
+            return
 
 
 def _empty(allocate: Allocate, n_vertices: int, generation: int) -> tuple[Words, Words]:

@@ -1,9 +1,9 @@
 """Which dense vertex an external id is, and which external id a vertex has.
 
 Dense ids are given in order of first appearance, so the same updates number the vertices alike however they were
-cut into batches, as long as none is given a second time. ``VertexIndex`` has one writer; ``VertexIndexReader``
-looks ids up from other threads or, through shared memory, from other processes, while the writer goes on
-(``id_kernels`` says why that is safe).
+cut into batches, as long as none is given a second time; a saved state may be put into another order
+(``state_of``). ``VertexIndex`` has one writer; ``VertexIndexReader`` looks ids up from other threads or, through
+shared memory, from other processes, while the writer goes on (``id_kernels`` says why that is safe).
 
 A vertex goes to another id in three steps. ``remove`` makes its id unknown, though ``external`` still tells it.
 Then the caller waits until nobody refers to the vertex who looked it up before. ``free`` lets the next new id
@@ -313,6 +313,18 @@ class VertexIndex:
         if n_new > self.room:
             taken = self._vertices_max - self.room
             raise OverflowError(f"{n_new} new vertices beside {taken} would pass the {self._vertices_max} allowed")
+
+
+def state_of(state: Mapping[str, npt.NDArray[Any]], chosen: Vertices) -> dict[str, npt.NDArray[Any]]:
+    """The state of an index of these vertices alone, numbered as they stand here.
+
+    ``state``: of this version or an earlier one; ``chosen``: each once.
+    """
+    if "data" in state:
+        column = StringColumn(np.asarray(state["data"], np.uint8), np.asarray(state["offsets"], np.int64))[chosen]
+        return {"data": column.data, "offsets": column.offsets}
+    numbered = "ids" if "ids" in state else "places"
+    return {**state, numbered: state[numbered][chosen]}
 
 
 def _all_but(without: Vertices | None, n_vertices: int) -> Vertices:
