@@ -70,6 +70,12 @@ ALONE = Crew(1, np.zeros(_N_WORDS, np.int64))
 """No team: the caller's thread does everything."""
 
 
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def at_most(crew, pieces):  # type: ignore[no-untyped-def]
+    """The crew for so many pieces: none of its threads is woken for nothing."""
+    return Crew(max(min(crew.threads, pieces), 1), crew.words)
+
+
 class Team:
     """So many threads, the caller's included, which end with ``close`` or with this object."""
 
