@@ -12,8 +12,7 @@ A kernel shares work by ``share``::
 The caller works, too, and alone it would do everything: what is shared draws its pieces from a counter. So the
 work ends when the caller finds no more pieces and those who helped are done with theirs. A thread that the
 system has not yet let run, because another process has its core, is not waited for, and finds nothing to do
-when it comes. Nor does it matter how many threads there are: pieces are the same for any number, and what they
-leave is put together in their order.
+when it comes. Nor does it matter how many threads there are: what pieces leave is put together in their order.
 
 **How they meet.** There are a few places for jobs in an array, ``words``, that all threads share. A job has a
 *gate*, one word that changes by compare-and-swap: how many helpers may still enter, how many are inside, and
@@ -28,13 +27,14 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import callconv, cgutils, types
 from numba.extending import intrinsic
 
 from .atomics import load, ordered_add, ordered_swap
@@ -87,6 +87,7 @@ class Team:
         self.threads = threads
         self._helpers: list[threading.Thread] = []
         serve.compile(_SERVE)
+        _stop.compile(_SERVE[:1])
         for number in range(threads - 1):
             helper = threading.Thread(
                 target=serve, args=(self._words, number), name=f"team-{number + 1}", daemon=True
@@ -247,7 +248,7 @@ def _share(typing_context: Any, crew: Any, work: Any, arguments: Any) -> Any:
     function; what it returns is dropped.
 
     Raises:
-        RuntimeError: the work raised, on any thread.
+        what the work raised, on any thread; where several did, what one of them raised.
     """
     called = typing_context.resolve_function_type(work, (types.int64, *arguments.types), {})
     words = crew.types[1]
@@ -266,16 +267,18 @@ def _share(typing_context: Any, crew: Any, work: Any, arguments: Any) -> Any:
         addresses = [builder.ptrtoint(place, _INT64) for place in (function, box)]
         own = _linked(context, _run, run)
         context.call_internal(builder, own, run, [thread_count, words_value, *addresses])
-        failed = builder.load(_field(builder, box, 1))
-        with builder.if_then(builder.icmp_signed("!=", failed, _INT64(0)), likely=False):
-            context.call_conv.return_user_exc(builder, RuntimeError, ("a piece of shared work failed",))
+        raised = builder.load(_field(builder, box, 1))
+        with builder.if_then(builder.icmp_signed("!=", raised, _INT64(0)), likely=False):
+            what = builder.inttoptr(raised, callconv.excinfo_ptr_t)
+            status = SimpleNamespace(code=callconv.RETCODE_USEREXC, excinfoptr=what)
+            context.call_conv.return_status_propagate(builder, status)
         return context.get_dummy_value()
 
     return types.void(crew, work, arguments), generate
 
 
 def _boxed(context: Any, module: Any, dispatcher: Any, signature: Any, box_type: Any) -> Any:
-    """The work as a function of the address of its arguments; it leaves 1 behind them if it raises."""
+    """The work as a function of the address of its arguments; behind them it leaves where its exception is."""
     function = ir.Function(module, _WORK_TYPE, module.get_unique_name("shared_work"))
     function.linkage = "internal"
     builder = ir.IRBuilder(function.append_basic_block("entry"))
@@ -286,7 +289,7 @@ def _boxed(context: Any, module: Any, dispatcher: Any, signature: Any, box_type:
     work = _linked(context, dispatcher, signature)
     status, _ = context.call_internal_no_propagate(builder, work, signature, [thread, *values])
     with builder.if_then(status.is_error, likely=False):
-        builder.store(_INT64(1), _field(builder, box, 1))
+        builder.store(builder.ptrtoint(status.excinfoptr, _INT64), _field(builder, box, 1))
     builder.ret_void()
     return function
 

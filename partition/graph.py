@@ -143,7 +143,7 @@ class Graph:
         self.host = HostSide(
             weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights, crew=self._storage_crew
         )
-        self._pair = Pair(len(self.host.arrays), "in-rows")
+        self._pair = Pair(min(len(self.host.arrays), self._storage_crew.threads), "in-rows")
         self._turnstile = Turnstile()
         self._copy: EdgeCopy | None = None
         self._memory = Memory()

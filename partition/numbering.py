@@ -34,6 +34,8 @@ LEFT_MAX = 0.7
 """Another numbering pays where at most this share of the misses is left."""
 
 _APPRAISAL_BYTES, _RENUMBERING_BYTES = 24, 56
+# Besides, either takes so much for each vertex.
+_VERTEX_BYTES = 48
 """What either takes for an arc while it goes on, at most."""
 
 ByHeads = Callable[[EdgeList], EdgeList]
@@ -73,7 +75,7 @@ def appraise(
     """
     if n_vertices <= CACHE_LINES * LINE_ENTRIES:
         return Appraisal()
-    Memory().require(_APPRAISAL_BYTES * len(edges))
+    Memory().require(_APPRAISAL_BYTES * len(edges) + _VERTEX_BYTES * n_vertices)
     rows = Rows.of(edges, n_vertices, directed=directed, by_heads=by_heads)
     present = scatter(rows, np.arange(n_vertices, dtype=np.uint32))
     if present < SCATTERED_MIN or (known is not None and known > LEFT_MAX * present):
@@ -137,7 +139,7 @@ def renumbered(edges: EdgeList, order: Vertices, n_vertices: int, by_heads: ByHe
     Raises:
         MemoryError: there is not enough.
     """
-    Memory().require(_RENUMBERING_BYTES * len(edges))
+    Memory().require(_RENUMBERING_BYTES * len(edges) + _VERTEX_BYTES * n_vertices)
     places = places_of(order, n_vertices)
     keys = pack(places[sources(edges.keys)], places[destinations(edges.keys)])
     # Twice, since the second time leaves in order what the first has put in order.

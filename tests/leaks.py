@@ -3,7 +3,7 @@
 A Kafka client that a test forgets goes on in the middle of the tests after it, where it takes random numbers,
 writes log lines and keeps ports; the test that fails then is not the guilty one.
 
-Only Python's threads count: those that Numba's threading layers and BLAS start once are none of them.
+Only Python's threads count: those that BLAS starts once are none of them.
 """
 
 from __future__ import annotations

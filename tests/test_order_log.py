@@ -179,6 +179,28 @@ def test_late_barriers_are_kept_as_long_as_they_are_late(tmp_path: Path, opened:
     assert [passed.late for passed in open_log(log.folder, opened)[1][-3:]] == [late, late[1:], ()]
 
 
+def test_segments_stay_until_the_next_one_has_begun(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they know of late barriers is in no other file before."""
+    log, _ = open_log(tmp_path / "order", opened)
+    record(log, at(1, 1), at(2, 3, together=True))
+    (first,) = log.folder.glob("*.log")
+    log.cut({P: 2, Q: 3})
+
+    def interrupted(self: OrderLog) -> None:
+        assert first.exists()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrderLog, "_begin_segment", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            log.record({P: 2, Q: 3}, [at(3, 3)])
+    assert first.exists()
+    record(log, at(3, 3))
+    assert not first.exists() and len(list(log.folder.glob("*.log"))) == 1
+
+
 def segment(folder: Path, *entries: object) -> Path:
     folder.mkdir()
     path = folder / f"{1:020}.log"

@@ -148,10 +148,23 @@ def _failing(crew, failing):  # type: ignore[no-untyped-def]
     share(crew, _fail, (np.zeros(1, np.int64), failing))
 
 
+@_jit
+def _take_too_much(thread, cursor, taken):  # type: ignore[no-untyped-def]
+    while fetch_add(cursor, 0, np.int64(1)) < 50:
+        taken[0] += np.empty(np.int64(1) << 60, np.uint8)[0]
+
+
+@_jit
+def _greedy(crew):  # type: ignore[no-untyped-def]
+    share(crew, _take_too_much, (np.zeros(1, np.int64), np.zeros(1, np.int64)))
+
+
 def test_work_that_raises_is_told(team: Team) -> None:
-    with pytest.raises(RuntimeError, match="shared work failed"):
+    with pytest.raises(ValueError, match="this piece"):
         _failing(team.crew(), 20)
     _failing(team.crew(), 50)
+    with pytest.raises(MemoryError):
+        _greedy(team.crew())
 
 
 @_jit

@@ -69,6 +69,7 @@ class OrderLog:
         self._number = 0
         self._segment: _Segment | None = None
         self._closed: list[tuple[Path, Offsets]] = []  # with where each ends
+        self._unneeded: list[Path] = []
         self._covered: Offsets | None = None
         self._sync_at = 0.0
         self._failing = False
@@ -137,6 +138,7 @@ class OrderLog:
             self._newest = newest
             return done
         self._failing = False
+        self._delete_unneeded()
         segment.end += len(must_stay)
         self._before, self._fixed, self._newest = self._newest, fixed, newest
         point("order.written")
@@ -197,7 +199,7 @@ class OrderLog:
             self._syncing.submit(_close, segment)
 
     def _end_segment_if_covered(self, present: Offsets) -> None:
-        """A checkpoint was written: begin another segment, and delete those that no kept checkpoint needs.
+        """A checkpoint was written: begin another segment, and find those that no kept checkpoint needs.
 
         ``present``: where the stream stands now.
         """
@@ -206,10 +208,16 @@ class OrderLog:
             return
         self._end_segment()
         ends = [place for place, (_, end) in enumerate(self._closed) if _covers(covered, end, present)]
-        for path, _ in self._closed[: ends[-1] + 1 if ends else 0]:
+        n_ended = ends[-1] + 1 if ends else 0
+        self._unneeded += [path for path, _ in self._closed[:n_ended]]
+        del self._closed[:n_ended]
+
+    def _delete_unneeded(self) -> None:
+        """Now that the next segment has begun, which says what was still to be known of them."""
+        for path in self._unneeded:
             with contextlib.suppress(OSError):  # it may go another time
                 path.unlink()
-        del self._closed[: ends[-1] + 1 if ends else 0]
+        self._unneeded.clear()
 
 
 def _begin_of(path: Path) -> dict[str, Any] | None:

@@ -74,6 +74,7 @@ class Migration:
         """The array is about to be filled anew: no pages come or go, and nothing is known of hot spots."""
         self.pages.stop()
         self.hot_spot = HotSpot()
+        self._owed = 0
 
     def counted(self, n_updates: int, n_more_left: int) -> None:
         """So many updates were written, which brought so many more edges left of the stretch."""
@@ -114,6 +115,7 @@ class Migration:
         after = now.layout.n_leaves
         self.shrinks = False
         self.carried = False
+        self._owed = 0
         self.edges_left = now.n_edges
         self._patient_until = now.n_edges + now.n_edges // PATIENCE
         now.memory.prefer_large_pages(after)

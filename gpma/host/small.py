@@ -313,6 +313,7 @@ def apply_small(
     inserted, overwritten, deleted, absent = probe(out, updates, 0, end)
     if both:
         probe(in_, here.updates, 0, end)
+    starts = np.zeros(4, np.int64)
     out_did = _write(
         out, out_rows, out_lower, out_upper, out_hot_for, out_crowded_leaves, there, inserted - deleted
     )
@@ -333,7 +334,7 @@ def apply_small(
         changed_weights[old : old + deleted],
         absent_keys,
     )
-    split_report(updates, 0, end, columns, np.zeros(4, np.int64))
+    split_report(updates, 0, end, columns, starts)
     loops = (none, none, none, none)
     if mirrored:
         loops = (_n_loops(came_keys), _n_loops(over_keys), _n_loops(gone_keys), _n_loops(absent_keys))

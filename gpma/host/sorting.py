@@ -9,7 +9,7 @@ update in the batch, if they are enough; otherwise positions move along in an ar
 The ranges lie between *splitters*, keys of a sorted sample, as in a sample sort (Sanders, Winkel: Super scalar
 sample sort, ESA 2004): each update finds its range by a search without branches, and goes to its place there,
 which the counts of each chunk of the batch tell. A range is sorted within a cache, and by the bits in which its
-own keys differ. Chunks and ranges are worked on by any threads; what there is of them depends on the batch alone.
+own keys differ. Chunks and ranges are worked on by any threads; a lone one takes all for one range.
 """
 
 from __future__ import annotations
