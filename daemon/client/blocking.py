@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Self, TypeVar
 
@@ -90,7 +91,9 @@ class Client(Blocking, Requests):
         try:
             self._socket.settimeout(call.timeout_s(self._timeout))
             msgid, message = self._core.request(call.method, call.params)
-            self._socket.sendall(message)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                # The server may have said why before it closed.
+                self._socket.sendall(message)
             response = self._receive(msgid)
         except TimeoutError:
             self.close()
