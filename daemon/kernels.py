@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 5.0
 """How often a log hears how compiling goes on."""
 
-ELSEWHERE = "about 25 s on two idle cores"
+ELSEWHERE = "about 45 s on two idle cores"
 """How long compiling took somewhere, with BFS, components and PageRank."""
 
 COMPILE = "numba:compile"
