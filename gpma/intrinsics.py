@@ -17,18 +17,16 @@ from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-NO_REFERENCES: dict[str, Any] = {"_nrt": False}
-"""For ``nb.njit``: kernels that allocate nothing and hand out no arrays need no references counted.
-
-Else Numba counts some wherever a field is taken out of a record around branches or loops, by atomic writes that
-all threads share: of joining two large trees that was 97%. What such a kernel is the first to call is compiled so,
-too, for all its callers: it may hand out no arrays either.
-"""
-
 
 def uncounted(function: Function) -> Function:
-    """``nb.njit`` as kernels are compiled, with ``NO_REFERENCES``: for what several threads run at once."""
-    made: Any = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
+    """``nb.njit`` for kernels that allocate nothing and hand out no arrays: no references are counted.
+
+    Else Numba counts some wherever a field is taken out of a record around branches or loops, by atomic writes
+    that all threads share: of joining two large trees that was 97%. What such a kernel is the first to call is
+    compiled so, too, for all its callers: it may hand out no arrays either.
+    """
+    options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
+    made: Any = nb.njit(**options)
     compiled: Function = made(function)
     return compiled
 

@@ -43,17 +43,6 @@ class Pair:
             raise
         return first, there() if second.cancel() else second.result()
 
-    def share(self, work: Callable[[], object]) -> None:
-        """Do work that draws its pieces from a counter on both threads; the second helps if it begins in time."""
-        second = self._begin(work)
-        try:
-            work()
-        finally:
-            if second is not None and not second.cancel():
-                second.exception()  # waits
-        if second is not None and not second.cancelled():
-            second.result()
-
     def close(self) -> None:
         """Let the second thread end; later work is done by the caller's."""
         if self._other is not None:

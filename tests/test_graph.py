@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
+from packed_array_machine import as_dict
 
 from graphtide.gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, Op, destinations, pack, sources
 from graphtide.gpma.host import array as array_module
@@ -39,9 +40,7 @@ def opened(**options: Any) -> Iterator[Graph]:
 
 
 def arcs_of(edges: EdgeList) -> dict[tuple[int, int], float]:
-    weights = np.ones(len(edges), np.float32) if edges.weights is None else edges.weights
-    pairs = zip(sources(edges.keys).tolist(), destinations(edges.keys).tolist(), strict=True)
-    return dict(zip(pairs, weights.tolist(), strict=True))
+    return as_dict(edges.keys, edges.weights)
 
 
 def rows_of(rows: RowView) -> dict[tuple[int, int], float]:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
+from packed_array_machine import as_dict
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
 from graphtide.gpma.host.array import PackedMemoryArray
@@ -209,9 +210,7 @@ def test_one_call_gives_what_the_model_gives(
 
 
 def arcs_of(edges: EdgeList) -> dict[tuple[int, int], float]:
-    weights = np.ones(len(edges), np.float32) if edges.weights is None else edges.weights
-    pairs = zip(sources(edges.keys).tolist(), destinations(edges.keys).tolist(), strict=True)
-    return dict(zip(pairs, weights.tolist(), strict=True))
+    return as_dict(edges.keys, edges.weights)
 
 
 DIRECTIONS = pytest.mark.parametrize(

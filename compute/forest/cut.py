@@ -13,13 +13,13 @@ other, it takes more: up to the way to the next cut above, but no vertex is clim
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import NO_REFERENCES
+from ...gpma.intrinsics import uncounted
 from ...gpma.rows import runs, runs_on
 from ...gpma.splice import spliced
 from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
@@ -94,7 +94,7 @@ class Pieces(NamedTuple):
 
 
 # As in ``forest.py``, they allocate nothing.
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
+_jit: Any = uncounted
 # For what runs once per cut: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

@@ -16,14 +16,14 @@ Joining names the smaller side anew (small to large: n log n names for n joins).
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
-from ...gpma.intrinsics import NO_REFERENCES
+from ...gpma.intrinsics import uncounted
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 
@@ -77,7 +77,7 @@ class Changes(NamedTuple):
 
 
 # They allocate nothing, and so count no references: those would be atomic writes wherever a field is taken.
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
+_jit: Any = uncounted
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

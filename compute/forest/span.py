@@ -8,7 +8,7 @@ does not depend on the number of threads.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import NO_REFERENCES
+from ...gpma.intrinsics import uncounted
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
@@ -36,7 +36,7 @@ _SWEEP_PIECE = 4096
 _PARALLEL_MIN = 1 << 15
 
 # As in ``forest.py``, they allocate nothing.
-_jit = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)
+_jit: Any = uncounted
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 

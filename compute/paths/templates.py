@@ -22,7 +22,7 @@ import numba as nb
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
-from ...gpma.intrinsics import NO_REFERENCES
+from ...gpma.intrinsics import uncounted
 from ..program import ProgramError
 
 Kernel = Callable[..., Any]
@@ -57,8 +57,7 @@ def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
     Raises:
         ProgramError: as ``digest``.
     """
-    kernel: Kernel = nb.njit(cache=True, nogil=True, error_model="numpy", **NO_REFERENCES)(_bound(made_of, names))
-    return kernel
+    return uncounted(_bound(made_of, names))
 
 
 def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Kernel:

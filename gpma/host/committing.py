@@ -78,14 +78,11 @@ def commit(
     n_parts = np.int64(parts.shape[0])
     lists = np.zeros((n_parts, _LIST_FIELDS), np.int64)
     cursor = np.zeros(1, np.int64)
-    if n_parts == 1:
-        _merge_parts(0, slots, rows, updates, parts, pending, all_wait, cursor, lists)
-    else:
-        share(
-            at_most(crew, n_parts),
-            _merge_parts,
-            (slots, rows, updates, parts, pending, all_wait, cursor, lists),
-        )
+    share(
+        at_most(crew, n_parts),
+        _merge_parts,
+        (slots, rows, updates, parts, pending, all_wait, cursor, lists),
+    )
     net_left = np.int64(0)
     for part in range(n_parts):
         net_left += lists[part, _NET]
@@ -140,14 +137,11 @@ def finish(
         for state in range(4):
             starts[part, state] = starts[part - 1, state] + parts[part - 1, TOTALS + state]
     cursor = np.zeros(1, np.int64)
-    if n_parts == 1:
-        _finish_parts(0, slots, rows, updates, parts, lists, shortened, columns, starts, cursor)
-    else:
-        share(
-            at_most(crew, n_parts),
-            _finish_parts,
-            (slots, rows, updates, parts, lists, shortened, columns, starts, cursor),
-        )
+    share(
+        at_most(crew, n_parts),
+        _finish_parts,
+        (slots, rows, updates, parts, lists, shortened, columns, starts, cursor),
+    )
 
 
 @uncounted

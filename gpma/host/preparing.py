@@ -73,10 +73,7 @@ def look_up(
     cursor = np.zeros(1, np.int64)
     parts = np.zeros((n_pieces, PART_FIELDS), np.int64)
     found = np.empty((n_chunks, 3), np.uint64)
-    if n_pieces == 1:
-        _survey_chunks(0, keys, cursor, found)
-    else:
-        share(crew, _survey_chunks, (keys, cursor, found))
+    share(crew, _survey_chunks, (keys, cursor, found))
     differing, largest, ordered = np.uint64(0), np.uint64(0), np.uint64(1)
     for chunk in range(n_chunks):
         differing |= found[chunk, 0]
@@ -115,7 +112,6 @@ def look_up(
     if n_pieces == 1:
         if not ordered:
             flipped[0] = sort_range(packing, scratch, np.int64(0), n, packing.high_bits + packing.low_bits)
-        _look_up_parts(0, slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts)
     else:
         share(crew, _sort_ranges, (batch, ordered, packing, scratch, bounds, cursor, flipped, parts))
         begin = np.int64(0)
@@ -123,11 +119,11 @@ def look_up(
             parts[piece, BEGIN] = begin
             begin += parts[piece, END]
         cursor[0] = 0
-        share(
-            crew,
-            _look_up_parts,
-            (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts),
-        )
+    share(
+        crew,
+        _look_up_parts,
+        (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts),
+    )
     totals = np.zeros(4, np.int64)
     for piece in range(n_pieces):
         for state in range(4):
