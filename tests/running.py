@@ -128,11 +128,17 @@ class Daemon:
         return True
 
     def query_server(self) -> psutil.Process:
-        """The process that answers queries; the engine's child, the template, has forked it."""
+        """The process that answers queries; the engine's child, the template, has forked it.
+
+        Raises:
+            psutil.NoSuchProcess: the daemon has ended.
+        """
         assert self.process is not None
         engine = psutil.Process(self.process.pid)
 
         def forked() -> psutil.Process | None:
+            if self.process is None or self.process.poll() is not None:
+                raise psutil.NoSuchProcess(engine.pid)
             with contextlib.suppress(psutil.NoSuchProcess):
                 for template in engine.children():
                     for server in template.children():

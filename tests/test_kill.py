@@ -83,14 +83,16 @@ def dead_letter_sources(bootstrap: str, topic: str) -> list[str]:
 
 @contextlib.contextmanager
 def _server_stands_still(daemon: Daemon, disk: Path) -> Iterator[None]:
-    server = daemon.query_server()
+    server = None
     with contextlib.suppress(psutil.NoSuchProcess):
+        server = daemon.query_server()
         server.suspend()
     try:
         yield
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
-            server.resume()
+            if server is not None:
+                server.resume()
 
 
 @contextlib.contextmanager

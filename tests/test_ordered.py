@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from graphtide.daemon.ingest.barriers import LATE_MAX, Barriers
 from graphtide.daemon.ingest.ordered import OrderedReader, Step
+from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.barrier import HEADERS, barrier_value
 from graphtide.daemon.records.encodings import BARRIER
 from graphtide.daemon.records.stream import Lag, Offsets, Partition, Passed, RawRecord
@@ -401,6 +402,22 @@ def test_blocks_of_lines_end_where_they_ended_before() -> None:
         [(9, 12, b"dd\n")],
     ]
     assert [step.recorded for step in steps] == [True, True, True, False]
+
+
+def test_files_that_come_during_a_replay_come_after_those_that_were_there(tmp_path: Path) -> None:
+    names = [f"{number}.el" for number in range(4)]
+    a, b, c, d = (Partition(name) for name in names)
+    for name in names[:3]:
+        (tmp_path / name).write_bytes(b"1 2\n")
+    source = SpoolSource(tmp_path)
+    source.open({a: 0, b: 0})
+    reader = reader_of(source)
+    reader.follow(iter([Passed({a: 4, b: 0}, True)]))
+    (tmp_path / names[3]).write_bytes(b"1 2\n")
+    read: list[Partition] = []
+    while step := reader.poll(BYTES, 0).records:
+        read += [record.partition for record in step]
+    assert read == [a, b, c, d]
 
 
 # -- any crash ------------------------------------------------------------------------------------------------

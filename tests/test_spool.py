@@ -300,6 +300,18 @@ def test_earlier_names_come_first_and_growth_anywhere_is_seen(tmp_path: Path) ->
     assert source.lag().amount[Partition("a.el")] == 1
 
 
+def test_what_is_met_while_a_file_is_held_waits_with_it(tmp_path: Path) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n")
+    (tmp_path / "b.el").write_bytes(b"3 4\n")
+    source = opened(tmp_path)
+    source.hold([Partition("b.el")])
+    (tmp_path / "c.el").write_bytes(b"5 6\n")
+    assert values(drain(source)) == [b"1 2\n"]
+    assert Partition("c.el") in source.position()
+    source.hold([])
+    assert values(drain(source)) == [b"3 4\n", b"5 6\n"]
+
+
 def test_csv_blocks_carry_the_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"src,dst\r\n" + b"1,2\n" * 10)
     records = drain(opened(tmp_path, block_bytes=16))

@@ -231,7 +231,9 @@ class SpoolSource:
         return dict(self._position)
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Read nothing of these files until the next call."""
+        """Read nothing of these files until the next call, and if they are any, of none that is met meanwhile: an
+        earlier name comes first.
+        """
         self._held = frozenset(partition.name for partition in partitions)
 
     def partition_count(self, name: str) -> int:
@@ -512,6 +514,8 @@ class SpoolSource:
 
     def _add(self, name: str, kind: FileKind, offset: int) -> SpoolFile:
         file = self._files[name] = SpoolFile(name, kind, Partition(name), offset)
+        if self._held:
+            self._held |= {name}
         self._grew(file)
         self._note(file)
         return file

@@ -210,7 +210,11 @@ class Source(Protocol):
         ...
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Read nothing of these until the next call, which may name others."""
+        """Read nothing of these until the next call, which may name others.
+
+        Where partitions are in order by themselves (files), what is met meanwhile is held as well if any is: it
+        may come after one of those.
+        """
         ...
 
     def state(self) -> bytes:
