@@ -32,6 +32,7 @@ import numpy.typing as npt
 from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
+from ...gpma.index.ids import IdColumn
 from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
@@ -40,8 +41,10 @@ from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
+from .change_log import ChangeLogWriter
 from .listening import TlsFiles, checked_tls, open_listener
-from .results import Publication, ResultsWriter
+from .publication import Publication
+from .results import ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
 
@@ -70,6 +73,8 @@ class PublishedIndex(Protocol):
 
     @property
     def generation(self) -> int: ...
+
+    def external(self, dense: Vertices) -> IdColumn: ...
 
 
 # -- the process ----------------------------------------------------------------------------------------------
@@ -204,6 +209,7 @@ class ServerLink:
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
         """
+        given = limits or LimitsConfig()
         self.listen = list(listen)
         self.topology = topology
         self.index = index
@@ -212,7 +218,7 @@ class ServerLink:
         self.waiting = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
-            "limits": (limits or LimitsConfig()).model_dump(),
+            "limits": given.model_dump(),
             "access": {
                 "tokens": list(tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
@@ -225,7 +231,8 @@ class ServerLink:
         self._tls = tls
         self._beyond_loopback = insecure or tls is not None
         self._socket_group = socket_group
-        self._writer = ResultsWriter()
+        self._changes = ChangeLogWriter(given.changes_bytes, index.external)
+        self._writer = ResultsWriter(self._changes)
         self._listeners: list[tuple[socket.socket, str]] = []
         self._template = template
         self._process: _Process | None = None
@@ -415,6 +422,9 @@ class ServerLink:
         self._send_index()
         if not process.was_told("access", self._access_generation):
             process.tell("access", self._access_generation, {"access": self._settings["access"]})
+        if not process.was_told("changes", 1):
+            place = self._changes.place
+            process.tell("changes", 1, {"bytes": place.n_items}, [place.fd])
         results = self._writer.generation
         if results and not process.was_told("results", results):
             process.tell("results", results, {"layout": self._writer.layout.to_wire()}, [self._writer.fd])
