@@ -104,13 +104,17 @@ class Scope(Protocol):
         ...
 
 
+_UNKNOWN, _VALUE, _NULL = 0, 1, 2
+
+
 class Everyone:
     """All vertices. With a ``threshold`` (above 0) what was sent of each is remembered."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
-        # By dense id; NaN: unknown; infinity: it had no value.
+        # By dense id: what was sent, and whether anything was.
         self._sent: npt.NDArray[np.float64] = np.empty(0)
+        self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def size(self, n_vertices: int, n_touched: int) -> int:
         return n_touched
@@ -119,38 +123,45 @@ class Everyone:
         return n_vertices if self._threshold else 0
 
     def look(self, look: Look) -> News:
-        snapshot = look.snapshot
+        snapshot, names = look.snapshot, look.names
         if look.touched is None:
             dense = np.arange(snapshot.n_vertices, dtype=np.uint32)
         else:
             dense = np.unique(np.concatenate([look.touched, look.moved]))
         dense = dense[snapshot.known(dense) != NO_VERTEX]
-        gone = look.changes.gone if look.changes is not None else look.names.external(_NONE)
-        gone = gone[look.names.lookup_in(snapshot, gone) == NO_VERTEX]
+        gone = names.external(_NONE) if look.changes is None else look.changes.gone
+        gone = gone[names.lookup_in(snapshot, gone) == NO_VERTEX]
         values = look.values(dense)
         if not self._threshold:
-            return News(look.names.external(dense), values, gone, lambda: None)
-        moved = look.moved
-        before = np.full(dense.size, np.nan)
-        if look.changes is not None:
-            old = dense < self._sent.size
-            before[old] = self._sent[dense[old]]
-            before[_members(dense, moved)] = np.nan
-        now = np.where(values.null, np.inf, values.values)
-        sent = np.flatnonzero(np.isnan(before) | _differ(now, before, self._threshold))
+            return News(names.external(dense), values, gone, lambda: None)
+        sent = np.flatnonzero(self._lacks(look, dense, values))
 
         def remember() -> None:
             if look.changes is None:
-                self._sent = np.empty(0)
+                self.forget()
             if self._sent.size < snapshot.n_vertices:
-                self._sent = grown(self._sent, snapshot.n_vertices, np.nan)
-            self._sent[moved] = np.nan
-            self._sent[dense[sent]] = now[sent]
+                self._sent = grown(self._sent, snapshot.n_vertices, 0)
+                self._state = grown(self._state, snapshot.n_vertices, _UNKNOWN)
+            self._state[look.moved] = _UNKNOWN
+            self._state[dense[sent]] = np.where(values.null[sent], _NULL, _VALUE)
+            self._sent[dense[sent]] = values.values[sent]
 
-        return News(look.names.external(dense[sent]), values[sent], gone, remember)
+        return News(names.external(dense[sent]), values[sent], gone, remember)
+
+    def _lacks(self, look: Look, dense: Vertices, values: Values) -> Flags:
+        """Of which of these vertices the client must be told."""
+        if look.changes is None:
+            return np.full(dense.size, True)
+        before, state = np.zeros(dense.size), np.zeros(dense.size, np.uint8)
+        old = dense < self._state.size
+        before[old], state[old] = self._sent[dense[old]], self._state[dense[old]]
+        state[_members(dense, look.moved)] = _UNKNOWN
+        differ = ~values.null & _differ(values.values, before, self._threshold)
+        lacks: Flags = differ | (state == _UNKNOWN) | (values.null != (state == _NULL))
+        return lacks
 
     def forget(self) -> None:
-        self._sent = np.empty(0)
+        self._sent, self._state = np.empty(0), np.empty(0, np.uint8)
 
 
 class Chosen:
