@@ -93,7 +93,7 @@ class Line:
         return [message for message in messages if isinstance(message, Response)]
 
     def tell(self) -> None:
-        """Notifications find those whom they are for; what comes with the answer to a request waits for its end."""
+        """Notifications find those whom they are for; what came with the answer to a request waited for it."""
         notices, self.notices = self.notices, []
         for notice in notices:
             for told in self.told:
