@@ -216,6 +216,7 @@ class ServerLink:
         self.restarts = 0
         self.connections = 0
         self.waiting = 0
+        self.subscriptions = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
             "limits": given.model_dump(),
@@ -244,6 +245,8 @@ class ServerLink:
         self._totals = _Totals()
         self._refused_before: dict[str, int] = {}
         self._refused: dict[str, int] = {}
+        self._told_before: dict[str, int] = {}
+        self._told: dict[str, int] = {}
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -399,6 +402,14 @@ class ServerLink:
                 reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
             }
 
+    def told(self) -> dict[str, int]:
+        """What subscribers were told since ``start``, as ``Subscriptions.totals``; about a second old."""
+        with self._lock:
+            return {
+                name: self._told_before.get(name, 0) + self._told.get(name, 0)
+                for name in {*self._told_before, *self._told}
+            }
+
     def _send_index(self) -> int:
         """Send the index's arrays if the server does not have them yet; their generation."""
         with self._lock:
@@ -502,7 +513,8 @@ class ServerLink:
             self._process = None
             self._totals.end()
             self._refused_before, self._refused = self.refused(), {}
-            self.connections = self.waiting = 0
+            self._told_before, self._told = self.told(), {}
+            self.connections = self.waiting = self.subscriptions = 0
             graces, process.graces = process.graces or {}, None
         for over in graces.values():
             over.set()
@@ -534,7 +546,8 @@ class ServerLink:
                 with self._lock:
                     self._totals.take(report["latency"])
                     self.connections, self.waiting = report["connections"], report["waiting"]
-                    self._refused = report["refused"]
+                    self.subscriptions = report["subscriptions"]
+                    self._refused, self._told = report["refused"], report["changes"]
                     self._send_owed()  # it reads again, if it had paused
 
     # -- questions about edges --------------------------------------------------------------------------------
