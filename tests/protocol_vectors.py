@@ -54,8 +54,8 @@ ABOUT = [
     "queries, of a server over the chain 100 -> 101 -> ... -> 118, and 119 alone (or v0 to v19): what a client "
     "sends (request) and gets (response); `means` is the result without epoch and offsets, its columns as lists, "
     "null where their bitmap says so.",
-    "subscriptions, of the same server: all that it sends after a request to subscribe. Where a snapshot is not all, "
-    "an epoch is published in which vertex 101 is nearer, 100 and 102 have other ranks, and 119 is deleted.",
+    "subscriptions, of the same server: all that it sends after a request to subscribe. Where a snapshot is not "
+    "all, an epoch is published in which vertex 101 is nearer, 100 and 102 have other ranks, and 119 is deleted.",
     "An encoder may choose longer forms of integers and lengths, and another order of keys: a decoder must take "
     "them all. Of an error the code is a promise; message and detail are for people.",
 ]

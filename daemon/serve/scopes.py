@@ -226,9 +226,9 @@ class Chosen:
         """Which of these values the client does not have."""
         assert self._values is not None
         before = self._values[at]
-        differ = values.null != before.null
+        differ: Flags = ~self._known[at] | self._unsure[at] | (values.null != before.null)
         differ |= ~values.null & _differ(values.values, before.values, self._threshold)
-        return differ | ~self._known[at] | self._unsure[at]
+        return differ
 
     def forget(self) -> None:
         self._resuming = True

@@ -91,7 +91,8 @@ class Subscriptions:
     ) -> tuple[int, bool]:
         """Subscribe, at the epoch of this snapshot: the number, and whether it goes on from the epoch ``since``.
 
-        Otherwise it begins with all that there is, or, ``from_now``, with what changes after this epoch.
+        Otherwise it begins with all that there is, or, ``from_now`` where no ``since`` is given, with what changes
+        after this epoch.
 
         Raises:
             Unavailable: there are too many, or too many of this connection's.
@@ -110,7 +111,7 @@ class Subscriptions:
         place = None if since is None else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since
-        elif from_now:
+        elif from_now and since is None:
             added.place, added.epoch = snapshot.sequence, snapshot.epoch
         if added.place is not None:
             scope.forget()
