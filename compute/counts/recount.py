@@ -11,7 +11,7 @@ import numpy as np
 
 from ...gpma.atomics import compare_swap, fetch_add, load
 from ...gpma.edges import HALF, LOW
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -199,7 +199,7 @@ def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[
             prefetch(level, np.int64(queue[k + _AHEAD]))
             prefetch(count, np.int64(queue[k + _AHEAD]))
             prefetch(delta, np.int64(queue[k + _AHEAD]))
-            prefetch(out.degrees, np.int64(queue[k + _AHEAD]))
+            prefetch_to_read(out.degrees, np.int64(queue[k + _AHEAD]))
         v = np.int64(queue[k])
         moved = np.int64(level[v]) != at
         farther = role[v] & FARTHER
@@ -263,10 +263,10 @@ def _push_pieces(t, counts, out, vertices, n_vertices, cursor, piece):  # type: 
             break
         for k in range(begin, min(begin + piece, n_vertices)):
             if k + _AHEAD < n_vertices:
-                prefetch(degrees, np.int64(vertices[k + _AHEAD]))
-                prefetch(row_leaf, np.int64(vertices[k + _AHEAD]))
+                prefetch_to_read(degrees, np.int64(vertices[k + _AHEAD]))
+                prefetch_to_read(row_leaf, np.int64(vertices[k + _AHEAD]))
                 leaf = np.int64(row_leaf[vertices[k + _AHEAD // 2]])
-                prefetch(fill, leaf)
+                prefetch_to_read(fill, leaf)
                 ask_for_leaf(keys, leaf, out.leaf_shift)
             u = np.int64(vertices[k])
             below = np.int64(level[u]) + 1

@@ -21,7 +21,7 @@ from numba.extending import register_jitable
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -84,9 +84,11 @@ _PIECE_WORDS = 256
 _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
-# In a row of more edges than this it looks so many leaves ahead.
+# Of a row it fetches so many leaves with the first, and while more edges than this are left, looks so many ahead.
 _LONG = 64
 _LEAVES_AHEAD = 3
+# A leaf has room for 32 edges, and mostly holds more than these.
+_LEAF_EDGES = 16
 
 # Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
 PUSH_EDGES = 48
@@ -206,8 +208,9 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
                         if x > above * weight[v] or x < below * weight[v]:
                             ring[tail & (_RING - 1)] = v
                             tail += 1
-                            prefetch(degrees, v)
-                            prefetch(row_leaf, v)
+                            prefetch(value, v)
+                            prefetch_to_read(degrees, v)
+                            prefetch_to_read(row_leaf, v)
                         else:
                             flags[block] = np.uint8(1)
             block += 1
@@ -215,9 +218,12 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
         if head == tail:
             break
         if head + _ROWS_AHEAD < tail:
-            leaf = np.int64(row_leaf[ring[(head + _ROWS_AHEAD) & (_RING - 1)]])
-            prefetch(counts, leaf)
-            ask_for_leaf(keys, leaf, leaf_shift)
+            ahead = ring[(head + _ROWS_AHEAD) & (_RING - 1)]
+            leaf = np.int64(row_leaf[ahead])
+            prefetch_to_read(counts, leaf)
+            further = np.int64(degrees[ahead]) // _LEAF_EDGES
+            for k in range(1 + (further if further < _LEAVES_AHEAD else _LEAVES_AHEAD)):
+                ask_for_leaf(keys, leaf + k, leaf_shift)
         v = ring[head & (_RING - 1)]
         head += 1
         x = residual[v]
