@@ -20,6 +20,7 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
+from graphtide.daemon.client.wire import ClientCore
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
@@ -432,6 +433,34 @@ class Deaf:
     """A connection that reads nothing."""
 
     takes_more = False
+
+
+def test_what_fails_ends_a_subscription_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[bytes] = []
+    hearing = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
+    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, sequence=1, epoch=(1, 1)))
+
+    def fail() -> None:
+        raise ValueError("a mistake")
+
+    async def run() -> int:
+        subscriptions = Subscriptions(LimitsConfig())
+        for program in ("one", "other"):
+            connection = cast(OpenConnection, hearing)
+            subscriptions.add(connection, program, Everyone(0.0), snapshot, since=None, from_now=True)
+        serving = cast(Serving, SimpleNamespace(subscriptions=subscriptions, snapshot=fail))
+        task = asyncio.create_task(telling.Telling(serving).run())
+        while len(heard) < 2:
+            await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+        return subscriptions.count
+
+    assert asyncio.run(run()) == 0
+    contents = [ClientCore().messages(message)[0].content for message in heard]  # type: ignore[union-attr]
+    assert [content["subscription"] for content in contents] == [0, 1]
+    assert {content["error"]["code"] for content in contents} == {"internal"}
+    assert "telling of one failed" in caplog.text and "a mistake" in caplog.text
 
 
 def test_requests_get_their_turn_between_subscribers_and_connections_between_each_other(

@@ -95,8 +95,7 @@ class ChangeLogWriter:
         if not program.is_fresh:
             return [{}, []]
         columns = {
-            name: None if changed is None else _packed(changed)
-            for name, changed in program.changed.items()
+            name: None if changed is None else _packed(changed) for name, changed in program.changed.items()
         }
         names = {*program.scalars, *before[1]}
         return [columns, [name for name in names if program.scalars.get(name) != before[1].get(name)]]
