@@ -21,6 +21,7 @@ from graphtide.daemon.serve.supervisor import ServerLink
 REQUESTS: dict[str, dict[str, Any]] = {
     "get": {"program": "rank", "vertices": [100]},
     "top": {"program": "rank"},
+    "histogram": {"program": "rank"},
     "path": {"program": "hops", "target": 102},
     "component": {"vertex": 100},
     "neighbors": {"vertex": 100},
