@@ -361,6 +361,7 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("get, not older than offsets", lambda: c.get("rank", [100], min_offsets={"t": {0: 10}}, timeout_ms=5))
     c.ask("top", lambda: c.top("rank", 3))
     c.ask("top, the smallest", lambda: c.top("rank", 2, order="asc"))
+    c.ask("histogram", lambda: c.histogram("rank", 4))
     c.ask("path", lambda: c.path("hops", 103))
     c.ask("path, where there is none", lambda: c.path("hops", 119))
     c.ask("component", lambda: c.component(103, limit=3))

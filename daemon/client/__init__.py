@@ -13,6 +13,7 @@ __all__ = [
     "Component",
     "Degree",
     "EdgeFlags",
+    "Histogram",
     "Info",
     "Neighbors",
     "Path",
@@ -24,7 +25,19 @@ __all__ = [
 if TYPE_CHECKING:
     from .asynchronous import AsyncClient
     from .blocking import Client
-    from .results import Change, Component, Degree, EdgeFlags, Info, Neighbors, Path, Result, Top, Values
+    from .results import (
+        Change,
+        Component,
+        Degree,
+        EdgeFlags,
+        Histogram,
+        Info,
+        Neighbors,
+        Path,
+        Result,
+        Top,
+        Values,
+    )
 
 
 def __getattr__(name: str) -> Any:

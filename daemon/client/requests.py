@@ -16,6 +16,7 @@ from .results import (
     Component,
     Degree,
     EdgeFlags,
+    Histogram,
     Ids,
     Info,
     Neighbors,
@@ -103,6 +104,31 @@ class Requests:
             return Top(*_stamp(result), ids=ids_of(result["ids"]), values=values, stale=stale)
 
         return _call("top", {"program": program, "k": k, "order": order}, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def histogram(
+        self,
+        program: str,
+        bins: int | None = None,
+        *,
+        scale: str = "linear",
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Histogram]:
+        """How many vertices have values within each of some bins (20), of equal width by value or by ``"log"``."""
+
+        def decode(result: Mapping[str, Any]) -> Histogram:
+            return Histogram(
+                *_stamp(result),
+                edges=unpack_column(result["edges"]),
+                counts=unpack_column(result["counts"]),
+                outside=result["outside"],
+                without_value=result["without_value"],
+                stale=result.get("stale"),
+            )
+
+        params = {"program": program, "bins": bins, "scale": scale}
+        return _call("histogram", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def path(
