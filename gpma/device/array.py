@@ -193,13 +193,15 @@ class DevicePackedArray:
         """
         kernels, columns = self._kernels, plan.columns
         if columns is None:
-            return self._empty_report()
+            return self.empty_report()
         if plan.rebuild is not None:
             self.stream.synchronize()
+            self._staging.arrived()
             report = self._report(columns, plan.totals, plan.rebuild.n_edges)
             kernels.end()
             return report
         flags = kernels.wait()
+        self._staging.arrived()
         if flags == HEAVY and plan.small:
             self._untried = UNTRIED
             kernels.begin_large()
@@ -215,6 +217,12 @@ class DevicePackedArray:
             self._shrink()
         kernels.end()
         return report
+
+    def empty_report(self) -> DeviceReport:
+        """The report of a batch without updates."""
+        cupy = import_cupy()
+        bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
+        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def view(self) -> DeviceRows:
         """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
@@ -367,11 +375,6 @@ class DevicePackedArray:
         work = self._kernels.work
         keys, ops, weights = columns
         return DeviceReport(keys, ops, weights, totals, slots_moved, work.outcome, work.old_weights)
-
-    def _empty_report(self) -> DeviceReport:
-        cupy = import_cupy()
-        bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
-        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def _no_such_row(self) -> ValueError:
         row = self._kernels.told(FIRST_BAD_ROW)
