@@ -38,9 +38,11 @@ class Staging:
         self._pinned: Any = None
         self._host = np.empty(0, np.uint8)
         self._device: Any = None
+        self._under_way = False
 
     def bring(self, batch: EdgeBatch, *, weighted: bool) -> DeviceBatch:
-        """The batch on the device, in the order of the stream. NumPy columns are copied; good until the next call.
+        """The batch on the device, in the order of the stream. NumPy columns are copied; good until the next call,
+        which waits for the stream unless ``arrived`` was called.
 
         Raises:
             MemoryError: there is not enough.
@@ -60,6 +62,10 @@ class Staging:
             None if weights is None else self._straight(weights, _WEIGHT),
         )
 
+    def arrived(self) -> None:
+        """What came after the last batch on the stream has been waited for, and so the batch has been copied."""
+        self._under_way = False
+
     def _straight(self, column: DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
         """The column without gaps and of this type: itself, as a rule."""
         if column.dtype == dtype and column.flags.c_contiguous:
@@ -69,6 +75,8 @@ class Staging:
 
     def _copied(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
         n = len(batch)
+        if self._under_way:  # whoever brought it gave it up
+            self._stream.synchronize()
         self._reserve(n)
         parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops]
         if weights is not None:
@@ -76,6 +84,7 @@ class Staging:
         offsets = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
         for part, begin in zip(parts, offsets[:-1], strict=True):
             self._host[begin : begin + part.nbytes].view(part.dtype)[:] = part
+        self._under_way = True
         self._device.data.copy_from_host_async(self._pinned.ptr, offsets[-1], self._stream)
         on_device = [
             self._cupy.ndarray(n, part.dtype, self._device.data + begin)
