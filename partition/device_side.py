@@ -15,7 +15,10 @@ from ..gpma.device.module import import_cupy
 from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
-from ..gpma.edges import EdgeBatch, EdgeList
+from ..gpma.edges import HALF, EdgeBatch, EdgeList
+
+# Vertices of the graph on which ``warm_up`` tries the kernels.
+_TRIED = 3600
 
 
 class DeviceSidePlan(NamedTuple):
@@ -92,8 +95,7 @@ class DeviceSide:
             weights = None if edges.weights is None else cupy.asarray(edges.weights, np.float32)
             self.out.load(EdgeList(keys, weights))
             if self.in_ is not None:
-                half = np.uint64(32)
-                self.in_.load_unsorted(keys << half | keys >> half, weights if self.in_.weighted else None)
+                self.in_.load_unsorted(keys << HALF | keys >> HALF, weights if self.in_.weighted else None)
             self.report = self.out.empty_report()
         self.stream.synchronize()
 
@@ -159,3 +161,29 @@ def _same(array: DevicePackedArray, wanted: EdgeList) -> bool:
     if not same_keys or edges.weights is None or wanted.weights is None:
         return same_keys and (edges.weights is None) == (wanted.weights is None)
     return np.array_equal(asnumpy(edges.weights), wanted.weights)
+
+
+def warm_up(*, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
+    """Compile every kernel that such a side uses, or load it from CuPy's cache, and see that they work.
+
+    Raises:
+        ImportError: CuPy is not installed.
+        RuntimeError: there is no device, or it fails, or what it holds is not what was applied.
+        MemoryError: it has not enough memory.
+    """
+    side = DeviceSide(directed=directed, weighted=weighted, in_edges=in_edges, in_weights=in_weights)
+    side.ensure_vertices(_TRIED)
+    ids = np.arange(128, dtype=np.uint64)
+    square = (ids[:, None] << HALF | ids).ravel()
+    row = np.uint64(5) << HALF | np.arange(1000, _TRIED, dtype=np.uint64)
+    side.load(EdgeList(square, np.ones(square.size, np.float32) if weighted else None))
+    # In place by one kernel; more into one leaf than kernels can sort; enough to merge all into another array.
+    for keys, op in ((square[:9], 1), (row, 1), (row, 0), (square[9:], 0), (square, 1)):
+        weights = np.ones(keys.size, np.float32)
+        plan = side.prepare(EdgeBatch(keys, np.full(keys.size, op, np.uint8), weights if weighted else None))
+        side.launch(plan)
+        side.finish(plan)
+    ones = np.ones(square.size, np.float32)
+    wanted = [EdgeList(square, ones if array.weighted else None) for array in side.arrays]
+    if problems := side.check(wanted[0], wanted[-1]):
+        raise RuntimeError(f"what the device holds is not what it was given: {'; '.join(problems)}")

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...compute.engine import Engine, ProgramRun
 from ...compute.program import Violation
+from ...gpma.device.card import Card
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
@@ -33,6 +34,7 @@ from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
 from .recording import Recording
+from .sides import Sides
 from .standing import Standing
 from .storage import Storage
 
@@ -73,11 +75,12 @@ class Pipeline:
         stop: threading.Event,
         dead_letters: Mapping[str, int],
         numbering: Mapping[str, Any] | None = None,
+        card: Card | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
-        ``stop``: ends a wait for memory.
+        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -101,6 +104,7 @@ class Pipeline:
         self.stop = stop
         self.dead_letters = dead_letters
         self.numbering = numbering
+        self.sides = Sides(self.graph, metrics, card)
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -311,6 +315,7 @@ class Pipeline:
             density=self.graph.density,
             memory_bytes=self.memory_bytes(),
         )
+        self.sides.look()
         self.metrics.published(self.position.incarnation, self.position.number)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -340,7 +345,7 @@ class Pipeline:
             "memory_bytes": self.memory_bytes(),
             "memory": self.memory.stats(),
             "numbering": self.numbering,
-            "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
+            "placement": self.sides.stats(),
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},
             "waiting": self.source.waiting,

@@ -15,6 +15,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import numpy as np
@@ -732,6 +733,7 @@ def _runtime() -> dict[str, Any]:
 
 def _module(name: str, names: dict[str, Any]) -> types.ModuleType:
     made = types.ModuleType(name)
+    made.__spec__ = ModuleSpec(name, None)
     vars(made).update(names)
     return made
 
