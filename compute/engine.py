@@ -1,6 +1,7 @@
 """Runs the vertex programs of an epoch on a few threads, one failing without harm to the others.
 
-Where the graph has a device, programs run there that can (``device.twin``), one after another: each wants all of it.
+Where the graph has a device, programs run there that can (``device.twin``), one after another: each wants the
+whole device.
 
 The engine knows neither metrics nor sockets: what a run did comes back as a ``ProgramRun``. One thread calls
 it; the programs themselves run on its pool, and their kernels release the interpreter lock.

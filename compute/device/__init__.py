@@ -1,8 +1,8 @@
 """Programs on a CUDA device: twins of the host's, by family.
 
-A twin is a ``Program`` with the id and the columns of the host's program that it is made from, and reads the rows of
-``graph.device`` instead of the host's. Its results are those of the host bit for bit, where the family promises the
-same for any history.
+A twin is a ``Program`` with the id and the columns of the host's program that it is made from, and reads the rows
+of ``graph.device`` instead of the host's. Its results are those of the host bit for bit, where the family promises
+the same for any history.
 """
 
 from __future__ import annotations

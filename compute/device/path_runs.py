@@ -164,7 +164,10 @@ class PathRuns:
         for name in ("words", "stamps", "log", "lost", "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
-        job["long_rows"], job["long_room"] = address(self._long_rows), self._long_rows.size // _QUEUES // _ENTRY_BYTES
+        job["long_rows"], job["long_room"] = (
+            address(self._long_rows),
+            self._long_rows.size // _QUEUES // _ENTRY_BYTES,
+        )
         job["changes"], job["changes_room"] = vertices.pinned.ptr, vertices.changes_room
         job["room"] = vertices.queue_room
 
@@ -241,8 +244,10 @@ class PathRuns:
         _state_of(device.out, self._out)
         _state_of(device.in_rows, self._in)
         self._sequence = self._sequence % 0xFFFF_FFFF + 1
-        batch = (0, 0, 0) if report is None else tuple(
-            map(address, (report.keys, report.weights, report.all_outcomes))
+        batch = (
+            (0, 0, 0)
+            if report is None
+            else tuple(map(address, (report.keys, report.weights, report.all_outcomes)))
         )
         _RUN.pack_into(
             self._run_bytes,

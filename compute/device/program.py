@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 class DeviceProgram(Program):
     """A program that the device of a graph keeps up to date, with a copy of its state on the host.
 
-    It is made from the host's program, and that has the copy: what is published, saved and audited is read there. So
-    when the device is lost, the host's program starts from scratch within the same run, and all later ones are its
-    own; where the device is sound, and only its memory does not suffice, just this program goes home. A family gives
-    ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``, in which anything may be raised. Class attributes, and
-    ``read`` and ``parents``, are to be those of the host's class.
+    It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
+    So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
+    its own; where the device is sound, and only its memory does not suffice, just this program goes home. A family
+    gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the last anything may be
+    raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
     """
 
     def __init__(self, host: Program) -> None:
