@@ -341,8 +341,8 @@ def test_a_card_may_fail_at_any_call_of_a_run(
         apply(pair.graph, first)
         apply(pair.host_graph, first)
         with cuda_emulator.failing_card(calls, quiet=quiet) as card:
-            for run in (pair.start, lambda: pair.refresh(second), lambda: pair.refresh(third)):
-                runs = run()
+            for epoch in (None, second, third):
+                runs = pair.start() if epoch is None else pair.refresh(epoch)
                 pair.check_values()
                 told = pair.graph.device is None
                 assert told == (not runs[-1].on_device)
