@@ -1,7 +1,7 @@
 """Path programs on a CUDA device: the words there, a copy of them on the host, and what changed.
 
-The rules and the columns are those of ``compute/paths``. The host's program is kept beside: its words are the copy that
-is published, saved and audited, and it goes on by itself when the device is lost.
+The rules and the columns are those of ``compute/paths``. The host's program is kept beside: its words are the copy
+that is published, saved and audited, and it goes on by itself when the device is lost.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from ...gpma.edges import HALF, Keys, Vertices
 from ...gpma.device.module import import_cupy
+from ...gpma.edges import HALF, Keys, Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..paths.mend import NOTHING, UNREACHED
 from ..paths.program import PathProgram
 from ..program import Answer, Column, Program, Published, Refresh, Violation
+from .functor import cuda_text
 from .path_runs import Limits, PathRun, PathRuns
 
-# Settling is given up, in favour of a fresh start, when it has come to this share of all arcs (and this many), with
-# weights and without; without weights also when this share of the reached vertices is lost (and this many). On an H200 a
-# search from scratch took as long as to mend with 1.5% of the vertices lost.
+# Settling is given up, in favour of a fresh start, when it has come to this share of all arcs (and this many),
+# with weights and without; without weights also when this share of the reached vertices is lost (and this many).
+# On an H200 a search from scratch took as long as to mend with 1.5% of the vertices lost.
 SETTLE_SHARE = {True: 0.4, False: 0.125}
 SETTLE_LEAST = 4096
 LOST_SHARE = 0.015
@@ -34,7 +35,7 @@ _ALL = (1 << 32) - 1
 class DevicePathProgram(Program):
     """A path program whose words are kept on the device; made from the host's, which must not be used any more.
 
-    Where the graph has no device any more, or its memory does not suffice, it goes on on the host, in the same run.
+    Where the graph has no device any more, or its memory does not suffice, it goes on on the host in the same run.
     """
 
     family: ClassVar[str] = "path"
@@ -46,14 +47,22 @@ class DevicePathProgram(Program):
         return super().__new__(_class_for(type(host)))
 
     def __init__(self, host: PathProgram) -> None:
-        """``host``: as it was made, or with a state."""
+        """``host``: as it was made, or with a state.
+
+        Raises:
+            Unprintable: its functions cannot be compiled for the device.
+        """
         super().__init__(host.id)
         self.sources = host.sources
         self.host = host
+        self._text = cuda_text(host.form)
         self._runs: PathRuns | None = None
         self._device: DeviceSide | None = None
         self._is_home = False
-        self._n = self._n_reached = 0
+        # How many vertices have words, of which so many are reached; whether the device has these words.
+        self._n = int(host.state()["word"].size)
+        self._n_reached = 0
+        self._is_there = False
 
     @property
     def on_device(self) -> bool:
@@ -63,10 +72,17 @@ class DevicePathProgram(Program):
     def bind(self, sources: Vertices) -> None:
         self.host.bind(sources)
 
-    def warm_up(self, graph: Graph) -> None:
-        self.host.warm_up(graph)  # for when the device is lost
+    def compile(self, graph: Graph) -> None:
+        """Have the kernels compiled for the graph's device, or loaded from CuPy's cache.
+
+        Raises:
+            Exception: what a compiler or the card says.
+        """
         if graph.device is not None:
             self._runs_on(graph, graph.device).compile()
+
+    def warm_up(self, graph: Graph) -> None:
+        self.host.warm_up(graph)  # for when the device is lost
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -98,17 +114,20 @@ class DevicePathProgram(Program):
         runs = self._runs_on(graph, device)
         run = runs.start(device, self.host.sources_to_start(graph))
         words[:n] = runs.read(n)
-        self._n, self._n_reached = n, int(np.count_nonzero(words[:n] >> HALF != NOTHING))
+        self._n, self._n_reached, self._is_there = n, _count_reached(words[:n]), True
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         before, self._n = self._n, graph.n_vertices
         words = self.host.words(graph)
+        runs = self._runs_on(graph, device)
+        if not self._is_there:
+            runs.write(words[:before])
+            self._n_reached, self._is_there = _count_reached(words[:before]), True
         sources = self.host.sources_to_reach(graph, change)
         new = np.arange(before, self._n, dtype=np.uint32)
         if not (len(device.report) or sources.size):
             return Refresh({"word": new} if new.size else {})
-        runs = self._runs_on(graph, device)
         run = runs.mend(device, sources, self._limits(graph))
         if run.gave_up:
             return _over(self._start(graph, device), run.edges)
@@ -144,14 +163,14 @@ class DevicePathProgram(Program):
         return vertices[vertices < before]
 
     def _runs_on(self, graph: Graph, device: DeviceSide) -> PathRuns:
-        """The words on the device, with room for the graph's vertices; those of the host if there were none."""
+        """What keeps the words on the device, with room for the graph's vertices."""
         import_cupy().cuda.Device().use()  # for the thread that runs programs now
-        runs = self._runs
-        if runs is None or self._device is not device:
-            runs = PathRuns(self.host.form, self.host.source_word, device)
-        runs.make_room(graph.n_vertices, device.out.n_edges)
-        self._runs, self._device = runs, device
-        return runs
+        if self._runs is None or self._device is not device:
+            weighted = self.host.needs_weights
+            self._runs = PathRuns(self._text, self.host.source_word, device, weighted=weighted)
+            self._device, self._is_there = device, False
+        self._runs.make_room(graph.n_vertices, device.out.n_edges)
+        return self._runs
 
     def _device_of(self, graph: Graph) -> DeviceSide | None:
         """The graph's device, if it has one; else this program is on the host from now on."""
@@ -160,7 +179,7 @@ class DevicePathProgram(Program):
         return None if self._is_home else graph.device
 
     def _go_home(self, graph: Graph, error: Exception) -> Refresh:
-        """Go on on the host, from scratch. Without memory this program alone; a device that failed is lost to all."""
+        """Go on on the host, from scratch: without memory this one alone; a device that failed is lost to all."""
         if not isinstance(error, MemoryError):
             graph.drop_device(f"{type(error).__name__}: {error}")
         self._leave()
@@ -179,18 +198,7 @@ class DevicePathProgram(Program):
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self.host.restore(state, graph)
-        device = self._device_of(graph)
-        if device is None:
-            return
-        try:
-            self._n = graph.n_vertices
-            words = self.host.words(graph)[: self._n]
-            self._runs_on(graph, device).write(words)
-            self._n_reached = int(np.count_nonzero(words >> HALF != NOTHING))
-        except Exception as error:
-            if not isinstance(error, MemoryError):
-                graph.drop_device(f"{type(error).__name__}: {error}")
-            self._leave()
+        self._n, self._is_there = graph.n_vertices, False
 
     def memory_bytes(self) -> int:
         return self.host.memory_bytes()
@@ -226,6 +234,10 @@ def _class_for(host: type[PathProgram]) -> type[DevicePathProgram]:
     own: dict[str, Any] = {name: getattr(host, name) for name in _TAKEN_OVER}
     own["read"] = staticmethod(host.read)
     return cast(type[DevicePathProgram], type(f"Device{host.__name__}", (DevicePathProgram,), own))
+
+
+def _count_reached(words: Keys) -> int:
+    return int(np.count_nonzero(words >> HALF != NOTHING))
 
 
 def _over(fresh: Refresh, edges_read: int = 0) -> Refresh:
