@@ -23,6 +23,8 @@ from ...gpma.device.update import Launcher
 from ...gpma.device.waiting import Told
 from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
+from ..paths.form import Form
+from .functor import cuda_text
 
 PATH_JOB: Final = np.dtype(
     [
@@ -106,15 +108,16 @@ class _Vertices(NamedTuple):
 class PathRuns:
     """The words of one program on the device, and the runs that change them; all on the stream of ``device``."""
 
-    def __init__(self, text: str, source_word: np.uint64, device: DeviceSide, *, weighted: bool) -> None:
-        """``text``: the program's functions (``functor.py``). Compiles nothing yet.
+    def __init__(self, form: Form, source_word: np.uint64, device: DeviceSide) -> None:
+        """Compiles nothing yet.
 
         Raises:
+            Unprintable: the program's functions.
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._cupy = import_cupy()
-        self._text = text
-        self._weighted = weighted
+        self._text = cuda_text(form)
+        self._weighted = form.weighted
         self._stream: Any = device.stream
         self._out, self._in, self._job = (
             np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, PATH_JOB)
