@@ -38,8 +38,15 @@ PATH_JOB: Final = np.dtype(
 )
 """struct PathJob of ``paths.cuh``."""
 
-COUNTERS_BYTES: Final = 272
-"""Of struct PathCounters."""
+PATH_COUNTERS: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in ("logged", "lost")),
+        *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
+        ("found", np.uint64, 3),
+        *((name, np.uint32) for name in ("barrier", "unused")),
+    ]
+)
+"""struct PathCounters of ``paths.cuh``."""
 
 _FOLDER = Path(__file__).parent
 # The part of a job that differs from run to run; ``_begin`` packs it in this order.
@@ -129,7 +136,7 @@ class PathRuns:
         self._stamp = 1
         self._multiprocessors = int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
         with self._stream:
-            self._counters = zeros(COUNTERS_BYTES, np.uint8)
+            self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
             self._sources = allocate(0, np.uint32)
         self._sources_there: Vertices = np.empty(0, np.uint32)
@@ -304,13 +311,20 @@ class PathRuns:
 
     @cached_property
     def _mending(self) -> Any:
-        return self._compiled("mend.cu", ("-DSETTLES=1",))
+        return self._compiled("mend.cu")
 
     @cached_property
     def _searching(self) -> Any:
-        return self._compiled("search.cu", ())
+        return self._compiled("search.cu")
 
-    def _compiled(self, file: str, macros: tuple[str, ...]) -> Any:
+    def _compiled(self, file: str) -> Any:
         text = self._text + source(_FOLDER / file)
+        macros = modules_of(weighted=self._weighted)[file]
         module = load_cooperative_text(text, weighted=self._weighted, macros=macros)
         return module.get_function(Path(file).stem)
+
+
+def modules_of(*, weighted: bool) -> dict[str, tuple[str, ...]]:
+    """The sources of a program's kernels, each with the options of its own."""
+    mending = {"mend.cu": ("-DSETTLES=1",)}
+    return mending if weighted else {**mending, "search.cu": ()}

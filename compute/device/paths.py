@@ -146,7 +146,7 @@ _TAKEN_OVER = ("kind", "summary", "value", "parameters", "needs_weights", "weigh
 @cache
 def _class_for(host: type[PathProgram]) -> type[DevicePathProgram]:
     """The class for programs of a class of the host: with what that says of itself."""
-    own: dict[str, Any] = {name: getattr(host, name) for name in _TAKEN_OVER}
+    own: dict[str, Any] = {name: getattr(host, name) for name in _TAKEN_OVER if hasattr(host, name)}
     own["read"] = staticmethod(host.read)
     return cast(type[DevicePathProgram], type(f"Device{host.__name__}", (DevicePathProgram,), own))
 
