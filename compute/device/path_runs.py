@@ -1,8 +1,8 @@
 """Runs of a path program on the device: its kernels, the arrays that they work in, and what they tell.
 
-``mend.cu`` brings the words up to date with a batch, ``search.cu`` makes them from scratch where weights do not count.
-Each run is one cooperative kernel, and waits for the device once. A refresh allocates nothing, unless there are more
-vertices or long rows than ever before.
+``mend.cu`` brings the words up to date with a batch, ``search.cu`` makes them from scratch where weights do not
+count. Each run is one cooperative kernel, and waits for the device once. A refresh allocates nothing, unless there
+are more vertices or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ...gpma.device.array import DevicePackedArray
 from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
 from ...gpma.device.module import import_cupy, load_cooperative_text, source
 from ...gpma.device.report import DeviceReport
@@ -40,8 +38,15 @@ PATH_JOB: Final = np.dtype(
 )
 """struct PathJob of ``paths.cuh``."""
 
-COUNTERS_BYTES: Final = 272
-"""Of struct PathCounters."""
+PATH_COUNTERS: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in ("logged", "lost")),
+        *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
+        ("found", np.uint64, 3),
+        *((name, np.uint32) for name in ("barrier", "unused")),
+    ]
+)
+"""struct PathCounters of ``paths.cuh``."""
 
 _FOLDER = Path(__file__).parent
 # The part of a job that differs from run to run; ``_begin`` packs it in this order.
@@ -54,7 +59,7 @@ _ENTRY_BYTES, _PAIR_BYTES = 16, 16
 _QUEUES = 5
 # Queues have room for one vertex in so many, and for so many at least; where a round has more, it goes slower.
 _QUEUE_SHARE, QUEUE_LEAST = 8, 4096
-# The list of changes has room for one vertex in so many, and for so many at least; beyond it, all words are copied.
+# The list of changes has room for one vertex in so many, and for so many at least; else all words are copied.
 _CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # Columns grow by this factor.
 _ROOM = 1.5
@@ -67,8 +72,8 @@ STAMP_MAX = 1 << 31
 class PathRun(NamedTuple):
     """What a run told: the words of ``paths.cuh``, in that order.
 
-    ``gave_up``: the words are void. ``logged``: how many vertices were written. ``edges``: entries of the rows that
-    were queued, and in a search of those pushed along.
+    ``gave_up``: the words are void. ``logged``: how many vertices were written. ``edges``: entries of the rows
+    that were queued, and in a search of those pushed along.
     """
 
     gave_up: int
@@ -118,8 +123,8 @@ class PathRuns:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
         self._cupy = import_cupy()
-        self._form = form
         self._text = cuda_text(form)
+        self._weighted = form.weighted
         self._stream: Any = device.stream
         self._out, self._in, self._job = (
             np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, PATH_JOB)
@@ -131,7 +136,7 @@ class PathRuns:
         self._stamp = 1
         self._multiprocessors = int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
         with self._stream:
-            self._counters = zeros(COUNTERS_BYTES, np.uint8)
+            self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
             self._sources = allocate(0, np.uint32)
         self._sources_there: Vertices = np.empty(0, np.uint32)
@@ -164,16 +169,14 @@ class PathRuns:
         for name in ("words", "stamps", "log", "lost", "short_rows"):
             job[name] = address(getattr(vertices, name))
         job["seen"] = [address(bits) for bits in vertices.seen]
-        job["long_rows"], job["long_room"] = (
-            address(self._long_rows),
-            self._long_rows.size // _QUEUES // _ENTRY_BYTES,
-        )
+        job["long_rows"] = address(self._long_rows)
+        job["long_room"] = self._long_rows.size // _QUEUES // _ENTRY_BYTES
         job["changes"], job["changes_room"] = vertices.pinned.ptr, vertices.changes_room
         job["room"] = vertices.queue_room
 
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
-        room = n_vertices if before is None else max(n_vertices, int(_ROOM * before.room))
+        room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
         queue_room = min(room, max(QUEUE_LEAST, room // _QUEUE_SHARE))
         changes_room = min(room, max(CHANGES_LEAST, room // _CHANGES_SHARE))
         n_bits = -(-room // 32)
@@ -220,7 +223,7 @@ class PathRuns:
             As ``mend``.
         """
         nothing_lost = Limits(0, 0)
-        if not self._form.weighted:
+        if not self._weighted:
             return self._run(self._searching, _SEARCH_BLOCKS, device, None, sources, nothing_lost)
         self.words.data.memset_async(0xFF, self.words.nbytes, self._stream)
         return self._run(self._mending, _MEND_BLOCKS, device, None, sources, nothing_lost)
@@ -241,18 +244,14 @@ class PathRuns:
                 vertices.stamps.fill(0)
             self._stamp = 1
         self._bring(sources)
-        _state_of(device.out, self._out)
-        _state_of(device.in_rows, self._in)
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
         self._sequence = self._sequence % 0xFFFF_FFFF + 1
-        batch = (
-            (0, 0, 0)
-            if report is None
-            else tuple(map(address, (report.keys, report.weights, report.all_outcomes)))
-        )
+        columns = (None, None, None) if report is None else (report.keys, report.weights, report.all_outcomes)
         _RUN.pack_into(
             self._run_bytes,
             _RUN_BEGINS,
-            *batch,
+            *map(address, columns),
             address(self._sources),
             limits.edges,
             device.out.n_edges,
@@ -307,22 +306,25 @@ class PathRuns:
     def compile(self) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
         _ = self._mending
-        if not self._form.weighted:
+        if not self._weighted:
             _ = self._searching
 
     @cached_property
     def _mending(self) -> Any:
-        return self._compiled("mend.cu", ("-DSETTLES=1",))
+        return self._compiled("mend.cu")
 
     @cached_property
     def _searching(self) -> Any:
-        return self._compiled("search.cu", ())
+        return self._compiled("search.cu")
 
-    def _compiled(self, file: str, macros: tuple[str, ...]) -> Any:
+    def _compiled(self, file: str) -> Any:
         text = self._text + source(_FOLDER / file)
-        module = load_cooperative_text(text, weighted=self._form.weighted, macros=macros)
+        macros = modules_of(weighted=self._weighted)[file]
+        module = load_cooperative_text(text, weighted=self._weighted, macros=macros)
         return module.get_function(Path(file).stem)
 
 
-def _state_of(array: DevicePackedArray, to: npt.NDArray[np.void]) -> None:
-    array.write_state(to)
+def modules_of(*, weighted: bool) -> dict[str, tuple[str, ...]]:
+    """The sources of a program's kernels, each with the options of its own."""
+    mending = {"mend.cu": ("-DSETTLES=1",)}
+    return mending if weighted else {**mending, "search.cu": ()}

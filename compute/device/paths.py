@@ -21,9 +21,9 @@ from ..program import Answer, Published, Refresh
 from .path_runs import Limits, PathRun, PathRuns
 from .program import DeviceProgram
 
-# Settling is given up, in favour of a fresh start, when it has come to this share of all arcs (and this many), with
-# weights and without; without weights also when this share of the reached vertices is lost (and this many). On an H200 a
-# search from scratch took as long as to mend with 1.5% of the vertices lost.
+# Settling is given up, in favour of a fresh start, when it has come to this share of all arcs (and this many),
+# with weights and without; without weights also when this share of the reached vertices is lost (and this many).
+# On an H200 a search from scratch took as long as to mend with 1.5% of the vertices lost.
 SETTLE_SHARE = {True: 0.4, False: 0.125}
 SETTLE_LEAST = 4096
 LOST_SHARE = 0.015
