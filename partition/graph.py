@@ -235,7 +235,7 @@ class Graph:
             NoMemory: the graph is as before.
             ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
                 outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
-                graph counted twice; the graph is as before.
+                graph counted twice, or vertices are placed on several sides; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
