@@ -235,11 +235,12 @@ class Graph:
             NoMemory: the graph is as before.
             ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
                 outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
-                graph counted twice; the graph is as before.
+                graph counted twice, or vertices are placed on several sides; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
-        self._require_one_owner()
+        if self.placement.n_sides != 1:  # the reports of the others would be missing from the change
+            raise ValueError(f"vertices are placed on {self.placement.n_sides} sides; here the host owns them all")
         n_updates = len(batch) if self.directed else 2 * len(batch)
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
@@ -287,20 +288,19 @@ class Graph:
         before = self.n_vertices
         if self.existence.plan(batch, None, before) is not None:
             return None
-        how = {"mirrored": not self.directed, "negative": self.weight_domain == "any"}
-        small = self.host.apply_small(batch, n_updates, n_vertices, **how)
+        small = self.host.apply_small(batch, n_updates, n_vertices, not self.directed, self.weight_domain == "any")
         if small is None:
             return None
+        arcs, totals = small
         on_device = None
         if self.device is not None:
             on_device = self._begin_on_device(replace(batch, weights=self._kept_weights(batch.weights)))
         self.n_vertices = n_vertices
         if self._copy is not None:
-            self._copy.note(small.arcs)
-        totals = small.totals
+            self._copy.note(arcs)
         self.self_loops += totals.inserted_loops - totals.deleted_loops
         self._finish_on_device(on_device)
-        return GraphChange(small.arcs, before, n_vertices, *totals.edges(self.directed))
+        return GraphChange(arcs, before, n_vertices, *totals.edges(self.directed))
 
     def _apply_on_sides(self, batch: EdgeBatch) -> ChangeReport:
         """A batch of updates of edges, on every side or on none: all that can fail on the host is behind it before
@@ -471,11 +471,6 @@ class Graph:
             if isinstance(error, MemoryError):
                 raise NoMemory(str(error) or "there is not enough memory") from error
             raise
-
-    def _require_one_owner(self) -> None:
-        """Check that the host owns every vertex: the reports of others would be missing from the change."""
-        if self.placement.n_sides != 1:
-            raise ValueError(f"vertices are placed on {self.placement.n_sides} sides; here the host owns them all")
 
     def _begin_on_device(self, batch: EdgeBatch) -> DeviceSidePlan | None:
         """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""

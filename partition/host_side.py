@@ -29,13 +29,6 @@ class HostPlan(NamedTuple):
     n_updates: int
 
 
-class SmallChange(NamedTuple):
-    """What a small batch changed: the report of the out-rows, and what was counted."""
-
-    arcs: ChangeReport
-    totals: Totals
-
-
 class HostSide:
     """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
 
@@ -95,11 +88,12 @@ class HostSide:
         return report
 
     def apply_small(
-        self, batch: EdgeBatch, n_updates: int, n_vertices: int, *, mirrored: bool, negative: bool
-    ) -> SmallChange | None:
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, mirrored: bool, negative: bool
+    ) -> tuple[ChangeReport, Totals] | None:
         """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
 
-        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be.
+        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be. Returns the
+        report of the out-rows, and what was counted.
         """
         out, in_ = self.out, self.in_
         out_rows = out.for_small(n_updates)
@@ -118,7 +112,7 @@ class HostSide:
         if in_ is not None:
             in_.after_small(in_did)
         totals = Totals(*counts)
-        return SmallChange(totals.report(keys, weights if out.weighted else None, slots_moved), totals)
+        return totals.report(keys, weights if out.weighted else None, slots_moved), totals
 
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""

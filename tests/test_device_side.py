@@ -138,6 +138,35 @@ def test_the_device_works_while_the_host_writes(emulated_cupy: ModuleType, graph
     assert_sides_agree(graph)
 
 
+# Tried before it is used.
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_a_device_is_tried_before_it_is_used(cupy: ModuleType, directed: bool, weighted: bool) -> None:
+    from graphtide.partition import device_side
+
+    for in_edges, in_weights in ((False, False), (True, False), (True, True)):
+        kept = {"directed": directed, "weighted": weighted, "in_edges": in_edges, "in_weights": in_weights}
+        device_side.warm_up(**kept)
+
+
+def test_a_device_that_computes_wrong_is_found_out(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.partition import device_side
+
+    finish = device_side.DeviceSide.finish
+
+    def forgetful(side: Any, plan: Any) -> None:
+        finish(side, plan)
+        side.out.load(side.out.export().__class__(side.out.export().keys[1:], side.out.export().weights[1:]))
+
+    monkeypatch.setattr(device_side.DeviceSide, "finish", forgetful)
+    with pytest.raises(RuntimeError, match="out-rows are not the host's"):
+        device_side.warm_up(directed=True, weighted=True, in_edges=True, in_weights=True)
+
+
 # What goes wrong.
 
 
