@@ -159,7 +159,7 @@ class Pipeline:
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
         self.recording.begin(self.position.offsets, taken, in_trouble=lambda: self._publish([], None))
-        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
+        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=self.graph.columns)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
