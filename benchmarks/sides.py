@@ -1,9 +1,9 @@
 """A graph with a device beside the host: what a batch costs there, by step, and what that adds to the host's time.
 
 The R-MAT graph of ``storage_device.py``, half of it loaded, directed, in-rows kept; batches of 80% inserts and
-20% deletes, in columns of the graph's, and after each the one that takes it back. A graph with a device and one without
-apply the same batches in turns; medians of wall time, the first pair of each size left out. ``prepare`` uploads the
-columns and turns them; ``launch`` begins; ``finish`` waits for both arrays.
+20% deletes, in columns of the graph's, and after each the one that takes it back. A graph with a device and one
+without apply the same batches in turns; medians of wall time, the first pair of each size left out. ``prepare``
+uploads the columns and turns them; ``launch`` begins; ``finish`` waits for both arrays.
 
     python benchmarks/sides.py --scale 20 --batches 1 100 10000 100000 1000000 --json out.json
 """
