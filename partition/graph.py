@@ -426,9 +426,8 @@ class Graph:
                 and not np.array_equal(seen.weights, mirror.weights)
             ):
                 problems.append("out-rows and in-rows disagree about weights")
-        if self.device is not None:
-            problems += self.device.check(out, mirror if self.directed else None)
-        return problems
+        on_device = self._on_device(lambda device: device.check(out, mirror if self.directed else None))
+        return problems + (on_device or [])
 
     def require_own_process(self) -> None:
         """Check that this is the process that made the graph, and none forked from it.

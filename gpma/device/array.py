@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
 from . import load_export, reads
@@ -229,6 +230,10 @@ class DevicePackedArray:
         state = plain(self._kernels.state.copy())
         rows = self._rows
         return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
+
+    def write_state(self, to: npt.NDArray[np.void]) -> None:
+        """Write what ``view`` has as ``state`` into ``to``, of the same bytes: for whoever launches often."""
+        to[:] = plain(self._kernels.state)
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied into CuPy columns."""

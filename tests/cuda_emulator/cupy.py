@@ -606,7 +606,14 @@ def _driver() -> dict[str, Any]:
         *dims, shared, _stream, parameters = how
         launch(True, kernel, *dims, shared=shared, parameters=parameters)
 
-    return {"launchKernel": launch_kernel, "launchCooperativeKernel": launch_cooperative_kernel}
+    def active_blocks(kernel: int, threads: int, shared: int) -> int:
+        return THREADS_PER_MULTIPROCESSOR // threads
+
+    return {
+        "launchKernel": launch_kernel,
+        "launchCooperativeKernel": launch_cooperative_kernel,
+        "occupancyMaxActiveBlocksPerMultiprocessor": active_blocks,
+    }
 
 
 class RawKernel:
@@ -786,7 +793,12 @@ def _modules() -> dict[str, types.ModuleType]:
 
 
 # Where the product uses CuPy: modules, and packages with all that is in them.
-USERS = ("graphtide.gpma.device", "graphtide.partition.device_side")
+USERS = (
+    "graphtide.gpma.device",
+    "graphtide.partition.device_side",
+    "graphtide.compute.device.path_runs",
+    "graphtide.compute.device.paths",
+)
 
 
 def _is_of_device(name: str) -> bool:
