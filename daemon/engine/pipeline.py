@@ -104,7 +104,7 @@ class Pipeline:
         self.stop = stop
         self.dead_letters = dead_letters
         self.numbering = numbering
-        self.sides = Sides(self.graph, metrics, card)
+        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs)
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
