@@ -332,6 +332,8 @@ class Pipeline:
         lag = self.source.lag()
         newest = self.checkpoints.newest
         recovery = self.health.recovery
+        sizes = self.memory_bytes()
+        of_graph = sum(size for name, size in sizes.items() if name.startswith("graph_"))
         return {
             "stage": recovery.stage,
             "recovery": recovery.stats(),
@@ -342,10 +344,10 @@ class Pipeline:
             "weighted": self.graph.weighted,
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
-            "memory_bytes": self.memory_bytes(),
+            "memory_bytes": sizes,
             "memory": self.memory.stats(),
             "numbering": self.numbering,
-            "placement": self.sides.stats(),
+            "placement": self.sides.stats(of_graph),
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},
             "waiting": self.source.waiting,

@@ -85,10 +85,10 @@ class Sides:
                 present=present, programs=len(self._on_device()), held_bytes=held, limit_bytes=limit or 0
             )
 
-    def stats(self) -> dict[str, Any]:
-        """For the request ``stats``, under ``placement``."""
+    def stats(self, host_bytes: int) -> dict[str, Any]:
+        """For the request ``stats``, under ``placement``. ``host_bytes``: of the graph on the host."""
         device = self._graph.device
-        stored = [sum(self._graph.memory_bytes().values())]
+        stored = [host_bytes]
         if device is not None:
             stored.append(sum(device.memory_bytes().values()))
         return {
