@@ -69,9 +69,10 @@ check: $(BIN)/.test  ## ruff, mypy, import layers
 bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness together
 	$(BIN)/python benchmarks/end_to_end.py
 
-bench-gpu:  ## the packed array on a CUDA device, with PYTHON as it is: nothing is installed
+bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
+	PYTHONPATH=.links $(PYTHON) benchmarks/sides.py
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
 	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)

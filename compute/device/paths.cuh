@@ -1,0 +1,167 @@
+// What the kernels of path programs share: words, offers, and the job that the host fills in (path_runs.py).
+//
+// The text of a program's two functions stands before this (functor.py).
+// A vertex has one word, value bits << 32 | parent, as on the host (compute/paths/mend.py): both halves change together,
+// and only when the value strictly improves.
+#pragma once
+
+#include "frontier.cuh"
+
+constexpr u32 NO_PARENT = 0xffffffffu;
+constexpr u32 ASKED = NO_PARENT;   // the parent, while a change is settled, of whoever must find another one
+constexpr u32 LOST = 0xfffffffeu;  // and of whoever found none; no vertex has this number
+constexpr u64 UNREACHED = ~0ull;
+static_assert(READS_WEIGHTS == WEIGHTED, "rows are read as the program reads them");
+
+__device__ __forceinline__ u32 value_bits(u64 word) { return u32(word >> 32); }
+__device__ __forceinline__ u32 parent_of(u64 word) { return u32(word); }
+__device__ __forceinline__ u64 word_of(u32 bits, u32 parent) { return u64(bits) << 32 | parent; }
+
+// What an edge offers its head.
+__device__ __forceinline__ u32 offered(u32 tail_bits, float weight)
+{
+    return tail_bits == NOTHING ? NOTHING : encode(gather(decode(tail_bits), weight));
+}
+
+// Whether a value or an offer is strictly better than another.
+__device__ __forceinline__ bool is_better(u32 bits, u32 than)
+{
+    return bits != NOTHING && (than == NOTHING || better(decode(bits), decode(than)));
+}
+
+// Of a run; zero between runs, all but the barrier.
+struct __align__(16) PathCounters {
+    u64 logged;
+    u64 lost;
+    Counts outgoing[3];  // rows to push along, or to ask the children of whoever was lost; by turn
+    Counts asked[3];     // rows to look for another parent in; by turn
+    Counts pulling;      // rows of lost vertices, to take the best from
+    u64 found[3];        // of a search by levels: vertices reached by pulling; by level
+    u32 barrier;         // of the grid; never reset
+    u32 unused;
+};
+
+// What kernels work in, and one run; passed to kernels by value.
+struct PathJob {
+    u64* words;   // [vertices]
+    u32* stamps;  // [vertices] the last round in which a vertex was queued, or touched at all
+    u32* log;     // [vertices] those whose word was written, each once
+    u32* lost;    // [room]
+    Entry* short_rows;  // [QUEUES * room]
+    Entry* long_rows;   // [QUEUES * long_room]
+    PathCounters* counters;
+    u32* seen[2];         // of a search by levels: bits by vertex
+    u64* status;          // [PATH_WORDS] in the host's pinned memory, each with the sequence in its upper half
+    ulonglong2* changes;  // [changes_room] likewise: vertices that were written, and their words
+    u64 source_word;
+    u32 room;
+    u32 long_room;
+    u32 changes_room;
+    u32 unused;
+    // The run. First the batch, and what became of its updates (gpma/device/report.py).
+    const u64* keys;
+    const float* weights;  // null: 1 throughout
+    const u8* outcomes;
+    const u32* sources;
+    u64 edges_max;  // settling is given up when it has come to more edges
+    u64 n_edges;
+    u32 lost_max;  // or to more lost vertices; at most ``room``
+    u32 n_updates;
+    u32 n_sources;
+    u32 n_vertices;
+    u32 stamp;  // no vertex has this one or a higher one
+    u32 sequence;
+};
+static_assert(__is_trivially_copyable(PathJob), "the host passes its bytes");
+
+// The queues of a job: two of each kind that rounds alternate between, and the one of lost vertices.
+constexpr u32 OUTGOING = 0, QUEUE_ASKED = 2, PULLING = 4, QUEUES = 5;
+
+__device__ __forceinline__ Frontier frontier_of(const PathJob& job, u32 queue, Counts* counts)
+{
+    return {job.short_rows + u64(queue) * job.room, job.long_rows + u64(queue) * job.long_room, counts, job.room};
+}
+
+__device__ __forceinline__ Frontier outgoing(const PathJob& job, u32 turn)
+{
+    return frontier_of(job, OUTGOING + (turn & 1), job.counters->outgoing + turn % 3);
+}
+
+__device__ __forceinline__ u64 load_word(const PathJob& job, u32 vertex) { return load_cached(job.words + vertex); }
+
+// An offer to a vertex whose word was ``seen``.
+struct Offer {
+    bool is_good;
+    u32 vertex;
+    u64 seen;
+    u32 bits;
+    u32 from;
+};
+
+__device__ __forceinline__ Offer no_offer() { return {false, 0, 0, NOTHING, NO_PARENT}; }
+
+__device__ __forceinline__ Offer offer_to(u32 vertex, u64 seen, u32 bits, u32 from)
+{
+    return {is_better(bits, value_bits(seen)), vertex, seen, bits, from};
+}
+
+// Goes on until the offer is taken, or no longer good.
+__device__ __forceinline__ void finish_offer(const PathJob& job, Offer& offer, u64 found)
+{
+    while (offer.is_good && found != offer.seen) {
+        offer.seen = found;
+        offer.is_good = is_better(offer.bits, value_bits(found));
+        if (offer.is_good) found = atomicCAS(job.words + offer.vertex, found, word_of(offer.bits, offer.from));
+    }
+}
+
+// Makes the warp's offers, two a lane; who gains is logged if it is the first time in this run, and queued if it is
+// the first time for this round, ``stamp``. All lanes take part.
+__device__ __forceinline__ void improve(
+    const PathJob& job, const State& out, const Frontier& next, Offer (&offers)[2], u32 stamp)
+{
+    if (!__any_sync(ALL_LANES, offers[0].is_good || offers[1].is_good)) return;
+    Row row[2] = {{0, 0}, {0, 0}};
+    u64 found[2] = {0, 0};
+    for (u32 j = 0; j < 2; j++) {
+        if (!offers[j].is_good) continue;
+        row[j] = load_row(out, offers[j].vertex);
+        found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
+    }
+    u32 before[2] = {NOTHING, NOTHING};
+    for (u32 j = 0; j < 2; j++) {
+        finish_offer(job, offers[j], found[j]);
+        if (offers[j].is_good) before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
+    }
+    __syncwarp();
+    bool is_first[2], is_queued[2];
+    for (u32 j = 0; j < 2; j++) {
+        is_first[j] = offers[j].is_good && before[j] < job.stamp;
+        is_queued[j] = offers[j].is_good && before[j] != stamp && row[j].degree;
+    }
+    const Votes firsts = vote(is_first[0], is_first[1]);
+    const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
+    const u32 edges =
+        __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
+    const u32 lane = lane_number();
+    u64* const counter = lane == 0 ? &job.counters->logged : lane == 1 ? &next.counts->short_rows : &next.counts->edges;
+    u64 base = 0;
+    if (lane < 3) base = add_by_lane(counter, lane == 0 ? firsts.count() : lane == 1 ? shorts.count() : edges);
+    const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at = u32(__shfl_sync(ALL_LANES, base, 1));
+    for (u32 j = 0; j < 2; j++) {
+        const u32 vertex = offers[j].vertex;
+        if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex;
+        if (!is_queued[j]) continue;
+        if (is_short(row[j])) put_short(next, at + shorts.before(j), vertex, row[j]);
+        else put_long(out, next, vertex, row[j]);
+    }
+    __syncwarp();
+}
+
+// Words of the status; the host has them as a tuple, PathRun.
+enum PathWord : u32 { GAVE_UP, LOGGED, N_LOST, ROUNDS, NEXT_STAMP, EDGES_LOW, EDGES_HIGH, PATH_WORDS };
+
+__device__ __forceinline__ void tell(const PathJob& job, u32 word, u32 value)
+{
+    publish(job.status + word, u64(job.sequence) << 32 | value);
+}
