@@ -8,8 +8,8 @@ the list of changes included; medians after a warm-up. Then words are compared w
     python benchmarks/device.py --scale 22 [--parts fresh refresh hubs epoch host] [--seconds 60] [--json out.json]
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
-of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on the
-same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on
+the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
 """
 
 from __future__ import annotations
