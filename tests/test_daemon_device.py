@@ -8,7 +8,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import cuda_emulator
@@ -25,6 +25,7 @@ from graphtide.daemon.engine.sides import Sides, card_of, refused
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.service import Service
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.device import card
 from graphtide.gpma.edges import EdgeBatch
@@ -74,17 +75,12 @@ def test_a_device_that_must_be_there_and_is_not_says_what_to_install(
     assert finding.status == "fail" and "install graphtide[cuda13]" in finding.found and "refuses" in finding.hint
 
 
-def test_a_device_that_is_there_is_used_within_its_memory(
-    emulated_cupy: ModuleType, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_a_device_that_is_there_is_used_within_its_memory(emulated_cupy: ModuleType) -> None:
     found = card_of(DeviceConfig(memory="25%"))
     assert found is not None
     assert (found.name, found.capability, found.memory_bytes) == ("emulated", 90, 8 << 30)
     assert found.limit_bytes == 2 << 30
-    assert caplog.messages == [
-        "a device keeps the graph beside the host: emulated (compute capability 9.0, 8 GiB)"
-    ]
+    assert str(found) == "emulated (compute capability 9.0, 8 GiB)"
     finding = gpu(memory="1073741824")
     assert finding.found == "emulated (compute capability 9.0, 8 GiB), of which 1.0 GiB may be taken"
     off = card_of(DeviceConfig(memory="off"))
@@ -117,6 +113,26 @@ def test_a_device_that_cannot_be_used_is_an_error_only_where_it_must_be_there(
         card_of(DeviceConfig(enabled="on"))
     with pytest.raises(ConfigError, match="it fell out"):
         refused(DeviceConfig(enabled="on"), "it fell out")
+
+
+def test_a_device_that_does_not_work_is_an_error_only_where_it_must_be_there(
+    emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(enabled: str) -> tuple[Graph, Any]:
+        config = from_tables({"device": {"enabled": enabled}})
+        service: Any = SimpleNamespace(config=config, weighted=True, card=card_of(config.device))
+        with cuda_emulator.failing_card(20, quiet=True):
+            graph = Service._empty_graph(service, [])
+        return graph, service.card
+
+    caplog.set_level(logging.INFO)
+    graph, found = made("auto")
+    graphs.append(graph)
+    assert (graph.device, graph.device_lost, found) == (None, None, None)
+    (told,) = caplog.messages
+    assert told.startswith("no device is used: CUDARuntimeError: cudaErrorIllegalAddress")
+    with pytest.raises(ConfigError, match=r"device\.enabled is on.*cudaErrorIllegalAddress"):
+        made("on")
 
 
 @pytest.mark.parametrize("setting", ["0%", "101%", "-5", "much", True])

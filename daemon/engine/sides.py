@@ -36,7 +36,6 @@ def card_of(config: DeviceConfig) -> Card | None:
     except NoDevice as error:
         refused(config, str(error))
         return None
-    log.info("a device keeps the graph beside the host: %s", found)
     return found
 
 
