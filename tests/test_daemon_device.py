@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import urllib.request
@@ -29,6 +30,7 @@ from graphtide.daemon.service import Service
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.device import card
 from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.runtime import cache_directory
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
 
@@ -85,6 +87,17 @@ def test_a_device_that_is_there_is_used_within_its_memory(emulated_cupy: ModuleT
     assert finding.found == "emulated (compute capability 9.0, 8 GiB), of which 1.0 GiB may be taken"
     off = card_of(DeviceConfig(memory="off"))
     assert off is not None and off.limit_bytes is None
+
+
+@pytest.mark.parametrize("chosen", ["", "/somewhere/else"])
+def test_kernels_of_the_device_are_kept_where_those_of_the_host_are(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    monkeypatch.setenv("CUPY_CACHE_DIR", chosen)
+    if not chosen:
+        monkeypatch.delenv("CUPY_CACHE_DIR")
+    card_of(DeviceConfig())
+    assert os.environ["CUPY_CACHE_DIR"] == (chosen or str(cache_directory() / "cupy"))
 
 
 @pytest.mark.parametrize(
