@@ -15,7 +15,8 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from conftest import skip_or_fail
+from conftest import needs_device, skip_or_fail
+from histories import mixed_sizes, rmat_history
 from running import Daemon
 from waiting import until
 
@@ -283,6 +284,62 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
     assert (page["present"], page["programs"]) == (0, 0)
     assert daemon.stop() == 0
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
+
+
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """What Python runs, so that the daemon has a device, emulated or real."""
+    if request.param == "device":
+        needs_device()
+        return ("-m", "graphtide")
+    if cuda_emulator.compiler() is None:
+        skip_or_fail("g++ not found (Debian: g++)")
+    return (PROGRAM,)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_answers_are_those_of_a_daemon_without_a_device(
+    on_device: tuple[str, ...], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, directed: bool
+) -> None:
+    """Bit for bit, after every epoch; in one of them the programs of docs/programs.md, too."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
+    (text,) = re.findall(r"^```python\n([^`]*?class Within.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_programs.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    kinds: dict[str, dict[str, Any]] = {"bfs": {}, "sssp": {}, "sswp": {}}
+    if directed:  # they are compiled anew each time
+        kinds |= {"within": {"hops": 3}, "fading": {}}
+    settings: dict[str, Any] = {
+        "graph": {"directed": directed},
+        "compute": {"python_modules": ["my_programs"] if directed else []},
+        "program": [{"name": kind, "source": 1, **given} for kind, given in kinds.items()],
+    }
+    sizes = mixed_sizes(seed, 12, 3000)
+    history = rmat_history(seed, directed=directed, scale=7, updates=sizes, vertex_share=0.01, source=1)
+    with (
+        Daemon(tmp_path / "with", {**settings, "device": {"enabled": True}}, program=on_device) as one,
+        Daemon(tmp_path / "without", {**settings, "device": {"enabled": False}}) as other,
+    ):
+        for daemon in (one, other):
+            daemon.start()
+        with one.client() as here, other.client() as there:
+            for number, epoch in enumerate(history.epochs):
+                for daemon, client in ((one, here), (other, there)):
+                    with SpoolWriter(daemon.spool, name=f"{number:03}") as writer:
+                        writer.append(encode_msgpack(epoch.src, epoch.dst, epoch.ops, epoch.weights))
+                        offsets = {f"{number:03}.msgpack": writer.offset}
+                    client.wait(offsets, timeout_ms=120_000)
+                vertices = np.arange(epoch.n_vertices)
+                found, wanted = (client.get(list(kinds), vertices) for client in (here, there))
+                for kind in kinds:
+                    value, expected = found[kind].values, wanted[kind].values
+                    assert np.array_equal(value.mask, expected.mask), kind
+                    assert value.compressed().tobytes() == expected.compressed().tobytes(), kind
+                    assert np.array_equal(found[kind].unknown, wanted[kind].unknown)
+            placement = here.stats()["placement"]
+            assert placement["device"]["programs"] == list(kinds) and placement["device"]["lost"] is None
+            assert there.stats()["placement"]["sides"] == ["host"]
+        assert one.stop() == other.stop() == 0
 
 
 def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path: Path) -> None:
