@@ -326,5 +326,5 @@ class PathRuns:
 
 def modules_of(*, weighted: bool) -> dict[str, tuple[str, ...]]:
     """The sources of a program's kernels, each with the options of its own."""
-    mending = {"mend.cu": ("-DSETTLES=1",)}
+    mending: dict[str, tuple[str, ...]] = {"mend.cu": ("-DSETTLES=1",)}
     return mending if weighted else {**mending, "search.cu": ()}
