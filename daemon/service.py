@@ -328,10 +328,13 @@ class Service:
 
             try:
                 device_side.warm_up(**kept)
-                return made(device=True)
+                graph = made(device=True)
             except Exception as error:  # the compiler's and the driver's own types
                 refused(config.device, f"{type(error).__name__}: {error}")
                 self.card = None
+            else:
+                log.info("a device keeps the graph beside the host: %s", self.card)
+                return graph
         return made(device=False)
 
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
