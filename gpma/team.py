@@ -194,7 +194,7 @@ def _help(words, first):  # type: ignore[no-untyped-def]
 def serve(words, first):  # type: ignore[no-untyped-def]
     """What a thread of the team does until it is told to stop; ``first``: the job that it looks at first."""
     while True:
-        _wait(words, _FREE)
+        _wait(words, np.int64(_FREE))
         if load(words, _STOP) != 0:
             _sem_post(words, _FREE)
             return
