@@ -370,6 +370,7 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("neighbors, the next page", lambda: c.neighbors(105, limit=3, cursor=2))
     c.ask("neighbors, backwards", lambda: c.neighbors(102, direction="in"))
     c.ask("degree", lambda: c.degree([100, 5, 118]))
+    c.ask("degree_distribution", lambda: c.degree_distribution())
     c.ask("has_edge", lambda: c.has_edge([100, 100], [101, 102]))
     c.ask("wait", lambda: c.wait({"t": {0: 10}}, timeout_ms=5))
     c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))

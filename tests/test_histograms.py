@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from test_server import Chain, serving
 from test_subscribing import results
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
+from graphtide.daemon.engine.storage import Storage
+from graphtide.daemon.engine.topology import EngineTopology
+from graphtide.daemon.records.position import Position
+from graphtide.daemon.records.stream import Source
 from graphtide.daemon.serve import histograms
 from graphtide.daemon.serve.histograms import Scale, histogram
+from graphtide.gpma.edges import EdgeBatch, Op, pack
+from graphtide.partition.existence import VertexOps
+from graphtide.partition.graph import Graph
 
 finite = st.floats(-1e300, 1e300) | st.sampled_from([0.0, 1.0, np.inf, -np.inf])
 columns = npst.arrays(np.float64, st.integers(0, 50), elements=finite) | npst.arrays(
@@ -64,3 +73,32 @@ def test_a_client_gets_one_of_the_vertices_there_are(tmp_path: Path) -> None:
             client.histogram("rank", scale="up")
         with pytest.raises(errors.LimitExceeded, match="at most 10000"):
             client.histogram("rank", 10_001)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
+    with contextlib.closing(Graph(directed=directed, weighted=False)) as graph:
+        src, dst = np.array([0, 0, 1, 3, 4], np.uint32), np.array([1, 2, 2, 0, 0], np.uint32)
+        graph.apply(EdgeBatch(pack(src, dst), np.full(5, Op.INSERT, np.uint8)), 7, None)
+        gone = VertexOps(
+            np.array([4, 6], np.uint32), np.full(2, Op.DELETE_VERTEX, np.uint8), np.zeros(2, np.int64)
+        )
+        graph.apply(EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8)), 7, gone)
+        topology = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        directions: tuple[Literal["out", "in"], ...] = ("out", "in")
+        found = [topology.degree_counts(direction, 5, 1.0) for direction in directions]
+        # 0 -> 1, 0 -> 2, 1 -> 2 and 3 -> 0 are left; 5 has no edge
+        expected = [{0: 2, 1: 2, 2: 1}, {0: 2, 1: 2, 2: 1}] if directed else [{0: 1, 1: 1, 2: 2, 3: 1}] * 2
+        assert [dict(zip(f.degrees.tolist(), f.counts.tolist(), strict=True)) for f in found] == expected
+        with pytest.raises(errors.LimitExceeded, match="there are 5 vertices"):
+            topology.degree_counts("out", 4, 1.0)
+
+
+def test_a_client_gets_the_degree_distribution(tmp_path: Path) -> None:
+    chain = Chain()
+    chain.grow(10)
+    with serving(chain, tmp_path) as link, Client(link.addresses[0]) as client:
+        found = client.degree_distribution()
+        assert (found.degrees.tolist(), found.counts.tolist(), found.epoch) == ([0, 1], [2, 8], (1, 1))
+        with pytest.raises(errors.RequestError, match="one of out, in"):
+            client.degree_distribution("up")

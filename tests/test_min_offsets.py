@@ -26,6 +26,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "component": {"vertex": 100},
     "neighbors": {"vertex": 100},
     "degree": {"vertices": [100]},
+    "degree_distribution": {},
     "has_edge": {"src": [100], "dst": [101]},
     "programs": {},
     "stats": {},

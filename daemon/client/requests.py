@@ -15,6 +15,7 @@ from .changes import Following
 from .results import (
     Component,
     Degree,
+    DegreeDistribution,
     EdgeFlags,
     Histogram,
     Ids,
@@ -218,6 +219,22 @@ class Requests:
             )
 
         return _call("degree", {"vertices": _wire_vertices(vertices)}, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def degree_distribution(
+        self,
+        direction: str = "out",
+        *,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[DegreeDistribution]:
+        """How many vertices have each out- (or ``"in"``-) degree."""
+
+        def decode(result: Mapping[str, Any]) -> DegreeDistribution:
+            degrees, counts = unpack_column(result["degrees"]), unpack_column(result["counts"])
+            return DegreeDistribution(*_stamp(result), degrees=degrees, counts=counts)
+
+        return _call("degree_distribution", {"direction": direction}, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def has_edge(

@@ -106,6 +106,14 @@ class Degree(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class DegreeDistribution(Result):
+    """``counts[i]`` vertices have ``degrees[i]`` edges: int64[n] both, ``degrees`` in ascending order."""
+
+    degrees: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class EdgeFlags(Result):
     """``exists``: bool, one per edge that was asked about."""
 

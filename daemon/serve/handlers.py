@@ -750,6 +750,21 @@ async def degree(serving: Serving, params: Params) -> Reply:
     return reply() if len(ids) <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
 
 
+@method("degree_distribution")
+async def degree_distribution(serving: Serving, params: Params) -> Reply:
+    """How many vertices have each out- or in-degree, from the storage."""
+    direction = params.choice("direction", ("out", "in"))
+    params.end()
+    await params.covered(serving)
+    limit = serving.limits.vertices_max
+    vertices = min(serving.snapshot().n_vertices, limit)
+    await serving.make_room(params.asker, vertices)
+    asked = {"direction": direction, "vertices_max": limit}
+    result = await serving.engine.call(params.asker, "degree_counts", asked, vertices, params.deadline)
+    answer = {name: {"dtype": "<i8", "data": result[name]} for name in ("degrees", "counts")}
+    return Reply(result["stamp"], answer)
+
+
 @method("has_edge")
 async def has_edge(serving: Serving, params: Params) -> Reply:
     """Whether edges exist: src[i] -> dst[i] for each i."""
