@@ -512,13 +512,7 @@ struct Mending {
         }
         clear_counts(&counters->pulling);
         __threadfence_system();
-        tell(job, GAVE_UP, gave_up);
-        tell(job, LOGGED, n_logged);
-        tell(job, N_LOST, n_lost);
-        tell(job, ROUNDS, rounds);
-        tell(job, NEXT_STAMP, next_stamp);
-        tell(job, EDGES_LOW, u32(edges));
-        tell(job, EDGES_HIGH, u32(edges >> 32));
+        tell_all(job, gave_up, n_logged, n_lost, rounds, next_stamp, edges);
     }
 };
 

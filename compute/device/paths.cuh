@@ -165,3 +165,16 @@ __device__ __forceinline__ void tell(const PathJob& job, u32 word, u32 value)
 {
     publish(job.status + word, u64(job.sequence) << 32 | value);
 }
+
+// All words of the status, by one thread.
+__device__ __forceinline__ void tell_all(
+    const PathJob& job, u32 gave_up, u32 logged, u32 lost, u32 rounds, u32 next_stamp, u64 edges)
+{
+    tell(job, GAVE_UP, gave_up);
+    tell(job, LOGGED, logged);
+    tell(job, N_LOST, lost);
+    tell(job, ROUNDS, rounds);
+    tell(job, NEXT_STAMP, next_stamp);
+    tell(job, EDGES_LOW, u32(edges));
+    tell(job, EDGES_HIGH, u32(edges >> 32));
+}
