@@ -121,6 +121,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(paths, "LOST_LEAST", int(rng.choice([0, 3, 1000])))
     monkeypatch.setattr(paths, "SETTLE_LEAST", int(rng.choice([5, 4096])))
     monkeypatch.setattr(path_runs, "TIES_MIN", float(rng.choice([0.0, 0.25, 2.0])))
+    monkeypatch.setattr(path_runs, "_STEP_SHARE", 1 << 20)
+    monkeypatch.setattr(path_runs, "STEP_LEAST", int(rng.choice([1, 30, 1000])))
 
 
 @pytest.mark.parametrize("directed", [True, False])
@@ -178,6 +180,36 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed:
     for k, epoch in enumerate(history.epochs):
         run.step(epoch)
         assert k or int(run.graph.out_rows().degrees.max()) > 64
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
+def test_fresh_starts_on_a_larger_graph(
+    run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import path_runs
+
+    cuda_emulator.seed(seed)
+    scale = 12 if run_long else 9
+    (load,) = rmat_history(seed, directed=True, scale=scale, degree=10, epochs=0).epochs
+    rounds = {}
+    # Pushes between pulls, few and many; steps of few edges, and of many.
+    for share, edges, room in (("0.5f", 1, 1 << 20), ("0.0f", 300, 1 << 20), ("0.002f", 1 << 18, 20)):
+        monkeypatch.setitem(
+            path_runs.SOURCES, "search", path_runs.Source("search.cu", (f"-DPUSH_SHARE={share}",), 3)
+        )
+        monkeypatch.setattr(path_runs, "STEP_LEAST", edges)
+        monkeypatch.setattr(path_runs, "_STEP_SHARE", 1 << 20)
+        monkeypatch.setattr(path_runs, "QUEUE_LEAST", room)
+        monkeypatch.setattr(path_runs, "_QUEUE_SHARE", 1 << 20)
+        sources = tuple(np.unique(load.src)[:: 1 << (scale - 2)].tolist())
+        run = run_of(kind, sources=sources)
+        run.step(load)
+        for program in (run.host, run.twin):
+            refresh = program.start(run.graph)
+        run.check()
+        rounds[edges] = refresh.iterations
+    if kind == "sssp":
+        assert rounds[1] > rounds[300] > rounds[1 << 18]
 
 
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])

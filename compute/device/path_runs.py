@@ -1,9 +1,9 @@
 """Runs of a path program on the device: its kernels, the arrays that they work in, and what they tell.
 
-``mend.cu`` brings the words up to date with a batch, settling or trimming; ``search.cu`` makes them from scratch
-where weights do not count; where they do, ``ties.cu`` tells whether to settle. Each run is one cooperative kernel,
-and waits for the device once. A refresh allocates nothing, unless there are more vertices or long rows than ever
-before.
+``mend.cu`` brings the words up to date with a batch, settling or trimming. From scratch they are made by
+``search.cu`` where weights do not count, and by ``spread.cu`` where they do; there ``ties.cu`` tells whether to
+settle. Each run is one cooperative kernel, and waits for the device once. A refresh allocates nothing, unless
+there are more vertices or long rows than ever before.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
 
+# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges: less would
+# mostly be spent on barriers.
+_STEP_SHARE, STEP_LEAST = 16, 1 << 18
+
+
 class PathRun(NamedTuple):
     """What a run told: the words of ``paths.cuh``, in that order.
 
@@ -104,12 +109,13 @@ SOURCES: Final = {
     "trim": Source("mend.cu", ("-DSETTLES=0",)),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
+    "spread": Source("spread.cu"),
 }
 
 
 def kernels_of(*, weighted: bool) -> tuple[str, ...]:
     """Which of them a program needs."""
-    return ("settle", "trim", "ties") if weighted else ("settle", "search")
+    return ("settle", "trim", "ties", "spread") if weighted else ("settle", "search")
 
 
 class Limits(NamedTuple):
@@ -268,8 +274,8 @@ class PathRuns:
         if not self._weighted:
             return self._run("search", device, None, sources, _NO_LIMITS)
         self._settles = None
-        self.words.data.memset_async(0xFF, self.words.nbytes, self._stream)
-        return self._run("settle", device, None, sources, _NO_LIMITS)
+        step = Limits(0, max(STEP_LEAST, device.out.n_edges // _STEP_SHARE))
+        return self._run("spread", device, None, sources, step)
 
     def _tie_share(self, device: DeviceSide) -> float:
         """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""

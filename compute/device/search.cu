@@ -299,10 +299,7 @@ struct Search {
     {
         barrier();  // all have read the counters
         if (place.thread) return;
-        for (u32 i = 0; i < 3; i++) {
-            clear_counts(job.counters->outgoing + i);
-            job.counters->found[i] = 0;
-        }
+        clear_counters(job.counters);
         __threadfence_system();
         tell_all(job, 0, 0, 0, level, job.stamp, edges);
     }
