@@ -1,9 +1,9 @@
 """A graph with a device beside the host: what a batch costs there, by step, and what that adds to the host's time.
 
 The R-MAT graph of ``storage_device.py``, half of it loaded, directed, in-rows kept; batches of 80% inserts and
-20% deletes, in the host's memory, and after each the one that takes it back. A graph with a device and one without
-apply the same batches in turns; medians of wall time, the first pair of each size left out. ``prepare`` copies the
-columns into pinned memory, uploads and turns them; ``launch`` begins; ``finish`` waits for both arrays.
+20% deletes, in columns of the graph's, and after each the one that takes it back. A graph with a device and one
+without apply the same batches in turns; medians of wall time, the first pair of each size left out. ``prepare``
+uploads the columns and turns them; ``launch`` begins; ``finish`` waits for both arrays.
 
     python benchmarks/sides.py --scale 20 --batches 1 100 10000 100000 1000000 --json out.json
 """
@@ -81,8 +81,8 @@ def row_of(edges: Edges, alone: Graph, both: Graph, steps: Steps, n: int, repeat
     for _ in range(repeats + 1):
         there = mixed_batch(edges, n)
         for batch in (there, inverse(edges, there)):
-            columns = EdgeBatch(*(cupy.asnumpy(column) for column in (batch.keys, batch.ops, batch.weights)))
             for name, graph in (("host", alone), ("both", both)):
+                columns = filled(graph, batch)
                 begun = time.perf_counter()
                 graph.apply(columns, edges.n_vertices)
                 applied[name].append(time.perf_counter() - begun)
@@ -96,6 +96,14 @@ def row_of(edges: Edges, alone: Graph, both: Graph, steps: Steps, n: int, repeat
         "both": wall["both"],
         "added": wall["both"] - wall["host"],
     }
+
+
+def filled(graph: Graph, batch: EdgeBatch) -> EdgeBatch:
+    """The batch in columns of the graph's, as the daemon puts it together."""
+    columns = graph.columns(len(batch), weighted=True)
+    for name in ("keys", "ops", "weights"):
+        getattr(columns, name)[:] = cupy.asnumpy(getattr(batch, name))
+    return columns
 
 
 def main() -> None:

@@ -264,6 +264,7 @@ class Metrics:
 
     def _device_metrics(self) -> None:
         self._device_present = self._gauge("device_present", "1 while a device keeps the graph beside the host.")
+        self._device_programs = self._gauge("device_programs", "Programs that run on the device.")
         self._device_lost = self._counter(
             "device_lost", "Devices given up because they failed or had no memory; the host goes on alone."
         )
@@ -549,9 +550,11 @@ class Metrics:
         for name, size in memory_bytes.items():
             self._memory.labels(name).set(size)
 
-    def device(self, *, present: bool, held_bytes: int, limit_bytes: int) -> None:
-        """Whether a device keeps the graph beside the host, and its memory; limit 0: there is none."""
+    def device(self, *, present: bool, programs: int, held_bytes: int, limit_bytes: int) -> None:
+        """Whether a device keeps the graph beside the host, how many programs run there, and its memory; limit 0:
+        there is none."""
         self._device_present.set(int(present))
+        self._device_programs.set(programs)
         self._device_held.set(held_bytes)
         self._device_limit.set(limit_bytes)
 

@@ -99,6 +99,16 @@ class DeviceSide:
             self.report = self.out.empty_report()
         self.stream.synchronize()
 
+    def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
+        """Columns to be filled for ``prepare``, in pinned memory, so that it need not copy them.
+
+        Good until the next call, or a ``prepare`` of others.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        return self._staging.columns(n, weighted=weighted)
+
     def prepare(self, batch: EdgeBatch) -> DeviceSidePlan:
         """Bring a batch of updates of edges (NumPy columns, one direction each) to the device, and take memory.
 

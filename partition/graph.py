@@ -221,6 +221,12 @@ class Graph:
             return neighbors, self.weights_of(pack(neighbors, np.full(copied, vertex, np.uint32)))
         return neighbors, weights[:copied] if weighted else None
 
+    def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
+        """Columns for a batch of ``n`` updates, to be filled for ``apply``: as ``EdgeBatch.empty``, but in memory
+        that a device, where there is one, reads by itself. Good until the next call, or an ``apply`` of others."""
+        columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
+        return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
+
     def apply(self, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
 

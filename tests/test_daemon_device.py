@@ -134,9 +134,7 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     sides = Sides(alone, metrics)
     sides.look()
     alone.apply(EdgeBatch.of([0], [1]), 2)
-    assert sides.stats() == {
-        "sides": ["host"], "vertices": [2], "bytes": [sum(alone.memory_bytes().values())], "device": None
-    }  # fmt: skip
+    assert sides.stats(77) == {"sides": ["host"], "vertices": [2], "bytes": [77], "device": None}
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 0)
 
     found = card_of(DeviceConfig(memory="1073741824"))
@@ -144,11 +142,12 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     sides = Sides(graph, metrics, found)
     graph.apply(EdgeBatch.of([0], [1]), 2)
     sides.look()
-    stats = sides.stats()
+    stats = sides.stats(77)
     assert (stats["sides"], stats["vertices"]) == (["host", "device"], [2, 2])
     assert stats["bytes"][1] == sum(graph.device.memory_bytes().values()) > 0
     held = stats["device"]["memory"]["held"]
-    assert stats["device"] == {"name": "emulated", "lost": None, "memory": {"limit": 1 << 30, "held": held}}
+    memory = {"limit": 1 << 30, "held": held}
+    assert stats["device"] == {"name": "emulated", "programs": [], "lost": None, "memory": memory}
     assert held >= stats["bytes"][1]
     assert (value(metrics, "present"), value(metrics, "memory_limit_bytes")) == (1, 1 << 30)
     assert value(metrics, "memory_held_bytes") == held
@@ -171,7 +170,7 @@ def test_a_lost_device_is_told_once(
     ]
     assert "cudaErrorIllegalAddress" in told[0].getMessage()
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 1)
-    stats = sides.stats()
+    stats = sides.stats(77)
     assert stats["sides"] == ["host"]
     assert "cudaErrorIllegalAddress" in stats["device"]["lost"]
 
@@ -222,10 +221,12 @@ def test_a_daemon_keeps_the_graph_on_the_device_through_restarts(emulated_daemon
             write_and_wait(daemon, client, numbers)
             placement = client.stats()["placement"]
         assert placement["sides"] == ["host", "device"]
-        assert placement["vertices"] == [200, 200]
+        assert placement["vertices"] == [200, 200] and min(placement["bytes"]) > 0
         assert placement["device"]["name"] == "emulated" and placement["device"]["lost"] is None
+        assert placement["device"]["programs"] == ["bfs"]
         page = page_of(daemon)
         assert (page["present"], page["lost_total"], page["memory_limit_bytes"]) == (1, 0, 1 << 30)
+        assert page["programs"] == 1
         assert page["memory_held_bytes"] >= placement["bytes"][1] > 0
         assert daemon.stop() == 0
         daemon.start()
@@ -245,10 +246,12 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
         stats = client.stats()
         assert stats.epoch == (epoch[0], epoch[1] + 1)
         assert stats["placement"]["sides"] == ["host"]
+        assert stats["placement"]["device"]["programs"] == []
         assert "cudaErrorIllegalAddress" in stats["placement"]["device"]["lost"]
         assert set(stats["programs"].values()) == {"fresh"}
         write_and_wait(daemon, client, range(4, 7))
-    assert page_of(daemon)["present"] == 0
+    page = page_of(daemon)
+    assert (page["present"], page["programs"]) == (0, 0)
     assert daemon.stop() == 0
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
 

@@ -378,6 +378,24 @@ def test_a_plan_changes_nothing_until_it_is_launched_which_takes_no_memory(
     assert np.array_equal(side.export(array).keys, side.export(expected).keys)
 
 
+def test_a_batch_that_was_given_up_is_not_overwritten_while_it_is_copied(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = full_array(DeviceSide(emulated_cupy, 0, settings()))
+    batch = batches(np.random.default_rng(5))["small"]
+    waited = mock.Mock()
+    monkeypatch.setattr(emulated_cupy.cuda.Stream, "synchronize", waited)
+    array.apply(batch)
+    array.prepare(batch)
+    waited.assert_not_called()
+    array.prepare(batch)
+    waited.assert_called_once()
+    array._staging.columns(3, weighted=True)
+    assert waited.call_count == 2
+    array._staging.columns(3, weighted=True)
+    assert waited.call_count == 2, "nothing is being copied any more"
+
+
 def test_arrays_that_share_a_stream_are_launched_before_either_has_ended(
     cupy: ModuleType, way: Callable[[], None]
 ) -> None:

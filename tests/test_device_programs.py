@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -229,6 +231,20 @@ def test_a_state_moves_to_the_device_and_back(
     back.restore({key: column.copy() for key, column in pair.engine.programs[0].state().items()}, pair.host_graph)
     assert values_of(back, pair.graph.n_vertices) == values_of(pair.host.programs[0], pair.graph.n_vertices)
     assert back.audit(pair.host_graph) == []
+
+
+def test_twins_run_one_after_another(both: Callable[..., Both]) -> None:
+    device_is_taken = threading.Lock()
+
+    class Alone(Failing):
+        def _start(self, graph: Graph, device: object) -> Refresh:
+            assert device_is_taken.acquire(blocking=False)
+            time.sleep(0.01)
+            device_is_taken.release()
+            return super()._start(graph, device)
+
+    pair = both(makers=MAKERS, place=lambda program, graph: Alone(program), threads=4)
+    assert [run.on_device for run in pair.start()] == [True] * len(MAKERS)
 
 
 # -- what fails --------------------------------------------------------------------------------------------------

@@ -123,6 +123,32 @@ def test_programs_find_the_rows_to_pull_from(emulated_cupy: ModuleType, graphs: 
                 _ = device.in_rows
 
 
+def test_columns_of_the_graph_are_uploaded_from_where_they_are(
+    emulated_cupy: ModuleType, graphs: list[Graph], kind: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs.append(graph := Graph(**kind, device=True))
+    rng = np.random.default_rng(4)
+    for n in (3, 0, 2500, 40, 2600):
+        batch = graph.columns(n, weighted=graph.weighted)
+        batch.keys[:] = pack(rng.integers(0, 300, n), rng.integers(0, 300, n))
+        batch.ops[:] = rng.integers(0, 2, n)
+        if batch.weights is not None:
+            batch.weights[:] = rng.integers(1, 9, n)
+        graph.device._staging._host.flags.writeable = False  # whoever copies into it fails
+        with monkeypatch.context() as patched:  # the same columns, once more
+            patched.setattr(graph.host, "prepare", mock.Mock(side_effect=MemoryError))
+            patched.setattr(graph.host, "apply_small", mock.Mock(side_effect=MemoryError))
+            if n:
+                with pytest.raises(NoMemory):
+                    graph.apply(batch, 3000)
+        change = graph.apply(batch, 3000)
+        assert_sides_agree(graph)
+        assert_same_report(graph.device.report.sorted(), change.arcs)
+        graph.device._staging._host.flags.writeable = True
+        graph.apply(anywhere(50), 3000)  # others, which are copied
+        assert_sides_agree(graph)
+
+
 def test_the_device_works_while_the_host_writes(emulated_cupy: ModuleType, graphs: list[Graph]) -> None:
     graphs.append(graph := Graph(device=True))
     order = mock.Mock()

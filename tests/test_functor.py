@@ -84,16 +84,16 @@ def test_known_programs_compute_the_same_three_ways(cupy: ModuleType, tmp_path: 
     st.integers(0, 2**32 - 1),
 )
 def test_random_functions_compute_the_same_three_ways(
-    emulated_cupy: ModuleType,
+    cupy: ModuleType,
     tmp_path_factory: pytest.TempPathFactory,
     floats: list[tuple[str, Form]],
     wholes: list[tuple[str, Form]],
     seed: int,
 ) -> None:
-    check_three_ways(dict(floats + wholes), emulated_cupy, tmp_path_factory.mktemp("drawn"), seed)
+    check_three_ways(dict(floats + wholes), cupy, tmp_path_factory.mktemp("drawn"), seed)
 
 
-def test_what_python_says_of_division_holds(emulated_cupy: ModuleType, tmp_path: Path) -> None:
+def test_what_python_says_of_division_holds(cupy: ModuleType, tmp_path: Path) -> None:
     """Signs, infinities and zeros of // and %, of floats and whole numbers."""
     forms = {
         "//": form_of(lambda value, weight: value // weight),
@@ -104,7 +104,7 @@ def test_what_python_says_of_division_holds(emulated_cupy: ModuleType, tmp_path:
         "% of int": form_of(lambda value, weight: (np.int64(value) - 2**31) % -1000 + 2**20, np.uint32),
         "by zero": form_of(lambda value, weight: value // (value - value) + value % 0, np.uint32),
     }
-    check_three_ways(forms, emulated_cupy, tmp_path)
+    check_three_ways(forms, cupy, tmp_path)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
@@ -275,6 +275,21 @@ def test_what_nothing_depends_on_is_left_out() -> None:
         return value
 
     assert "multiply" not in functions_of(form_of(gather))
+
+
+def test_subnormal_values_are_values(cupy: ModuleType, tmp_path: Path) -> None:
+    """Whatever CuPy thinks of them."""
+    tiny = np.float32(1e-42)
+    forms = {
+        "+": form_of(lambda value, weight: value + tiny),
+        "*": form_of(lambda value, weight: weight * tiny),
+        "/": form_of(lambda value, weight: tiny / (abs(weight) + np.float32(1))),
+        "-": form_of(lambda value, weight: -min(value, tiny) - max(weight, -tiny)),
+        "casts": form_of(lambda value, weight: np.float32(np.float64(tiny) * weight) + np.sqrt(tiny)),
+        "<": form_of(lambda value, weight: value, better=lambda new, old: new + tiny < old - tiny),
+        "bool": form_of(lambda value, weight: value if value * tiny else weight),
+    }
+    check_three_ways(forms, cupy, tmp_path)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

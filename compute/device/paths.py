@@ -1,6 +1,6 @@
 """Path programs on a CUDA device: the words there, a copy of them on the host, and what changed.
 
-The rules and the columns are those of ``compute/paths``. The host's program is kept beside: its words are the copy.
+The rules and the columns are those of ``compute/paths``. The host's program is kept beside: the copy is its words.
 """
 
 from __future__ import annotations

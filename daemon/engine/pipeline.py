@@ -104,7 +104,7 @@ class Pipeline:
         self.stop = stop
         self.dead_letters = dead_letters
         self.numbering = numbering
-        self.sides = Sides(self.graph, metrics, card)
+        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs)
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -159,7 +159,7 @@ class Pipeline:
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
         self.recording.begin(self.position.offsets, taken, in_trouble=lambda: self._publish([], None))
-        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
+        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=self.graph.columns)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
@@ -332,6 +332,8 @@ class Pipeline:
         lag = self.source.lag()
         newest = self.checkpoints.newest
         recovery = self.health.recovery
+        sizes = self.memory_bytes()
+        of_graph = sum(size for name, size in sizes.items() if name.startswith("graph_"))
         return {
             "stage": recovery.stage,
             "recovery": recovery.stats(),
@@ -342,10 +344,10 @@ class Pipeline:
             "weighted": self.graph.weighted,
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
-            "memory_bytes": self.memory_bytes(),
+            "memory_bytes": sizes,
             "memory": self.memory.stats(),
             "numbering": self.numbering,
-            "placement": self.sides.stats(),
+            "placement": self.sides.stats(of_graph),
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},
             "waiting": self.source.waiting,

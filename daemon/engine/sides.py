@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from ...compute.device import is_on_device
+from ...compute.program import Program
 from ...gpma.device import card
 from ...gpma.device.card import Card, NoDevice
 from ...ops.metrics import Metrics
@@ -51,9 +54,16 @@ def refused(config: DeviceConfig, reason: str) -> None:
 class Sides:
     """What the daemon tells of the sides: in metrics, in ``stats``, and in the log where the device is lost."""
 
-    def __init__(self, graph: Graph, metrics: Metrics, card: Card | None = None) -> None:
-        """``card``: the device of the graph, if it has one."""
+    def __init__(
+        self,
+        graph: Graph,
+        metrics: Metrics,
+        card: Card | None = None,
+        programs: Callable[[], Iterable[Program]] = tuple,
+    ) -> None:
+        """``card``: the device of the graph, if it has one; ``programs``: those that run, wherever they do."""
         self._graph = graph
+        self._programs = programs
         self._metrics = metrics
         self._card = card
         self._lost = False
@@ -71,12 +81,14 @@ class Sides:
         present = self._graph.device is not None
         if self._card is not None:
             held, limit = self._card.held_bytes, self._card.limit_bytes
-            self._metrics.device(present=present, held_bytes=held, limit_bytes=limit or 0)
+            self._metrics.device(
+                present=present, programs=len(self._on_device()), held_bytes=held, limit_bytes=limit or 0
+            )
 
-    def stats(self) -> dict[str, Any]:
-        """For the request ``stats``, under ``placement``."""
+    def stats(self, host_bytes: int) -> dict[str, Any]:
+        """For the request ``stats``, under ``placement``. ``host_bytes``: of the graph on the host."""
         device = self._graph.device
-        stored = [sum(self._graph.memory_bytes().values())]
+        stored = [host_bytes]
         if device is not None:
             stored.append(sum(device.memory_bytes().values()))
         return {
@@ -86,9 +98,13 @@ class Sides:
             "device": None if self._card is None else self._device(self._card),
         }
 
+    def _on_device(self) -> list[str]:
+        return [program.id for program in self._programs() if is_on_device(program)]
+
     def _device(self, card: Card) -> dict[str, Any]:
         return {
             "name": card.name,
+            "programs": self._on_device(),
             "lost": self._graph.device_lost,
             "memory": {"limit": card.limit_bytes, "held": card.held_bytes},
         }
