@@ -2,14 +2,14 @@
 
 R-MAT graphs as in ``storage_device.py``, generated on the device. Rows are those of ``partition/device_side.py``,
 runs those of ``compute/device/path_runs.py``. A batch is four fifths insertions of edges that are not there, and a
-fifth deletions; it is undone before the next one. Times are from the call to the device's word in pinned memory, the
-list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
+fifth deletions; it is undone before the next one. Times are from the call to the device's word in pinned memory,
+the list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
 
     python benchmarks/device.py --scale 22 [--parts fresh refresh hubs epoch host] [--seconds 60] [--json out.json]
 
-Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges of
-the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on the
-same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
+of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on
+the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
 """
 
 from __future__ import annotations
