@@ -328,10 +328,13 @@ class Service:
 
             try:
                 device_side.warm_up(**kept)
-                return made(device=True)
+                graph = made(device=True)
             except Exception as error:  # the compiler's and the driver's own types
                 refused(config.device, f"{type(error).__name__}: {error}")
                 self.card = None
+            else:
+                log.info("a device keeps the graph beside the host: %s", self.card)
+                return graph
         return made(device=False)
 
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
@@ -508,6 +511,7 @@ class Service:
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
+            self.metrics.subscriptions(link.subscriptions, link.told())
             if (newest := self.pipeline.checkpoints.newest) is not None:
                 offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
                 self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))

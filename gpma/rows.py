@@ -24,7 +24,7 @@ import numpy.typing as npt
 from numba.extending import overload
 
 from .edges import HALF, LOW, Int, Keys, Vertices, Weights
-from .intrinsics import prefetch
+from .intrinsics import prefetch_to_read
 from .splice import spliced
 
 # Keys of one cache line, and how many lines of a leaf are asked for: most rows end there.
@@ -114,7 +114,7 @@ def _ask_for(array: npt.NDArray[Any], index: Int) -> None:
 @overload(_ask_for, inline="always")
 def _ask_for_in_kernels(array: Any, index: Any) -> Any:
     def ask(array: Any, index: Any) -> None:
-        prefetch(array, index)
+        prefetch_to_read(array, index)
 
     return ask
 
@@ -126,7 +126,7 @@ def ask_for_leaf(keys: Keys, leaf: Int, leaf_shift: Int) -> None:
     Where leaves are read one after the other, too: their gaps keep the processor from doing so by itself.
     """
     for line in range(_LINES):
-        prefetch(keys, (leaf << leaf_shift) + line * _LINE)
+        prefetch_to_read(keys, (leaf << leaf_shift) + line * _LINE)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

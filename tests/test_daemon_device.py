@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import cuda_emulator
 import numpy as np
 import pytest
-from conftest import skip_or_fail
+from conftest import needs_device, skip_or_fail
+from histories import mixed_sizes, rmat_history
 from running import Daemon
 from waiting import until
 
@@ -25,9 +27,11 @@ from graphtide.daemon.engine.sides import Sides, card_of, refused
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.service import Service
 from graphtide.daemon.tools import doctor
 from graphtide.gpma.device import card
 from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.runtime import cache_directory
 from graphtide.ops.metrics import Metrics
 from graphtide.partition.graph import Graph
 
@@ -74,21 +78,27 @@ def test_a_device_that_must_be_there_and_is_not_says_what_to_install(
     assert finding.status == "fail" and "install graphtide[cuda13]" in finding.found and "refuses" in finding.hint
 
 
-def test_a_device_that_is_there_is_used_within_its_memory(
-    emulated_cupy: ModuleType, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_a_device_that_is_there_is_used_within_its_memory(emulated_cupy: ModuleType) -> None:
     found = card_of(DeviceConfig(memory="25%"))
     assert found is not None
     assert (found.name, found.capability, found.memory_bytes) == ("emulated", 90, 8 << 30)
     assert found.limit_bytes == 2 << 30
-    assert caplog.messages == [
-        "a device keeps the graph beside the host: emulated (compute capability 9.0, 8 GiB)"
-    ]
+    assert str(found) == "emulated (compute capability 9.0, 8 GiB)"
     finding = gpu(memory="1073741824")
     assert finding.found == "emulated (compute capability 9.0, 8 GiB), of which 1.0 GiB may be taken"
     off = card_of(DeviceConfig(memory="off"))
     assert off is not None and off.limit_bytes is None
+
+
+@pytest.mark.parametrize("chosen", ["", "/somewhere/else"])
+def test_kernels_of_the_device_are_kept_where_those_of_the_host_are(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    monkeypatch.setenv("CUPY_CACHE_DIR", chosen)
+    if not chosen:
+        monkeypatch.delenv("CUPY_CACHE_DIR")
+    card_of(DeviceConfig())
+    assert os.environ["CUPY_CACHE_DIR"] == (chosen or str(cache_directory() / "cupy"))
 
 
 @pytest.mark.parametrize(
@@ -117,6 +127,26 @@ def test_a_device_that_cannot_be_used_is_an_error_only_where_it_must_be_there(
         card_of(DeviceConfig(enabled="on"))
     with pytest.raises(ConfigError, match="it fell out"):
         refused(DeviceConfig(enabled="on"), "it fell out")
+
+
+def test_a_device_that_does_not_work_is_an_error_only_where_it_must_be_there(
+    emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(enabled: str) -> tuple[Graph, Any]:
+        config = from_tables({"device": {"enabled": enabled}})
+        service: Any = SimpleNamespace(config=config, weighted=True, card=card_of(config.device))
+        with cuda_emulator.failing_card(20, quiet=True):
+            graph = Service._empty_graph(service, [])
+        return graph, service.card
+
+    caplog.set_level(logging.INFO)
+    graph, found = made("auto")
+    graphs.append(graph)
+    assert (graph.device, graph.device_lost, found) == (None, None, None)
+    (told,) = caplog.messages
+    assert told.startswith("no device is used: CUDARuntimeError: cudaErrorIllegalAddress")
+    with pytest.raises(ConfigError, match=r"device\.enabled is on.*cudaErrorIllegalAddress"):
+        made("on")
 
 
 @pytest.mark.parametrize("setting", ["0%", "101%", "-5", "much", True])
@@ -254,6 +284,62 @@ def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daem
     assert (page["present"], page["programs"]) == (0, 0)
     assert daemon.stop() == 0
     assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
+
+
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """What Python runs, so that the daemon has a device, emulated or real."""
+    if request.param == "device":
+        needs_device()
+        return ("-m", "graphtide")
+    if cuda_emulator.compiler() is None:
+        skip_or_fail("g++ not found (Debian: g++)")
+    return (PROGRAM,)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_answers_are_those_of_a_daemon_without_a_device(
+    on_device: tuple[str, ...], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, directed: bool
+) -> None:
+    """Bit for bit, after every epoch; in one of them the programs of docs/programs.md, too."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
+    (text,) = re.findall(r"^```python\n([^`]*?class Within.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_programs.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    kinds: dict[str, dict[str, Any]] = {"bfs": {}, "sssp": {}, "sswp": {}}
+    if directed:  # they are compiled anew each time
+        kinds |= {"within": {"hops": 3}, "fading": {}}
+    settings: dict[str, Any] = {
+        "graph": {"directed": directed},
+        "compute": {"python_modules": ["my_programs"] if directed else []},
+        "program": [{"name": kind, "source": 1, **given} for kind, given in kinds.items()],
+    }
+    sizes = mixed_sizes(seed, 12, 3000)
+    history = rmat_history(seed, directed=directed, scale=7, updates=sizes, vertex_share=0.01, source=1)
+    with (
+        Daemon(tmp_path / "with", {**settings, "device": {"enabled": True}}, program=on_device) as one,
+        Daemon(tmp_path / "without", {**settings, "device": {"enabled": False}}) as other,
+    ):
+        for daemon in (one, other):
+            daemon.start()
+        with one.client() as here, other.client() as there:
+            for number, epoch in enumerate(history.epochs):
+                for daemon, client in ((one, here), (other, there)):
+                    with SpoolWriter(daemon.spool, name=f"{number:03}") as writer:
+                        writer.append(encode_msgpack(epoch.src, epoch.dst, epoch.ops, epoch.weights))
+                        offsets = {f"{number:03}.msgpack": writer.offset}
+                    client.wait(offsets, timeout_ms=120_000)
+                vertices = np.arange(epoch.n_vertices)
+                found, wanted = (client.get(list(kinds), vertices) for client in (here, there))
+                for kind in kinds:
+                    value, expected = found[kind].values, wanted[kind].values
+                    assert np.array_equal(value.mask, expected.mask), kind
+                    assert value.compressed().tobytes() == expected.compressed().tobytes(), kind
+                    assert np.array_equal(found[kind].unknown, wanted[kind].unknown)
+            placement = here.stats()["placement"]
+            assert placement["device"]["programs"] == list(kinds) and placement["device"]["lost"] is None
+            assert there.stats()["placement"]["sides"] == ["host"]
+        assert one.stop() == other.stop() == 0
 
 
 def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import bits_float, float_bits
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from .templates import template
@@ -167,8 +167,8 @@ _SOON = 3
 @template
 def ask_for_place(rows, vertex):  # type: ignore[no-untyped-def]
     """Ask for where the row of a vertex begins."""
-    prefetch(rows.degrees, vertex)
-    prefetch(rows.row_leaf, vertex)
+    prefetch_to_read(rows.degrees, vertex)
+    prefetch_to_read(rows.row_leaf, vertex)
 
 
 @template
@@ -176,14 +176,14 @@ def ask_for_row(rows, vertex):  # type: ignore[no-untyped-def]
     """Ask for the leaf in which the row of a vertex begins, of up to 32 slots."""
     leaf = np.int64(rows.row_leaf[vertex])
     slot = leaf << rows.leaf_shift
-    prefetch(rows.counts, leaf)
-    prefetch(rows.keys, slot)
-    prefetch(rows.keys, slot + 8)
-    prefetch(rows.keys, slot + 16)
-    prefetch(rows.keys, slot + 24)
+    prefetch_to_read(rows.counts, leaf)
+    prefetch_to_read(rows.keys, slot)
+    prefetch_to_read(rows.keys, slot + 8)
+    prefetch_to_read(rows.keys, slot + 16)
+    prefetch_to_read(rows.keys, slot + 24)
     if WEIGHTED:
-        prefetch(rows.weights, slot)
-        prefetch(rows.weights, slot + 16)
+        prefetch_to_read(rows.weights, slot)
+        prefetch_to_read(rows.weights, slot + 16)
 
 
 @template

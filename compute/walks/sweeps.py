@@ -12,7 +12,7 @@ solve no residual in an unflagged block is over its limits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -21,7 +21,7 @@ from numba.extending import register_jitable
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -84,9 +84,11 @@ _PIECE_WORDS = 256
 _AHEAD = 16
 _ROWS_AHEAD = 4
 _RING = 64  # a power of two, over _AHEAD + BLOCK
-# In a row of more edges than this it looks so many leaves ahead.
+# Of a row it fetches so many leaves with the first, and while more edges than this are left, looks so many ahead.
 _LONG = 64
 _LEAVES_AHEAD = 3
+# A leaf has room for 32 edges, and mostly holds more than these.
+_LEAF_EDGES = 16
 
 # Starting a push costs as much as pushing along so many edges (``benchmarks/walks.py``).
 PUSH_EDGES = 48
@@ -94,6 +96,7 @@ PUSH_EDGES = 48
 _ONE = np.uint64(1)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 
 @_jit
@@ -206,8 +209,9 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
                         if x > above * weight[v] or x < below * weight[v]:
                             ring[tail & (_RING - 1)] = v
                             tail += 1
-                            prefetch(degrees, v)
-                            prefetch(row_leaf, v)
+                            prefetch(value, v)
+                            prefetch_to_read(degrees, v)
+                            prefetch_to_read(row_leaf, v)
                         else:
                             flags[block] = np.uint8(1)
             block += 1
@@ -215,9 +219,12 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
         if head == tail:
             break
         if head + _ROWS_AHEAD < tail:
-            leaf = np.int64(row_leaf[ring[(head + _ROWS_AHEAD) & (_RING - 1)]])
-            prefetch(counts, leaf)
-            ask_for_leaf(keys, leaf, leaf_shift)
+            ahead = ring[(head + _ROWS_AHEAD) & (_RING - 1)]
+            leaf = np.int64(row_leaf[ahead])
+            prefetch_to_read(counts, leaf)
+            further = np.int64(degrees[ahead]) // _LEAF_EDGES
+            for k in range(1 + (further if further < _LEAVES_AHEAD else _LEAVES_AHEAD)):
+                ask_for_leaf(keys, leaf + k, leaf_shift)
         v = ring[head & (_RING - 1)]
         head += 1
         x = residual[v]
@@ -278,7 +285,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     work[SWEEPS] += 1
 
 
-@_jit
+@_inner
 def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untyped-def]
     """Add what sweeps of the other part sent to vertices ``begin`` to ``end`` - 1; the outbox is empty then."""
     residual = system.residual
@@ -315,7 +322,7 @@ def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untype
     sums[SLIPPED] += 2.0 * steps * system.sums[SIZE]
 
 
-@_jit
+@_inner
 def _sweep_parts(  # type: ignore[no-untyped-def]
     thread, rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works
 ):
@@ -328,7 +335,7 @@ def _sweep_parts(  # type: ignore[no-untyped-def]
         sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums[part], works[part])
 
 
-@_jit
+@_inner
 def _deliver_parts(thread, rows, limits, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
     while True:
         part = fetch_add(cursor, 0, np.int64(1))
@@ -386,7 +393,7 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
         look(rows, limits, np.int64(0), capacity, system, costs)
 
 
-@_jit
+@_inner
 def _reweigh_pieces(thread, ranks, majorant, bound, hub, hysteresis, cursor, found):  # type: ignore[no-untyped-def]
     """A thread's part of ``reweigh``; ``found``: float64[pieces, 2], how much weights shrank, what was rounded."""
     value = ranks.value
@@ -462,7 +469,7 @@ def moved_ratio_max(ranks, majorant):  # type: ignore[no-untyped-def]
     return largest
 
 
-@_jit
+@_inner
 def _ratio_pieces(thread, n, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
     """A thread's part of ``ratio_max``; ``found``: float64[pieces]."""
     value = ranks.value

@@ -50,6 +50,21 @@ class Top(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram(Result):
+    """``counts[i]`` vertices have values from ``edges[i]`` on below ``edges[i + 1]``, or at the last edge.
+
+    int64[n] and float64[n + 1]. ``outside``: vertices whose values are in no bin (infinite, or not above 0 on a
+    logarithmic scale); ``without_value``: those that have none.
+    """
+
+    edges: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64]
+    outside: int
+    without_value: int
+    stale: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Path(Result):
     """``vertices`` from the source to the target, none when there is no path; ``weights``: one per edge."""
 
@@ -95,6 +110,33 @@ class EdgeFlags(Result):
     """``exists``: bool, one per edge that was asked about."""
 
     exists: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Result):
+    """What a subscriber did not know yet: ``ids`` with their ``values``, masked where one has no value.
+
+    ``removed``: ids that are no vertices any more, to be taken away before the others are set. These are the
+    changes of all epochs after ``since`` up to ``epoch``; where ``since`` is None they are all that there is, and
+    what was known before counts no more. ``stale`` and ``saturated``: as those of ``Values``.
+    """
+
+    since: tuple[int, int] | None
+    ids: Ids
+    values: np.ma.MaskedArray[Any, Any]
+    removed: Ids
+    stale: Mapping[str, Any] | None = None
+    saturated: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def is_snapshot(self) -> bool:
+        """It holds everything, and replaces what was known."""
+        return self.since is None
+
+    @property
+    def merged(self) -> int:
+        """Of how many epochs it holds the changes; 0: it is a snapshot."""
+        return 0 if self.since is None else self.epoch[1] - self.since[1]
 
 
 @dataclass(frozen=True, slots=True)

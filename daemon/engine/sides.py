@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from ...compute.device import is_on_device
 from ...compute.program import Program
+from ...gpma import runtime
 from ...gpma.device import card
 from ...gpma.device.card import Card, NoDevice
 from ...ops.metrics import Metrics
@@ -30,13 +32,14 @@ def card_of(config: DeviceConfig) -> Card | None:
     """
     if config.enabled == "off" or (config.enabled == "auto" and not card.is_installed()):
         return None
+    # Beside the host's kernels: CuPy's own choice is the home of a user, which a service may not have.
+    os.environ.setdefault("CUPY_CACHE_DIR", str(runtime.cache_directory() / "cupy"))
     try:
         found = card.find_card()
         found.limit(budget_bytes(config.memory, found.memory_bytes))
     except NoDevice as error:
         refused(config, str(error))
         return None
-    log.info("a device keeps the graph beside the host: %s", found)
     return found
 
 
