@@ -175,23 +175,23 @@ class Engine:
     ) -> list[ProgramRun]:
         """Run, longest first by the last measure; the results stand in the order of ``programs``."""
         self._graph.require_own_process()
-        on_device = [program for program in programs if is_on_device(program)]
-        lines = [[program] for program in programs if not is_on_device(program)]
-        if on_device:
-            lines.append(on_device)
-        waiting = deque(sorted(lines, key=lambda line: -sum(self._states[program.id].seconds for program in line)))
+        waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
+        on_device = () if self._graph.device is None else tuple(filter(is_on_device, waiting))
+        for program in on_device[1:]:  # these follow the first of them
+            waiting.remove(program)
+        # The caller's thread is one of the threads: a lone program costs no handover.
+        others = min(threads, len(waiting)) - 1
         done: dict[str, ProgramRun] = {}
 
         def drain() -> None:
             while waiting:
                 try:
-                    line = waiting.popleft()
+                    first = waiting.popleft()
                 except IndexError:
                     break
-                done.update((program.id, self._run(program, work)) for program in line)
+                for program in on_device if first in on_device else (first,):
+                    done[program.id] = self._run(program, work)
 
-        # The caller's thread is one of the threads: a lone program costs no handover.
-        others = min(threads, len(lines)) - 1
         helpers = [self._pool.submit(drain) for _ in range(others)]
         drain()
         for helper in helpers:
@@ -210,7 +210,8 @@ class Engine:
             log.exception("program %s failed", program.id)
             reason = f"{type(error).__name__}: {error}"
             return ProgramRun(program.id, None, self._clock() - begun, reason)
-        return ProgramRun(program.id, refresh, self._clock() - begun, None, is_on_device(program))
+        on_device = self._graph.device is not None and is_on_device(program)
+        return ProgramRun(program.id, refresh, self._clock() - begun, None, on_device)
 
     def _placed(self, program: Program) -> Program:
         """The program, or its twin if it is to run on the device."""

@@ -120,17 +120,28 @@ def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
     monkeypatch.setattr(path_runs, "CHANGES_LEAST", int(rng.choice([1, 5, 1000])))
     monkeypatch.setattr(paths, "LOST_LEAST", int(rng.choice([0, 3, 1000])))
     monkeypatch.setattr(paths, "SETTLE_LEAST", int(rng.choice([5, 4096])))
+    monkeypatch.setattr(path_runs, "TIES_MIN", float(rng.choice([0.0, 0.25, 2.0])))
+    monkeypatch.setattr(path_runs, "_STEP_SHARE", 1 << 20)
+    monkeypatch.setattr(path_runs, "STEP_LEAST", int(rng.choice([1, 30, 1000])))
 
 
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history_gives_the_host_s_values(
-    run_of: Callable[..., TwinRun], kind: str, directed: bool, seed: int, run_long: bool
+    run_of: Callable[..., TwinRun],
+    kind: str,
+    directed: bool,
+    seed: int,
+    run_long: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from graphtide.compute.device import path_runs
+
     for own_seed in range(seed, seed + (40 if run_long else 2)):
         cuda_emulator.seed(own_seed)
         run = run_of(kind, directed=directed)
         share = 0.15 if own_seed % 2 else 0.0
+        monkeypatch.setattr(path_runs, "TIES_MIN", float(np.random.default_rng(own_seed).choice([0.0, 0.25, 2.0])))
         for epoch in random_history(own_seed, directed=directed, epochs=20, vertex_share=share).epochs:
             run.step(epoch)
         assert run.graph.check() == []
@@ -169,6 +180,36 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed:
     for k, epoch in enumerate(history.epochs):
         run.step(epoch)
         assert k or int(run.graph.out_rows().degrees.max()) > 64
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
+def test_fresh_starts_on_a_larger_graph(
+    run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import path_runs
+
+    cuda_emulator.seed(seed)
+    scale = 12 if run_long else 9
+    (load,) = rmat_history(seed, directed=True, scale=scale, degree=10, epochs=0).epochs
+    rounds = {}
+    # Pushes between pulls, few and many; steps of few edges, and of many.
+    for share, edges, room in (("0.5f", 1, 1 << 20), ("0.0f", 300, 1 << 20), ("0.002f", 1 << 18, 20)):
+        monkeypatch.setitem(
+            path_runs.SOURCES, "search", path_runs.Source("search.cu", (f"-DPUSH_SHARE={share}",), 3)
+        )
+        monkeypatch.setattr(path_runs, "STEP_LEAST", edges)
+        monkeypatch.setattr(path_runs, "_STEP_SHARE", 1 << 20)
+        monkeypatch.setattr(path_runs, "QUEUE_LEAST", room)
+        monkeypatch.setattr(path_runs, "_QUEUE_SHARE", 1 << 20)
+        sources = tuple(np.unique(load.src)[:: 1 << (scale - 2)].tolist())
+        run = run_of(kind, sources=sources)
+        run.step(load)
+        for program in (run.host, run.twin):
+            refresh = program.start(run.graph)
+        run.check()
+        rounds[edges] = refresh.iterations
+    if kind == "sssp":
+        assert rounds[1] > rounds[300] > rounds[1 << 18]
 
 
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
@@ -233,6 +274,21 @@ def test_nothing_happens_without_updates(run_of: Callable[..., TwinRun]) -> None
     run.step(inserts([(0, 3)], 5))
     assert run.step(epoch_of([], 5)).changed == {}
     assert run.step(deletes([(1, 2)], 5)).changed == {}
+
+
+def test_whether_to_settle_is_told_by_a_sample(run_of: Callable[..., TwinRun]) -> None:
+    rng = np.random.default_rng(5)
+    n = 64
+    layers = [(0, v) for v in range(1, 20)] + [(u, v) for u in range(1, 20) for v in range(20, n)]
+    for weights, settles in ((np.ones(len(layers)), True), (rng.random(len(layers)), False)):
+        run = run_of("sssp")
+        run.step(epoch_of([(Op.INSERT, u, v, float(w)) for (u, v), w in zip(layers, weights, strict=True)], n))
+        fresh = run.make("twin", run.sources)
+        fresh.restore(run.twin.state(), run.graph)
+        run.twin.restore(fresh.state(), run.graph)
+        run.step(deletes([(1, 30)], n))
+        run.step(deletes([(1, 31), (2, 31), (0, 3)], n))
+        assert run.twin._runs._settles is settles
 
 
 def test_stamps_begin_anew(run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,11 +413,12 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_compile_without_warnings(nvrtc: object, kind: str, architecture: str) -> None:
     from graphtide.compute.device.functor import cuda_text
-    from graphtide.compute.device.path_runs import modules_of
+    from graphtide.compute.device.path_runs import SOURCES, kernels_of
     from graphtide.gpma.device import module
 
     form = KINDS[kind]("x", (0,)).form
-    for file, macros in modules_of(weighted=form.weighted).items():
+    for name in kernels_of(weighted=form.weighted):
+        file, macros, _ = SOURCES[name]
         options = [*module.options(weighted=form.weighted), *macros, *AS_CUPY, f"-arch={architecture}"]
         code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
         done, log, _ = compiled(nvrtc, code, file, options)

@@ -9,7 +9,7 @@
 //    That takes fewer rounds and barriers, and loses more vertices where offers tie.
 // 3. The lost become unreached, and take the best that their in-neighbours offer. New edges are relaxed.
 // 4. push, in rounds: who improved offers along its row.
-#include "paths.cuh"
+#include "push.cuh"
 
 #ifndef SETTLES
 #error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
@@ -18,17 +18,12 @@
 // Updates that a thread has under way at a time, in a large batch.
 constexpr u32 TOGETHER = 4;
 
-struct Mending {
-    const State& out;
+struct Mending : Pushing<false> {
     const State& in;
-    const PathJob& job;
-    const Place place;
-    // What all threads of the grid agree about.
-    u64 edges = 0;
-    u32 n_lost = 0, rounds = 0, turn = 0;
+    u32 n_lost = 0;
 
     __device__ __forceinline__ Mending(const State& out, const State& in, const PathJob& job, const Place& place)
-        : out(out), in(in), job(job), place(place)
+        : Pushing(out, job, place), in(in)
     {
     }
 
@@ -49,15 +44,9 @@ struct Mending {
         if (n_lost) pull();
         relax();
         barrier();
+        slice = turn;  // nobody was asked in this turn: its counters are zero
         const u32 stamp = push(job.stamp + 1);
         finish(stamp);
-    }
-
-    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
-
-    __device__ __forceinline__ Frontier asked(u32 turn)
-    {
-        return frontier_of(job, QUEUE_ASKED + (turn & 1), job.counters->asked + turn % 3);
     }
 
     __device__ __forceinline__ Frontier pulling() { return frontier_of(job, PULLING, &job.counters->pulling); }
@@ -357,7 +346,7 @@ struct Mending {
                 parent = from;
             }
             Offer offers[2] = {place.lane == 0 ? offer_to(vertex, seen, best, parent) : no_offer(), no_offer()};
-            improve(job, out, outgoing(job, turn), offers, job.stamp + 1);
+            improve(outgoing(job, turn), offers, job.stamp + 1);
             return false;
         });
     }
@@ -384,7 +373,7 @@ struct Mending {
 #pragma unroll 1
             for (u32 pair = 0; pair < 2; pair++) {
                 Offer offers[2] = {pair ? all[2] : all[0], pair ? all[3] : all[1]};
-                improve(job, out, outgoing(job, turn), offers, job.stamp + 1);
+                improve(outgoing(job, turn), offers, job.stamp + 1);
             }
         });
     }
@@ -405,78 +394,8 @@ struct Mending {
                 }
             }
             __syncwarp();
-            improve(job, out, outgoing(job, turn), offers, job.stamp + 1);
+            improve(outgoing(job, turn), offers, job.stamp + 1);
         }
-    }
-
-    // -- 4. push -------------------------------------------------------------------------------------------------
-
-    // Rounds until nobody has improved; returns the last one's stamp. Those queued for the first have ``stamp``.
-    __device__ __forceinline__ u32 push(u32 stamp)
-    {
-        u32 slice = turn;
-        for (;; turn++) {
-            const Counts counts = load_counts(job.counters->outgoing + turn % 3);
-            if (is_empty(counts)) return stamp;
-            edges += counts.edges;
-            rounds++;
-            if (place.thread == 0) clear_counts(job.counters->outgoing + (turn + 2) % 3);
-            const bool ran_over = n_short(counts) > job.room;
-            const u32 n_slices = ran_over ? (job.n_vertices + job.room - 1) / job.room : 1;
-            for (u32 k = 0; k < n_slices; k++) {
-                Frontier now = outgoing(job, turn);
-                Counts rows = counts;
-                if (ran_over) {  // the long rows are all there, and go with the first slice
-                    now = list_slice(k, slice, stamp, now.long_rows);
-                    rows.short_rows = load_counts(now.counts).short_rows;
-                    if (k) rows.long_rows = 0;
-                    slice++;
-                }
-                push_rows(now, rows, stamp + 1);
-            }
-            stamp++;
-            barrier();
-        }
-    }
-
-    // Offers along these rows; who gains is queued for round ``stamp``.
-    __device__ __forceinline__ void push_rows(const Frontier& now, const Counts& counts, u32 stamp)
-    {
-        // The value is read when a row is expanded: it may have improved since it was queued.
-        const auto bits_at = [&](u32 vertex) { return value_bits(load_word(job, vertex)); };
-        walk_rows(out, now, counts, place, bits_at, [&](u32 bits, u32 vertex, const Edges& row, bool) {
-            u64 seen[2] = {UNREACHED, UNREACHED};
-            Offer offers[2] = {no_offer(), no_offer()};
-            for (u32 j = 0; j < 2; j++)
-                if (row.live[j]) seen[j] = load_word(job, row.head[j]);
-            for (u32 j = 0; j < 2; j++)
-                if (row.live[j])
-                    offers[j] = offer_to(row.head[j], seen[j], offered(bits, weight_of(out, row, j)), vertex);
-            improve(job, out, outgoing(job, turn + 1), offers, stamp);
-            return false;
-        });
-    }
-
-    // The short rows among ``room`` vertices that wait for round ``stamp``, for a queue that ran over. Queues and
-    // counters are those of asking, which has ended: they alternate and rotate by slice. Who is queued for the next
-    // round meanwhile has its stamp, and waits until then.
-    __device__ __forceinline__ Frontier list_slice(u32 k, u32 slice, u32 stamp, Entry* long_rows)
-    {
-        Frontier listed = asked(slice);
-        if (place.thread == 0) clear_counts(job.counters->asked + (slice + 1) % 3);
-        const u64 begin = u64(k) * job.room, end = min(begin + job.room, u64(job.n_vertices));
-        for (u64 first = begin + place.warp * 32; first < end; first += place.n_threads) {
-            const u64 vertex = first + place.lane;
-            Row row = {0, 0};
-            if (vertex < end && load_cached(job.stamps + vertex) == stamp) row = load_row(out, u32(vertex));
-            const bool chosen[2] = {is_short(row), false};
-            const u32 vertices[2] = {u32(vertex), 0};
-            const Row rows[2] = {row, {0, 0}};
-            if (__any_sync(ALL_LANES, chosen[0])) put<false>(out, listed, chosen, vertices, rows);
-        }
-        barrier();
-        listed.long_rows = long_rows;
-        return listed;
     }
 
     // -- the end -------------------------------------------------------------------------------------------------
@@ -504,21 +423,9 @@ struct Mending {
     __device__ __forceinline__ void report(u32 gave_up, u32 n_logged, u32 next_stamp)
     {
         if (place.thread) return;
-        PathCounters* const counters = job.counters;
-        counters->logged = counters->lost = 0;
-        for (u32 i = 0; i < 3; i++) {
-            clear_counts(counters->outgoing + i);
-            clear_counts(counters->asked + i);
-        }
-        clear_counts(&counters->pulling);
+        clear_counters(job.counters);
         __threadfence_system();
-        tell(job, GAVE_UP, gave_up);
-        tell(job, LOGGED, n_logged);
-        tell(job, N_LOST, n_lost);
-        tell(job, ROUNDS, rounds);
-        tell(job, NEXT_STAMP, next_stamp);
-        tell(job, EDGES_LOW, u32(edges));
-        tell(job, EDGES_HIGH, u32(edges >> 32));
+        tell_all(job, gave_up, n_logged, n_lost, rounds, next_stamp, edges);
     }
 };
 

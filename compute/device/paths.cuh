@@ -89,79 +89,34 @@ __device__ __forceinline__ Frontier outgoing(const PathJob& job, u32 turn)
 
 __device__ __forceinline__ u64 load_word(const PathJob& job, u32 vertex) { return load_cached(job.words + vertex); }
 
-// An offer to a vertex whose word was ``seen``.
-struct Offer {
-    bool is_good;
-    u32 vertex;
-    u64 seen;
-    u32 bits;
-    u32 from;
-};
-
-__device__ __forceinline__ Offer no_offer() { return {false, 0, 0, NOTHING, NO_PARENT}; }
-
-__device__ __forceinline__ Offer offer_to(u32 vertex, u64 seen, u32 bits, u32 from)
-{
-    return {is_better(bits, value_bits(seen)), vertex, seen, bits, from};
-}
-
-// Goes on until the offer is taken, or no longer good.
-__device__ __forceinline__ void finish_offer(const PathJob& job, Offer& offer, u64 found)
-{
-    while (offer.is_good && found != offer.seen) {
-        offer.seen = found;
-        offer.is_good = is_better(offer.bits, value_bits(found));
-        if (offer.is_good) found = atomicCAS(job.words + offer.vertex, found, word_of(offer.bits, offer.from));
-    }
-}
-
-// Makes the warp's offers, two a lane; who gains is logged if it is the first time in this run, and queued if it is
-// the first time for this round, ``stamp``. All lanes take part.
-__device__ __forceinline__ void improve(
-    const PathJob& job, const State& out, const Frontier& next, Offer (&offers)[2], u32 stamp)
-{
-    if (!__any_sync(ALL_LANES, offers[0].is_good || offers[1].is_good)) return;
-    Row row[2] = {{0, 0}, {0, 0}};
-    u64 found[2] = {0, 0};
-    for (u32 j = 0; j < 2; j++) {
-        if (!offers[j].is_good) continue;
-        row[j] = load_row(out, offers[j].vertex);
-        found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
-    }
-    u32 before[2] = {NOTHING, NOTHING};
-    for (u32 j = 0; j < 2; j++) {
-        finish_offer(job, offers[j], found[j]);
-        if (offers[j].is_good) before[j] = atomicExch(job.stamps + offers[j].vertex, stamp);
-    }
-    __syncwarp();
-    bool is_first[2], is_queued[2];
-    for (u32 j = 0; j < 2; j++) {
-        is_first[j] = offers[j].is_good && before[j] < job.stamp;
-        is_queued[j] = offers[j].is_good && before[j] != stamp && row[j].degree;
-    }
-    const Votes firsts = vote(is_first[0], is_first[1]);
-    const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
-    const u32 edges =
-        __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
-    const u32 lane = lane_number();
-    u64* const counter = lane == 0 ? &job.counters->logged : lane == 1 ? &next.counts->short_rows : &next.counts->edges;
-    u64 base = 0;
-    if (lane < 3) base = add_by_lane(counter, lane == 0 ? firsts.count() : lane == 1 ? shorts.count() : edges);
-    const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at = u32(__shfl_sync(ALL_LANES, base, 1));
-    for (u32 j = 0; j < 2; j++) {
-        const u32 vertex = offers[j].vertex;
-        if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex;
-        if (!is_queued[j]) continue;
-        if (is_short(row[j])) put_short(next, at + shorts.before(j), vertex, row[j]);
-        else put_long(out, next, vertex, row[j]);
-    }
-    __syncwarp();
-}
-
 // Words of the status; the host has them as a tuple, PathRun.
 enum PathWord : u32 { GAVE_UP, LOGGED, N_LOST, ROUNDS, NEXT_STAMP, EDGES_LOW, EDGES_HIGH, PATH_WORDS };
 
 __device__ __forceinline__ void tell(const PathJob& job, u32 word, u32 value)
 {
     publish(job.status + word, u64(job.sequence) << 32 | value);
+}
+
+// All words of the status, by one thread.
+__device__ __forceinline__ void tell_all(
+    const PathJob& job, u32 gave_up, u32 logged, u32 lost, u32 rounds, u32 next_stamp, u64 edges)
+{
+    tell(job, GAVE_UP, gave_up);
+    tell(job, LOGGED, logged);
+    tell(job, N_LOST, lost);
+    tell(job, ROUNDS, rounds);
+    tell(job, NEXT_STAMP, next_stamp);
+    tell(job, EDGES_LOW, u32(edges));
+    tell(job, EDGES_HIGH, u32(edges >> 32));
+}
+
+__device__ __forceinline__ void clear_counters(PathCounters* counters)
+{
+    counters->logged = counters->lost = 0;
+    for (u32 i = 0; i < 3; i++) {
+        clear_counts(counters->outgoing + i);
+        clear_counts(counters->asked + i);
+        counters->found[i] = 0;
+    }
+    clear_counts(&counters->pulling);
 }

@@ -299,18 +299,9 @@ struct Search {
     {
         barrier();  // all have read the counters
         if (place.thread) return;
-        for (u32 i = 0; i < 3; i++) {
-            clear_counts(job.counters->outgoing + i);
-            job.counters->found[i] = 0;
-        }
+        clear_counters(job.counters);
         __threadfence_system();
-        tell(job, GAVE_UP, 0);
-        tell(job, LOGGED, 0);
-        tell(job, N_LOST, 0);
-        tell(job, ROUNDS, level);
-        tell(job, NEXT_STAMP, job.stamp);
-        tell(job, EDGES_LOW, u32(edges));
-        tell(job, EDGES_HIGH, u32(edges >> 32));
+        tell_all(job, 0, 0, 0, level, job.stamp, edges);
     }
 };
 

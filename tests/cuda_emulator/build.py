@@ -73,6 +73,9 @@ def translated(code: str) -> str:
         f'    return emulator::launch_kernel(product::{name}, "{name}", launch);\n}}\n'
         for name in _KERNEL.findall(code)
     ]
+    entries.append(
+        'extern "C" EMULATED_ENTRY void emulated_give_back_stacks() { emulator::give_back_stacks(); }\n'
+    )
     return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n' + "".join(entries)
 
 

@@ -581,7 +581,22 @@ class RawModule:
             entry = self._library[f"emulated_{name}"]
         except AttributeError:
             raise RuntimeError(f"CUDA_ERROR_NOT_FOUND: named symbol not found: {name}") from None
-        return RawKernel(name, entry, self._cooperative)
+        return RawKernel(name, entry, self._cooperative, self._library)
+
+
+# The modules whose kernels ran last keep the stacks of their threads.
+MODULES_WITH_STACKS = 12
+_recent: dict[ctypes.CDLL, None] = {}
+
+
+def _keep_stacks(library: ctypes.CDLL) -> None:
+    """This module's kernels ran last: another one may have to give its stacks back."""
+    _recent.pop(library, None)
+    _recent[library] = None
+    if len(_recent) > MODULES_WITH_STACKS:
+        oldest = next(iter(_recent))
+        del _recent[oldest]
+        oldest.emulated_give_back_stacks()
 
 
 # What the driver knows kernels by.
@@ -607,7 +622,7 @@ def _driver() -> dict[str, Any]:
         launch(True, kernel, *dims, shared=shared, parameters=parameters)
 
     def active_blocks(kernel: int, threads: int, shared: int) -> int:
-        return THREADS_PER_MULTIPROCESSOR // threads
+        return 1  # as if registers allowed no more
 
     return {
         "launchKernel": launch_kernel,
@@ -619,8 +634,9 @@ def _driver() -> dict[str, Any]:
 class RawKernel:
     """A kernel: ``kernel(grid, block, arguments, shared_mem=0)``."""
 
-    def __init__(self, name: str, entry: Any, cooperative: bool) -> None:
+    def __init__(self, name: str, entry: Any, cooperative: bool, library: ctypes.CDLL) -> None:
         self.name = name
+        self._library = library
         self.max_dynamic_shared_size_bytes = SHARED_BYTES
         self.preferred_shared_memory_carveout = -1
         self.attributes = {"max_dynamic_shared_size_bytes": SHARED_BYTES, "num_regs": 32, "local_size_bytes": 0}
@@ -675,7 +691,9 @@ class RawKernel:
             ctypes.cast(error, ctypes.c_char_p),
             ERROR_BYTES,
         )
-        if self._entry(ctypes.byref(launch)):
+        failed = self._entry(ctypes.byref(launch))
+        _keep_stacks(self._library)
+        if failed:
             raise EmulatorError(error.value.decode(errors="replace"))
 
 
