@@ -51,12 +51,12 @@ daemon-gpu:  ## a daemon on a CUDA device beside one without, with PYTHON as it 
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu tests/test_daemon_device.py
 
-sanitize-gpu:  ## compute-sanitizer on a short history of the packed array, with PYTHON as it is
+sanitize-gpu:  ## compute-sanitizer on short histories of the packed array and of programs, with PYTHON as it is
 	@mkdir -p .links && ln -sfn .. .links/graphtide
-	for tool in memcheck racecheck; do \
+	for tool in memcheck racecheck; do for history in storage_device_history device_history; do \
 	  PYTHONPATH=.links compute-sanitizer --tool $$tool --error-exitcode 1 \
-	    $(PYTHON) benchmarks/storage_device_history.py || exit; \
-	done
+	    $(PYTHON) benchmarks/$$history.py || exit; \
+	done; done
 
 kill-test: $(BIN)/.test debian  ## kill the daemon KILLS times at seeded points
 	$(BIN)/pytest tests/test_kill.py --kills $(KILLS)
@@ -77,6 +77,7 @@ bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
 	PYTHONPATH=.links $(PYTHON) benchmarks/sides.py
+	PYTHONPATH=.links $(PYTHON) benchmarks/device.py
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
 	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)

@@ -1,4 +1,7 @@
-"""The benchmark of programs on a device runs, and finds no wrong value; what it measures here means nothing."""
+"""The benchmark of programs on a device, and the history for sanitizers, run and find no wrong value.
+
+What is measured here means nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,3 +33,13 @@ def test_every_part_has_rows(
     assert [row["wrong"] for row in result["host"]] == [0] * 4
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
+
+
+def test_the_history_that_sanitizers_run(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    try:
+        history = importlib.import_module("device_history")
+        monkeypatch.setattr(history, "BATCHES", (2000, 1, 300))
+        history.run(1)
+    finally:
+        sys.modules.pop("device_history", None)

@@ -58,9 +58,9 @@ assert _RUN_BEGINS + _RUN.size == PATH_JOB.itemsize
 _ENTRY_BYTES, _PAIR_BYTES = 16, 16
 _QUEUES = 5
 # Queues have room for one vertex in so many, and for so many at least; where a round has more, it goes slower.
-_QUEUE_SHARE, QUEUE_LEAST = 8, 4096
+QUEUE_SHARE, QUEUE_LEAST = 8, 4096
 # The list of changes has room for one vertex in so many, and for so many at least; else all words are copied.
-_CHANGES_SHARE, CHANGES_LEAST = 16, 4096
+CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # Columns grow by this factor.
 _ROOM = 1.5
 # Lost support is settled where so many values of the sample tie, else trimmed: on an H200 trimming took SSSP with
@@ -72,7 +72,7 @@ STAMP_MAX = 1 << 31
 
 # A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges: less would
 # mostly be spent on barriers.
-_STEP_SHARE, STEP_LEAST = 16, 1 << 18
+STEP_SHARE, STEP_LEAST = 16, 1 << 18
 
 
 class PathRun(NamedTuple):
@@ -223,8 +223,8 @@ class PathRuns:
     def _grown(self, n_vertices: int) -> _Vertices:
         before = self._vertices
         room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
-        queue_room = min(room, max(QUEUE_LEAST, room // _QUEUE_SHARE))
-        changes_room = min(room, max(CHANGES_LEAST, room // _CHANGES_SHARE))
+        queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
+        changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
         n_bits = -(-room // 32)
         pinned = self._cupy.cuda.alloc_pinned_memory(changes_room * _PAIR_BYTES)
         made = _Vertices(
@@ -274,7 +274,7 @@ class PathRuns:
         if not self._weighted:
             return self._run("search", device, None, sources, _NO_LIMITS)
         self._settles = None
-        step = Limits(0, max(STEP_LEAST, device.out.n_edges // _STEP_SHARE))
+        step = Limits(0, max(STEP_LEAST, device.out.n_edges // STEP_SHARE))
         return self._run("spread", device, None, sources, step)
 
     def _tie_share(self, device: DeviceSide) -> float:

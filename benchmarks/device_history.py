@@ -1,0 +1,79 @@
+"""A short history of path programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
+
+Every kernel of both programs runs: settling and trimming, searching and spreading, queues that hold everything and
+queues that run over, rows of one edge and of hundreds. Each allocation is one of the device's own, so that
+accesses behind its end are seen.
+
+    compute-sanitizer --tool racecheck python benchmarks/device_history.py
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from graphtide.compute.device import path_runs
+from graphtide.compute.device.path_runs import Limits, PathRuns
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.gpma.device import module
+from graphtide.gpma.edges import EdgeBatch, EdgeList
+from graphtide.partition.device_side import DeviceSide
+
+KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
+VERTICES = 600
+BATCHES = (4000, 1, 50, 1000, 300, 3000, 2, 4000)
+HALF = np.uint64(32)
+ALL = Limits((1 << 32) - 1, (1 << 63) - 1)
+SOURCE = np.zeros(1, np.uint32)
+
+
+def run(seed: int) -> None:
+    for queue_share, ties_min in ((1, 0.0), (VERTICES // 7, 2.0)):
+        path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
+        for kind in KINDS:
+            history(kind, np.random.default_rng(seed))
+
+    print(f"{2 * len(KINDS)} histories of {len(BATCHES)} batches: every value is that of a fresh start")
+
+
+def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
+    device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
+    device.ensure_vertices(VERTICES)
+    device.load(EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32)))
+    kept, fresh = runs_of(kind, device), runs_of(kind, device)
+    kept.start(device, SOURCE)
+    for n in BATCHES:
+        src = (VERTICES * rng.random(n) ** 4).astype(np.uint32)  # hubs
+        dst = rng.integers(0, VERTICES, n)
+        ops = (rng.random(n) < (0.7 if n > 2 else 0.0)).astype(np.uint8)
+        plan = device.prepare(EdgeBatch.of(src, dst, ops, rng.choice([0.0, 0.5, 1.0, 1e8], n).astype(np.float32)))
+        device.launch(plan)
+        device.finish(plan)
+        kept.make_room(VERTICES, device.out.n_edges)
+        fresh.make_room(VERTICES, device.out.n_edges)
+        if kept.mend(device, np.empty(0, np.uint32), ALL).gave_up:  # a queue was too small
+            kept.start(device, SOURCE)
+        fresh.start(device, SOURCE)
+        assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
+
+
+def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:
+    program = kind(kind.kind, (0,))
+    runs = PathRuns(program.form, program.source_word, device)
+    runs.make_room(VERTICES, device.out.n_edges)
+    return runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    module.import_cupy().cuda.set_allocator(None)  # no pool
+    run(options.seed)
+
+
+if __name__ == "__main__":
+    main()
