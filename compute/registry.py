@@ -23,11 +23,24 @@ from .paths.bfs import BFS
 from .paths.sssp import SSSP
 from .paths.sswp import SSWP
 from .program import Program, ProgramError, Published
+from .triangles.lcc import LocalClustering
+from .triangles.triangles import Triangles
 from .walks.pagerank import PageRank
 from .walks.ppr import PersonalisedPageRank
 
 KINDS: dict[str, type[Program]] = {
-    kind.kind: kind for kind in (BFS, SSSP, SSWP, SSPaths, Components, PageRank, PersonalisedPageRank)
+    kind.kind: kind
+    for kind in (
+        BFS,
+        SSSP,
+        SSWP,
+        SSPaths,
+        Components,
+        PageRank,
+        PersonalisedPageRank,
+        Triangles,
+        LocalClustering,
+    )
 }
 
 _FAILS = "fails on a small graph"

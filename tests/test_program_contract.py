@@ -377,6 +377,8 @@ REFUSED = {
     "sspaths": "saved counts",
     "pagerank": "not that of a graph of 2 vertices",
     "ppr": "not that of a graph of 2 vertices",
+    "triangles": "saved triangles",
+    "lcc": "saved arcs",
 }
 """What a refusal says; path programs keep words."""
 

@@ -158,7 +158,7 @@ def test_a_row_is_copied_from_any_vertex_on() -> None:
 
 @pytest.mark.parametrize("grow", [True, False])
 def test_keys_of_a_row_are_found_from_any_smaller_one_on(grow: bool) -> None:
-    """Those that are there, and the ones beside them that are not, by steps of all sizes over leaves and stretch."""
+    """Those that are there, and those beside them that are not, by steps of any size over leaves and stretch."""
     rng = np.random.default_rng(5)
     for array in changing(rng, grow=grow):
         rows, keys = array.view(), array.export().keys
