@@ -145,6 +145,8 @@ class Program(ABC):
     needs_order: ClassVar[bool] = False
     weight_domains: ClassVar[tuple[str, ...]] = ("unweighted", "non-negative", "any")
     has_parents: ClassVar[bool] = False
+    value_scalars: ClassVar[tuple[str, ...] | None] = None
+    """The published scalars that every value depends on (``read``); None: any of them."""
     positional_scalars: ClassVar[tuple[str, ...]] = ()
     """The names of the scalars in saved states of before they had names, in the order in which those have them."""
 
@@ -247,6 +249,19 @@ class Program(ABC):
     @abstractmethod
     def read(published: Published, vertices: Vertices) -> Answer:
         """Values of these dense vertices (all below ``published.n_vertices``)."""
+
+    @staticmethod
+    def touched(changed: Mapping[str, Vertices | None], published: Published) -> Vertices | None:
+        """The vertices whose values (``read``) may be others since these entries of the columns changed.
+
+        Each may come several times; None: any vertex may be one. ``published`` is as it is after the change, and
+        values depend on scalars besides (``value_scalars``). Unless a program says otherwise, a value depends on
+        the entries of its own vertex.
+        """
+        named = [indices for indices in changed.values() if indices is not None]
+        if len(named) < len(changed):
+            return None
+        return np.concatenate([np.empty(0, np.uint32), *named])
 
     @staticmethod
     def parents(published: Published, vertices: Vertices) -> Vertices:

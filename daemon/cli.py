@@ -15,6 +15,8 @@ from typer.core import TyperGroup
 from .errors import CheckpointError, ConfigError, GraphtideError, NotWritten, SourceError
 
 if TYPE_CHECKING:
+    import ssl
+
     from .config.load import Loaded
 
 FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
@@ -124,6 +126,22 @@ MetricsFlag = Annotated[
 ]
 CheckpointsFlag = Annotated[
     str | None, typer.Option("--checkpoints", metavar="DIR", help="Keep checkpoints there.")
+]
+TokenFlag = Annotated[
+    str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
+]
+TokenFileFlag = Annotated[Path | None, typer.Option(help="A file that holds the token.")]
+TlsFlag = Annotated[bool, typer.Option("--tls", help="Use TLS.")]
+TlsCaFlag = Annotated[
+    Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
+]
+TlsCertFlag = Annotated[
+    Path | None,
+    typer.Option(help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False),
+]
+TlsKeyFlag = Annotated[
+    Path | None,
+    typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -347,45 +365,99 @@ def query(
     address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
     method: Annotated[str, typer.Argument(help="get, top, neighbors, stats, programs, wait, ...")],
     json: JsonFlag = False,
-    token: Annotated[
-        str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="A file that holds the token.")] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Use TLS.")] = False,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
-    ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(
-            help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
-    ] = None,
+    token: TokenFlag = None,
+    token_file: TokenFileFlag = None,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
 ) -> None:
     """Ask a running daemon."""
-    import ssl
-
     from .client.addresses import parse_address
-    from .config.settings import read_secret
     from .tools.query import parse_parameters, run_query
 
-    if token_file is not None:
-        token = read_secret("--token-file", token_file)
     try:
         parse_address(address)
         parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    trust = ssl.create_default_context(cafile=tls_ca) if tls or tls_ca or tls_cert else None
-    if tls_key is not None and tls_cert is None:
-        raise typer.BadParameter("--tls-key belongs to --tls-cert")
-    if trust is not None and tls_cert is not None:
-        trust.load_cert_chain(tls_cert, tls_key)
+    token = _token(token, token_file)
+    trust = _trust(tls, tls_ca, tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
+
+
+def _token(token: str | None, file: Path | None) -> str | None:
+    """The token that a client presents."""
+    from .config.settings import read_secret
+
+    return token if file is None else read_secret("--token-file", file)
+
+
+def _trust(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """How a client uses TLS; None: not at all."""
+    import ssl
+
+    if key is not None and certificate is None:
+        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+    if not (tls or ca or certificate):
+        return None
+    trust = ssl.create_default_context(cafile=ca)
+    if certificate is not None:
+        trust.load_cert_chain(certificate, key)
+    return trust
+
+
+@app.command(
+    epilog=_examples(
+        "[cyan]graphtide watch unix:/run/graphtide.sock pagerank --top 10 --threshold 0.01[/cyan]",
+        "[cyan]graphtide watch tcp://127.0.0.1:7420 bfs --vertices 1,2,3[/cyan]",
+        "[cyan]graphtide watch tcp://127.0.0.1:7420 components --json > changes.jsonl[/cyan]",
+        "A table on a terminal; elsewhere a line for each vertex (epoch, vertex, value), first for all there are. "
+        "Ctrl-C ends it; a daemon that goes away is waited for.",
+    ),
+)
+def watch(
+    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
+    program: Annotated[str, typer.Argument(help="The id of a program: pagerank, bfs, ...")],
+    vertices: Annotated[
+        str | None, typer.Option(help="These only, with commas between. Default: all.", show_default=False)
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Show the N largest values, not what changed last.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, help="Leave out changes of at most this part of the value.")
+    ] = None,
+    changes: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    json: JsonFlag = False,
+    token: TokenFlag = None,
+    token_file: TokenFileFlag = None,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+) -> None:
+    """Show what each epoch changes, as it happens."""
+    from .client.addresses import parse_address
+    from .tools.query import parse_value
+    from .tools.watch import watch as show
+
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    status = show(
+        address,
+        program,
+        None if vertices is None else parse_value(vertices, listed=True),
+        threshold=threshold,
+        top=top,
+        changes_max=changes,
+        as_json=json,
+        token=_token(token, token_file),
+        tls=_trust(tls, tls_ca, tls_cert, tls_key),
+    )
+    raise typer.Exit(status)
 
 
 @app.command(

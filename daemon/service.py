@@ -481,6 +481,7 @@ class Service:
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
+            self.metrics.subscriptions(link.subscriptions, link.told())
             if (newest := self.pipeline.checkpoints.newest) is not None:
                 offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
                 self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))

@@ -345,6 +345,14 @@ class Metrics:
         self._server_restarts = self._counter("server_restarts", help)
         self._server_connections = self._gauge("server_connections", "Open connections of clients.")
         self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
+        self._server_subscriptions = self._gauge("server_subscriptions", "Subscriptions of clients.")
+        help = "Messages to subscribers. changes: of one epoch or of several; snapshot: of all that there is."
+        self._told = self._counter("subscription_messages", help, "kind", ("changes", "snapshot"))
+        self._merged = self._counter(
+            "subscription_merged_epochs",
+            "Epochs of which subscribers were told together with a later one, since they read slowly.",
+        )
+        self._told_seen: dict[str, int] = {}
 
         self._refused = self._counter(
             "connections_refused",
@@ -636,6 +644,20 @@ class Metrics:
             self._server_restarts_seen = restarts
         self._server_connections.set(connections)
         self._server_waiting.set(waiting)
+
+    def subscriptions(self, count: int, totals: Mapping[str, int]) -> None:
+        """Subscriptions there are; since the start, all in all, messages (``sent``, ``snapshots``) and epochs
+        that were ``merged`` with a later one in them."""
+        counters = {
+            "sent": self._told.labels("changes"),
+            "snapshots": self._told.labels("snapshot"),
+            "merged": self._merged,
+        }
+        with self._lock:
+            self._server_subscriptions.set(count)
+            for name, total in totals.items():
+                counters[name].inc(max(total - self._told_seen.get(name, 0), 0))
+            self._told_seen = dict(totals)
 
     def connections_refused(self, totals: Mapping[str, int]) -> None:
         """How many connections were refused since the start, all in all, by reason."""

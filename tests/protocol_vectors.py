@@ -54,6 +54,8 @@ ABOUT = [
     "queries, of a server over the chain 100 -> 101 -> ... -> 118, and 119 alone (or v0 to v19): what a client "
     "sends (request) and gets (response); `means` is the result without epoch and offsets, its columns as lists, "
     "null where their bitmap says so.",
+    "subscriptions, of the same server: all that it sends after a request to subscribe. Where a snapshot is not "
+    "all, an epoch is published in which vertex 101 is nearer, 100 and 102 have other ranks, and 119 is deleted.",
     "An encoder may choose longer forms of integers and lengths, and another order of keys: a decoder must take "
     "them all. Of an error the code is a promise; message and detail are for people.",
 ]
@@ -188,6 +190,21 @@ class Engine(Chain):
             programs = {id: dataclasses.replace(program, state=state) for id, program in programs.items()}
         return dataclasses.replace(made, programs=programs, offsets=self.current_epoch().offsets)
 
+    def change(self) -> Publication:
+        """The next epoch: vertex 1 is nearer, vertices 0 and 2 have other ranks, the last vertex is gone."""
+        self.dead = [self.n - 1]
+        made = self.publication()
+        programs = dict(made.programs)
+        word, estimate = made.programs["hops"].columns["word"].copy(), np.arange(1, self.n + 1, dtype=np.float64)
+        word[1], estimate[0], estimate[2] = 0, 0.5, 1.5
+        for id, name, column, changed in (("hops", "word", word, [1]), ("rank", "estimate", estimate, [0, 2])):
+            indices = {name: np.array(changed, np.uint32)}
+            before = programs[id]
+            programs[id] = dataclasses.replace(
+                before, columns={name: column}, changed=indices, scalars={"norm": 1.0}
+            )
+        return dataclasses.replace(made, programs=programs, alive_changed=np.array(self.dead, np.uint32))
+
     def current_epoch(self) -> StorageState:
         state = super().current_epoch()
         spool = {"edges.csv": self.number * 10}
@@ -290,6 +307,45 @@ def queries() -> list[dict[str, Any]]:
         return examples + client.examples
 
 
+def subscriptions() -> list[dict[str, Any]]:
+    """What follows a request to subscribe."""
+    some = {"program": "hops", "vertices": [100, 101, 119, 5]}
+    strings = {"program": "rank", "vertices": ["v0", "v1", "v19"]}
+    return [
+        _subscription("some vertices: a snapshot, then what an epoch changed", "int", some, 3),
+        _subscription("all vertices, without a snapshot", "int", {"program": "rank", "snapshot": False}, 2),
+        _subscription("from an epoch that is not known any more: a snapshot", "int", {**some, "since": [1, 0]}, 2),
+        _subscription("string ids", "string", strings, 3),
+    ]
+
+
+def _subscription(name: str, kind: str, params: Mapping[str, Any], messages: int) -> dict[str, Any]:
+    """The server's messages after one request: before the last one, another epoch is published."""
+    engine = Engine(kind)
+    engine.grow(20)
+    request = [0, 0, "subscribe", [params]]
+    with (
+        tempfile.TemporaryDirectory(prefix="gt-") as folder,
+        serving(engine, folder) as link,
+        raw(link.addresses[0]) as connection,
+    ):
+        tap = Tap(connection.socket)
+        tap.sendall(msgpack.packb(request))
+        while len(heard := list(_messages(tap.received))) < messages:
+            if len(heard) == messages - 1 and engine.number == 1 and "since" not in params:
+                link.publish(engine.change())
+            tap.recv(1 << 16)
+    packed, received = zip(*heard, strict=True)
+    return {
+        "name": name,
+        "request_bytes": tap.sent.hex(),
+        "request": shown(request),
+        "messages_bytes": [message.hex() for message in packed],
+        "messages": [shown(message) for message in received],
+        "means": [meaning(message[2][0]) for message in received[1:]],
+    }
+
+
 def _ask_about_integers(c: Conversation) -> None:
     c.ask("stats", c.stats)
     c.ask("programs", c.programs)
@@ -315,6 +371,8 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("degree", lambda: c.degree([100, 5, 118]))
     c.ask("has_edge", lambda: c.has_edge([100, 100], [101, 102]))
     c.ask("wait", lambda: c.wait({"t": {0: 10}}, timeout_ms=5))
+    c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))
+    c.ask("unsubscribe", lambda: c.call("unsubscribe", {"subscription": 0}))
 
 
 def _ask_what_is_wrong(c: Conversation) -> None:
@@ -378,6 +436,7 @@ def vectors() -> dict[str, Any]:
         "frames": spool_frames(),
         "placement": placement(),
         "queries": queries(),
+        "subscriptions": subscriptions(),
     }
 
 

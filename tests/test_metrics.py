@@ -273,6 +273,17 @@ def test_what_the_query_server_reports_is_shown_and_its_restarts_add_up() -> Non
     assert (seen["graphtide_server_connections", ()], seen["graphtide_server_waiting_requests", ()]) == (4, 3)
 
 
+def test_what_subscribers_were_told_adds_up() -> None:
+    metrics = Metrics()
+    for sent in (0, 5, 5, 7):
+        metrics.subscriptions(3, {"sent": sent, "snapshots": 1, "merged": sent // 5})
+    seen = samples(metrics)
+    assert seen["graphtide_server_subscriptions", ()] == 3
+    assert seen["graphtide_subscription_messages_total", ("changes",)] == 7
+    assert seen["graphtide_subscription_messages_total", ("snapshot",)] == 1
+    assert seen["graphtide_subscription_merged_epochs_total", ()] == 1
+
+
 def test_the_server_process_is_shown_beside_our_own() -> None:
     metrics = Metrics()
     metrics.watch_server_process(os.getpid)

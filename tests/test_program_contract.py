@@ -7,7 +7,7 @@ Here each is held against itself: started anew, restored, moved by other steps, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,9 +113,12 @@ class Run:
         n_before = self.graph.n_vertices
         change = self.change(epoch)
         before = {name: column[:n_before].copy() for name, column in self.program.columns().items()}
+        scalars = self.program.scalars()
+        values = self.program.read(Published(before, scalars, n_before), np.arange(n_before, dtype=np.uint32))
         self.bind(self.program)
         report = self.program.refresh(self.graph, change)
         self.check_report(before, n_before, report)
+        self.check_touched(values, scalars, report)
         reports = [report]
         for other in others:
             self.bind(other)
@@ -149,6 +152,21 @@ class Run:
         if report.error_bound is not None:
             assert report.error_bound <= self.program.tolerance  # type: ignore[attr-defined]
             assert self.program.scalars()["error_bound"] == report.error_bound
+
+    def check_touched(self, before: Answer, scalars_before: Mapping[str, float], report: Refresh) -> None:
+        """Whose value is another now is among those whose values are said to be touched."""
+        kind, scalars = type(self.program), self.program.scalars()
+        depends = scalars if kind.value_scalars is None else kind.value_scalars
+        if any(scalars[name] != scalars_before.get(name) for name in depends):
+            return
+        n = self.graph.n_vertices
+        published = Published({name: column[:n] for name, column in self.program.columns().items()}, scalars, n)
+        touched = kind.touched(report.changed, published)
+        if touched is None:
+            return
+        now = kind.read(published, np.arange(before.values.size, dtype=np.uint32))
+        differ = (now.null != before.null) | (~now.null & (now.values != before.values))
+        assert set(np.flatnonzero(differ).tolist()) <= set(touched.tolist())
 
     def answer(self, program: Program | None = None) -> Answer:
         """What a reader finds of every vertex."""

@@ -113,6 +113,28 @@ def test_an_example_of_a_request_says_what_its_bytes_say(example: dict[str, Any]
     assert read(result) == plain(example["means"])
 
 
+@pytest.mark.parametrize("example", PAGE["subscriptions"], ids=lambda example: example["name"])
+def test_an_example_of_a_subscription_says_what_its_bytes_say(example: dict[str, Any]) -> None:
+    packed = [bytes.fromhex(message) for message in example["messages_bytes"]]
+    response, *notices = [msgpack.unpackb(message, strict_map_key=False) for message in packed]
+    assert msgpack.unpackb(bytes.fromhex(example["request_bytes"])) == plain(example["request"])
+    assert [response, *notices] == plain(example["messages"])
+    assert response[:3] == [1, 0, None]
+    subscribed, epoch = (
+        response[3],
+        None if example["request"][3][0].get("snapshot", True) else response[3]["epoch"],
+    )
+    assert len(notices) == len(example["means"]) > 0
+    for notice, means in zip(notices, example["means"], strict=True):
+        assert notice[:2] == [2, "changed"] and len(notice) == 3 and len(notice[2]) == 1
+        content = dict(notice[2][0])
+        assert content["subscription"] == subscribed["subscription"] and content["since"] == epoch
+        epoch = content.pop("epoch")
+        content.pop("offsets")
+        found = read(content)
+        assert len(found["ids"]) == len(found["values"]) and found == plain(means)
+
+
 OPS = ("delete", "insert", "insert_vertex", "delete_vertex")
 
 

@@ -4,7 +4,7 @@ checkpoints."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from naive import NaiveGraph
 
-from graphtide.compute.engine import Engine
+from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.forest.external_order import SortedVertices
 from graphtide.compute.program import Program, Published
 from graphtide.compute.registry import KINDS, make_program
@@ -36,7 +36,7 @@ from graphtide.gpma.edges import (
 from graphtide.gpma.index import hash_table, id_table
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
-from graphtide.partition.graph import Graph
+from graphtide.partition.graph import Graph, GraphChange
 from graphtide.partition.numbering import Rows, breadth_first
 
 Update = tuple[int, int, int, float]
@@ -197,13 +197,18 @@ class World:
         items = [item for item, _ in taken]
         batch, vertex_ops = one_batch(items, weighted=True)
         change = self.graph.apply(batch, items[-1].n_vertices, vertex_ops)
-        assert not [run.error for run in self.engine.refresh(change) if run.error]
+        runs = self.engine.refresh(change)
+        assert not [run.error for run in runs if run.error]
         found = {id: wrong for id, wrong in self.engine.audit().items() if wrong}
         assert not found
         for _, updates in taken:
             ops, src, dst, weights = zip(*updates, strict=True)
             self.model.apply(src, dst, ops, weights)
+        self.published(change, runs)
         self.reuse.published(items[-1].item, change, self.graph.alive, hold=self.saving is not None)
+
+    def published(self, change: GraphChange, runs: Sequence[ProgramRun]) -> None:
+        """An epoch is there to be seen."""
 
     # -- requests, and what waits for them ----------------------------------------------------------------
 

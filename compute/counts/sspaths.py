@@ -88,6 +88,7 @@ class SSPaths(Program):
     summary: ClassVar[str] = "number of shortest (fewest-edge) paths from the source, exact below 2^53"
     family: ClassVar[str] = "recount"
     value = np.float64
+    value_scalars: ClassVar[tuple[str, ...] | None] = ()
     parameters: ClassVar[tuple[Parameter, ...]] = BFS.parameters
     needs_in_edges: ClassVar[bool] = True
 

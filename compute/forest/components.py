@@ -72,6 +72,7 @@ class Components(Program):
     value = ExternalId
     needs_in_edges: ClassVar[bool] = True
     needs_order: ClassVar[bool] = True
+    value_scalars: ClassVar[tuple[str, ...] | None] = ()
 
     def __init__(self, id: str, order: ExternalOrder) -> None:
         """``order`` compares vertices by external id (the vertex index)."""
@@ -283,6 +284,20 @@ class Components(Program):
         handles = published.columns["handle"][vertices]
         labels = published.columns["representative"][handles]
         return Answer(labels, np.zeros(labels.size, bool), vertex_valued=True)
+
+    @staticmethod
+    def touched(changed: Mapping[str, Vertices | None], published: Published) -> Vertices | None:
+        """Those with another handle, and all members of trees with another label: a look at every handle."""
+        none = np.empty(0, np.uint32)
+        moved, labelled = changed.get("handle", none), changed.get("representative", none)
+        if moved is None or labelled is None:
+            return None
+        if not labelled.size:
+            return moved
+        relabelled = np.zeros(published.n_vertices, bool)
+        relabelled[labelled[labelled < published.n_vertices]] = True
+        members = np.flatnonzero(relabelled[published.columns["handle"]])
+        return np.concatenate([moved, members.astype(np.uint32)])
 
     # -- audit ------------------------------------------------------------------------------------------
 

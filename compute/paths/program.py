@@ -77,6 +77,7 @@ class PathProgram(Program):
     family: ClassVar[str] = "path"
     needs_in_edges: ClassVar[bool] = True
     has_parents: ClassVar[bool] = True
+    value_scalars: ClassVar[tuple[str, ...] | None] = ()
     value: ClassVar[type[np.uint32] | type[np.float32]]
     at_source: ClassVar[float]
 

@@ -221,7 +221,8 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
             ahead = ring[(head + _ROWS_AHEAD) & (_RING - 1)]
             leaf = np.int64(row_leaf[ahead])
             prefetch_to_read(counts, leaf)
-            for k in range(1 + min(_LEAVES_AHEAD, np.int64(degrees[ahead]) // _LEAF_EDGES)):
+            further = np.int64(degrees[ahead]) // _LEAF_EDGES
+            for k in range(1 + (further if further < _LEAVES_AHEAD else _LEAVES_AHEAD)):
                 ask_for_leaf(keys, leaf + k, leaf_shift)
         v = ring[head & (_RING - 1)]
         head += 1

@@ -109,6 +109,7 @@ class RandomWalk(Program):
 
     family = "walk"
     value = np.float64
+    value_scalars = ("norm",)
     needs_in_edges = True
 
     def __init__(self, id: str, damping: float, tolerance: float) -> None:

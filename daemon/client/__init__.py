@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = [
     "AsyncClient",
+    "Change",
     "Client",
     "Component",
     "Degree",
@@ -23,7 +24,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .asynchronous import AsyncClient
     from .blocking import Client
-    from .results import Component, Degree, EdgeFlags, Info, Neighbors, Path, Result, Top, Values
+    from .results import Change, Component, Degree, EdgeFlags, Info, Neighbors, Path, Result, Top, Values
 
 
 def __getattr__(name: str) -> Any:

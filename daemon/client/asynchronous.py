@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self, TypeVar
 
-from ..errors import GraphtideError
+from ..errors import GraphtideError, TimedOut, Unavailable
 from .addresses import UnixAddress
 from .calls import Asynchronous, Call
+from .changes import BACKOFF_S_MAX, BACKOFF_S_MIN, SILENCE_S_MAX, Following
 from .requests import Requests
-from .wire import RECEIVE_BYTES, ClientCore, Response
+from .results import Change, VertexIds, WireOffsets
+from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
 
 T = TypeVar("T")
 
@@ -47,6 +49,80 @@ class AsyncClient(Asynchronous, Requests):
         if link is not None:
             await link.close()
 
+    async def subscribe(
+        self,
+        program: str,
+        vertices: VertexIds | None = None,
+        *,
+        threshold: float | None = None,
+        snapshot: bool = True,
+        since: tuple[int, int] | None = None,
+        reconnect: bool = False,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> AsyncGenerator[Change, None]:
+        """What each epoch changes, to be iterated over by ``async for``.
+
+        ``vertices``: these only (also those that do not exist yet), else all. ``threshold``: leave out values that
+        are off the ones sent before by at most this part of them. The first change is a snapshot, unless
+        ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does not know
+        any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on so.
+
+        It has a connection of its own. Whoever reads slowly gets the changes of several epochs in one.
+
+            async for change in client.subscribe("pagerank"):
+                print(change.epoch, change.ids, change.values)
+
+        Raises:
+            GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
+        """
+        following = self._subscription(program, vertices, threshold, snapshot, since, min_offsets, timeout_ms)
+        pause = 0.0
+        while True:
+            try:
+                async with contextlib.aclosing(self._changes(following)) as changes:
+                    async for change in changes:
+                        pause = 0.0
+                        yield change
+            except (Unavailable, TimedOut):
+                if not reconnect or following.epoch is None:
+                    raise
+            pause = min(2 * pause, BACKOFF_S_MAX) or BACKOFF_S_MIN
+            await asyncio.sleep(pause)
+
+    async def _changes(self, following: Following) -> AsyncGenerator[Change, None]:
+        """Those of one connection."""
+        core, notices = ClientCore(), list[Notification]()
+        call: Call[Any]
+        reader, writer = await self._open()
+        try:
+            for call in (self._hello(), self._subscribe(following)):
+                msgid, request = core.request(call.method, call.params)
+                writer.write(request)
+                response: Response | None = None
+                async with asyncio.timeout(call.timeout_s(self._timeout)):
+                    while response is None:
+                        for message in core.messages(await _received(reader)):
+                            if isinstance(message, Notification):
+                                notices.append(message)
+                            elif message.msgid == msgid:
+                                response = message
+                call.result(response)
+            while True:
+                for notice in notices:
+                    change = following.take(notice)
+                    if change is not None:
+                        yield change
+                async with asyncio.timeout(max(self._timeout, SILENCE_S_MAX)):
+                    data = await _received(reader)
+                notices = [message for message in core.messages(data) if isinstance(message, Notification)]
+        except TimeoutError:
+            raise self._no_answer() from None
+        except OSError as error:
+            raise self._broken(error) from error
+        finally:
+            await _closed(writer)
+
     async def _call(self, call: Call[T]) -> T:
         async with self._connecting:
             if self._link is None or self._link.broken:
@@ -55,17 +131,18 @@ class AsyncClient(Asynchronous, Requests):
             link = self._link
         return await self._exchange(link, call)
 
-    async def _connect(self) -> _Link:
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = self._address
         try:
             async with asyncio.timeout(self._timeout):
                 if isinstance(address, UnixAddress):
-                    reader, writer = await asyncio.open_unix_connection(address.path)
-                else:
-                    reader, writer = await asyncio.open_connection(*address, ssl=self._ssl_context)
+                    return await asyncio.open_unix_connection(address.path)
+                return await asyncio.open_connection(*address, ssl=self._ssl_context)
         except OSError as error:
             raise self._no_connection(error) from error
-        link = _Link(reader, writer)
+
+    async def _connect(self) -> _Link:
+        link = _Link(*await self._open())
         try:
             self.server = await self._exchange(link, self._hello())
         except BaseException:
@@ -82,6 +159,19 @@ class AsyncClient(Asynchronous, Requests):
         except OSError as error:
             raise self._broken(error) from error
         return call.result(response)
+
+
+async def _received(reader: asyncio.StreamReader) -> bytes:
+    data = await reader.read(RECEIVE_BYTES)
+    if not data:
+        raise ConnectionError("the server closed it")
+    return data
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 class _Link:
@@ -117,18 +207,13 @@ class _Link:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        await _closed(self._writer)
 
     async def _read(self) -> None:
         failure: Exception = ConnectionError("the client was closed")
         try:
             while True:
-                data = await self._reader.read(RECEIVE_BYTES)
-                if not data:
-                    raise ConnectionError("the server closed it")
-                for response in self._core.feed(data):
+                for response in self._core.feed(await _received(self._reader)):
                     future = self._open.get(response.msgid)
                     if future is not None and not future.done():
                         future.set_result(response)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Self, TypeVar
+import threading
+from collections import deque
+from typing import Any, Self, TypeVar
 
-from ..errors import GraphtideError, Unavailable
+from ..errors import GraphtideError, TimedOut, Unavailable
 from .addresses import UnixAddress
 from .calls import Blocking, Call
+from .changes import BACKOFF_S_MAX, BACKOFF_S_MIN, SILENCE_S_MAX, Following
 from .requests import Requests
-from .wire import RECEIVE_BYTES, ClientCore, Response
+from .results import Change, VertexIds, WireOffsets
+from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
 
 T = TypeVar("T")
 
@@ -39,6 +43,36 @@ class Client(Blocking, Requests):
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def subscribe(
+        self,
+        program: str,
+        vertices: VertexIds | None = None,
+        *,
+        threshold: float | None = None,
+        snapshot: bool = True,
+        since: tuple[int, int] | None = None,
+        reconnect: bool = False,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Subscription:
+        """What each epoch changes, to be iterated over.
+
+        ``vertices``: these only (also those that do not exist yet), else all. ``threshold``: leave out values that
+        are off the ones sent before by at most this part of them. The first change is a snapshot, unless
+        ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does not know
+        any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on so.
+
+        It has a connection of its own. Whoever reads slowly gets the changes of several epochs in one.
+
+            for change in client.subscribe("pagerank"):
+                print(change.epoch, change.ids, change.values)
+
+        Raises:
+            GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
+        """
+        following = self._subscription(program, vertices, threshold, snapshot, since, min_offsets, timeout_ms)
+        return Subscription(_Listening(*self._given), following, reconnect=reconnect)
 
     def _call(self, call: Call[T]) -> T:
         reused = self._socket is not None
@@ -115,3 +149,124 @@ class Client(Blocking, Requests):
             for response in self._core.feed(data):
                 if response.msgid == msgid:
                     return response
+
+
+class _Listening(Client):
+    """A client that keeps the notifications which it gets."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._heard: deque[Notification] = deque()
+
+    def _receive(self, msgid: int) -> Response:
+        assert self._socket is not None
+        while True:
+            response = self._take(self._socket.recv(RECEIVE_BYTES), msgid)
+            if response is not None:
+                return response
+
+    def begin(self, following: Following) -> None:
+        """Open a connection, and subscribe on it."""
+        self.close()
+        self._heard.clear()
+        self._connect()
+        self._exchange(self._subscribe(following))
+
+    def hear(self) -> Notification:
+        """The next notification.
+
+        Raises:
+            Unavailable, TimedOut: the connection broke.
+        """
+        try:
+            while not self._heard:
+                if self._socket is None:
+                    raise ConnectionError("it was closed")
+                self._socket.settimeout(max(self._timeout, SILENCE_S_MAX))
+                self._take(self._socket.recv(RECEIVE_BYTES))
+        except TimeoutError:
+            self.close()
+            raise self._no_answer() from None
+        except OSError as error:
+            self.close()
+            raise self._broken(error) from error
+        return self._heard.popleft()
+
+    def _take(self, data: bytes, msgid: int | None = None) -> Response | None:
+        if not data:
+            raise ConnectionError("the server closed it")
+        response = None
+        for message in self._core.messages(data):
+            if isinstance(message, Notification):
+                self._heard.append(message)
+            elif message.msgid == msgid:
+                response = message
+        return response
+
+
+class Subscription:
+    """Changes as they come; to be closed when no more are wanted. One thread at a time iterates over it."""
+
+    def __init__(self, client: _Listening, following: Following, *, reconnect: bool) -> None:
+        """Subscribes.
+
+        Raises:
+            GraphtideError: the server refuses, or cannot be reached.
+        """
+        self._client = client
+        self._following = following
+        self._reconnect = reconnect
+        self._closed = threading.Event()
+        self._begin()
+
+    @property
+    def epoch(self) -> tuple[int, int] | None:
+        """Of the newest change: to go on ``since``."""
+        return self._following.epoch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._closed.set()
+        self._client.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Change:
+        """The next change, for which it waits."""
+        while not self._closed.is_set():
+            try:
+                change = self._following.take(self._client.hear())
+            except (Unavailable, TimedOut):
+                if not self._reconnect or self._closed.is_set():
+                    self.close()
+                    raise
+                self._begin_again()
+                continue
+            except GraphtideError:
+                self.close()
+                raise
+            if change is not None:
+                return change
+        raise StopIteration
+
+    def _begin(self) -> None:
+        try:
+            self._client.begin(self._following)
+        except GraphtideError:
+            self._client.close()
+            raise
+
+    def _begin_again(self) -> None:
+        pause = BACKOFF_S_MIN
+        while not self._closed.wait(pause):
+            try:
+                return self._begin()
+            except (Unavailable, TimedOut):
+                pause = min(2 * pause, BACKOFF_S_MAX)

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import RequestError, TimedOut, Unavailable
 from .addresses import parse_address
 from .calls import Call, ClientMethod, ClientMethodOfTwoForms
+from .changes import Following
 from .results import (
     Component,
     Degree,
@@ -25,7 +26,7 @@ from .results import (
     VertexIds,
     WireOffsets,
 )
-from .wire import PROTOCOL_VERSIONS, unpack_bitmap, unpack_column
+from .wire import PROTOCOL_VERSIONS, ids_of, masked, unpack_bitmap, unpack_column
 
 T = TypeVar("T")
 
@@ -56,6 +57,7 @@ class Requests:
         self._timeout = timeout
         self._ssl_context = ssl_context
         self.server: Info | None = None
+        self._given = (address, token, timeout, ssl_context)
 
     def _get_one(
         self,
@@ -98,7 +100,7 @@ class Requests:
 
         def decode(result: Mapping[str, Any]) -> Top:
             values, stale = unpack_column(result["values"]), result.get("stale")
-            return Top(*_stamp(result), ids=_ids(result["ids"]), values=values, stale=stale)
+            return Top(*_stamp(result), ids=ids_of(result["ids"]), values=values, stale=stale)
 
         return _call("top", {"program": program, "k": k, "order": order}, decode, min_offsets, timeout_ms)
 
@@ -117,7 +119,7 @@ class Requests:
             weights = result.get("weights")
             return Path(
                 *_stamp(result),
-                vertices=_ids(result["vertices"]),
+                vertices=ids_of(result["vertices"]),
                 value=result["value"],
                 weights=None if weights is None else unpack_column(weights),
                 stale=result.get("stale"),
@@ -142,7 +144,7 @@ class Requests:
                 *_stamp(result),
                 label=result["label"],
                 size=result["size"],
-                members=_ids(result["members"]),
+                members=ids_of(result["members"]),
                 stale=result.get("stale"),
             )
 
@@ -166,7 +168,7 @@ class Requests:
             weights = result.get("weights")
             return Neighbors(
                 *_stamp(result),
-                ids=_ids(result["ids"]),
+                ids=ids_of(result["ids"]),
                 weights=None if weights is None else unpack_column(weights),
                 cursor=result["cursor"],
             )
@@ -184,9 +186,9 @@ class Requests:
             null, in_ = result["null"], result["in"]
             return Degree(
                 *_stamp(result),
-                out=_masked(result["out"], null),
-                in_=None if in_ is None else _masked(in_, null),
-                unknown=_ids(result["unknown"]),
+                out=masked(result["out"], null),
+                in_=None if in_ is None else masked(in_, null),
+                unknown=ids_of(result["unknown"]),
             )
 
         return _call("degree", {"vertices": _wire_vertices(vertices)}, decode, min_offsets, timeout_ms)
@@ -234,6 +236,33 @@ class Requests:
         """Any request, its result as it came. ``timeout_ms``: how long the server may take on purpose."""
         return Call(method, params or {}, dict, timeout_ms / 1000)
 
+    def _subscription(
+        self,
+        program: str,
+        vertices: VertexIds | None,
+        threshold: float | None,
+        snapshot: bool,
+        since: tuple[int, int] | None,
+        min_offsets: WireOffsets | None,
+        timeout_ms: int | None,
+    ) -> Following:
+        return Following(
+            {
+                "program": program,
+                "vertices": None if vertices is None else _wire_vertices(vertices),
+                "threshold": threshold,
+                "snapshot": None if snapshot else False,
+                "since": None if since is None else list(since),
+                "min_offsets": min_offsets,
+                "timeout_ms": timeout_ms,
+            }
+        )
+
+    def _subscribe(self, following: Following) -> Call[None]:
+        """Begin, or go on with, a subscription on a connection of its own."""
+        params = following.request()
+        return Call("subscribe", params, following.begun, (params["timeout_ms"] or 0) / 1000)
+
     def _hello(self) -> Call[Info]:
         """What every connection begins with."""
         return Call("hello", {"versions": list(PROTOCOL_VERSIONS), "token": self._token}, _decode_info)
@@ -272,15 +301,6 @@ def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
     return (result["epoch"][0], result["epoch"][1]), result["offsets"]
 
 
-def _ids(wire: Any) -> Ids:
-    return wire if isinstance(wire, list) else unpack_column(wire)
-
-
-def _masked(wire: Any, null: bytes | None) -> np.ma.MaskedArray[Any, Any]:
-    values = np.array(wire, object) if isinstance(wire, list) else unpack_column(wire).copy()
-    return np.ma.MaskedArray(values, mask=unpack_bitmap(null, values.size))
-
-
 def _wire_vertices(vertices: VertexIds) -> Any:
     """Ids for a request: integers as the bytes of a column, strings as an array."""
     if len(vertices) == 0:
@@ -298,23 +318,23 @@ def _wire_vertices(vertices: VertexIds) -> Any:
 
 def _values(stamp: tuple[tuple[int, int], WireOffsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
     parents, saturated = answer.get("parents"), answer.get("saturated")
-    values = _masked(answer["values"], answer["null"])
+    values = masked(answer["values"], answer["null"])
     return Values(
         *stamp,
         values=values,
         unknown=unknown,
-        parents=None if parents is None else _masked(parents["values"], parents["null"]),
+        parents=None if parents is None else masked(parents["values"], parents["null"]),
         stale=answer.get("stale"),
         saturated=None if saturated is None else unpack_bitmap(saturated, values.size),
     )
 
 
 def _decode_get(result: Mapping[str, Any]) -> Values:
-    return _values(_stamp(result), result, _ids(result["unknown"]))
+    return _values(_stamp(result), result, ids_of(result["unknown"]))
 
 
 def _decode_get_several(result: Mapping[str, Any]) -> dict[str, Values]:
-    stamp, unknown = _stamp(result), _ids(result["unknown"])
+    stamp, unknown = _stamp(result), ids_of(result["unknown"])
     return {id: _values(stamp, answer, unknown) for id, answer in result["results"].items()}
 
 

@@ -98,6 +98,33 @@ class EdgeFlags(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Change(Result):
+    """What a subscriber did not know yet: ``ids`` with their ``values``, masked where one has no value.
+
+    ``removed``: ids that are no vertices any more, to be taken away before the others are set. These are the
+    changes of all epochs after ``since`` up to ``epoch``; where ``since`` is None they are all that there is, and
+    what was known before counts no more. ``stale`` and ``saturated``: as those of ``Values``.
+    """
+
+    since: tuple[int, int] | None
+    ids: Ids
+    values: np.ma.MaskedArray[Any, Any]
+    removed: Ids
+    stale: Mapping[str, Any] | None = None
+    saturated: npt.NDArray[np.bool_] | None = None
+
+    @property
+    def is_snapshot(self) -> bool:
+        """It holds everything, and replaces what was known."""
+        return self.since is None
+
+    @property
+    def merged(self) -> int:
+        """Of how many epochs it holds the changes; 0: it is a snapshot."""
+        return 0 if self.since is None else self.epoch[1] - self.since[1]
+
+
+@dataclass(frozen=True, slots=True)
 class Info(Result):
     """The rest of an answer, as it came."""
 

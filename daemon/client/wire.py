@@ -80,6 +80,17 @@ def unpack_bitmap(wire: bytes | None, n: int) -> npt.NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(wire, np.uint8), count=n, bitorder="little").astype(np.bool_)
 
 
+def ids_of(wire: Any) -> npt.NDArray[np.int64] | list[str]:
+    """Ids as they travel: a column of integers, or an array of strings."""
+    return wire if isinstance(wire, list) else unpack_column(wire)
+
+
+def masked(wire: Any, null: bytes | None) -> np.ma.MaskedArray[Any, Any]:
+    """Values with their bitmap of those that are none; strings become objects."""
+    values = np.array(wire, object) if isinstance(wire, list) else unpack_column(wire).copy()
+    return np.ma.MaskedArray(values, mask=unpack_bitmap(null, values.size))
+
+
 def plain(value: object) -> object:
     """NumPy scalars as Python numbers, for MessagePack."""
     if isinstance(value, np.generic):
@@ -127,6 +138,20 @@ def encode_error(msgid: int, error: GraphtideError) -> bytes:
 
 def encode_notification(method: str, params: Mapping[str, Any]) -> bytes:
     return _packed([NOTIFICATION, method, [params]])
+
+
+def encode_stamped_notification(method: str, stamp: bytes, content: Mapping[str, Any]) -> bytes:
+    """A notification whose one parameter is a map of the two stamped entries and those of ``content``."""
+    packer = msgpack.Packer(autoreset=False, default=plain)
+    packer.pack_array_header(3)
+    packer.pack(NOTIFICATION)
+    packer.pack(method)
+    packer.pack_array_header(1)
+    packer.pack_map_header(2 + len(content))
+    head = packer.bytes()
+    packer.reset()
+    _pack_items(packer, content)
+    return b"".join((head, stamp, packer.bytes()))
 
 
 def encode_stamp(epoch: Sequence[int], offsets: Mapping[str, Any]) -> bytes:
@@ -344,6 +369,14 @@ class Response:
     result: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """What came without having been asked for just now: changes, for one who subscribed to them."""
+
+    method: str
+    content: Mapping[str, Any]
+
+
 class ClientCore:
     """One connection as the client sees it: numbers requests, and turns bytes into responses."""
 
@@ -359,13 +392,21 @@ class ClientCore:
         return self._last, encode_request(self._last, method, given)
 
     def feed(self, data: bytes) -> list[Response]:
-        """The responses that these bytes complete.
+        """The responses that these bytes complete; for those who have subscribed to nothing.
+
+        Raises:
+            GraphtideError, ConnectionError: as ``messages``.
+        """
+        return [message for message in self.messages(data) if isinstance(message, Response)]
+
+    def messages(self, data: bytes) -> list[Response | Notification]:
+        """The responses and notifications that these bytes complete.
 
         Raises:
             GraphtideError: the server ends the connection, and says why.
             ConnectionError: these bytes follow no protocol.
         """
-        responses = []
+        found: list[Response | Notification] = []
         try:
             self._unpacker.feed(data)
             messages = list(self._unpacker)
@@ -374,11 +415,13 @@ class ClientCore:
         for message in messages:
             match message:
                 case [1, int(msgid), error, result]:
-                    responses.append(Response(msgid, None if error is None else error_from_wire(error), result))
+                    found.append(Response(msgid, None if error is None else error_from_wire(error), result))
                 case [2, "error", [error]]:
                     raise error_from_wire(error)
+                case [2, str(method), [dict(content)]]:
+                    found.append(Notification(method, content))
                 case [2, str(), list()]:
                     continue  # notifications of newer servers
                 case _:
                     raise ConnectionError("the server sent what is no response")
-        return responses
+        return found

@@ -477,6 +477,27 @@ class LimitsConfig(Section):
         "wait for the memory.",
     )
 
+    subscriptions_max: int = Field(
+        default=4096,
+        ge=1,
+        description="Subscriptions of all connections. Half of the places are shared out among `connections_max` "
+        "connections, at least one for each.",
+    )
+    subscribed_vertices_max: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="Vertices of which the server keeps what subscribers know, about 50 bytes each: those of "
+        "subscriptions that choose vertices or have a threshold. Those of one connection are at most "
+        "`vertices_max`.",
+    )
+    changes_bytes: int = Field(
+        default=16 << 20,
+        ge=1 << 16,
+        le=1 << 32,
+        description="The log of what recent epochs changed, four bytes for each changed entry. Subscribers who "
+        "fall behind it, or resume from before it, get a new snapshot.",
+    )
+
     def problems(self) -> Iterator[Problem]:
         if self.timeout_ms_default > self.timeout_ms_max:
             yield "timeout_ms_default", f"must be at most server.limits.timeout_ms_max ({self.timeout_ms_max})"

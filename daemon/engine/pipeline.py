@@ -28,7 +28,7 @@ from ..ingest.prepared import Prepared, PreparedQueue, one_batch
 from ..ingest.reuse import IdReuse
 from ..memory import MemoryGuard
 from ..records.stream import Progress, offsets_to_wire
-from ..serve.results import Publication
+from ..serve.publication import Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit

@@ -13,7 +13,7 @@ from ...compute.engine import ProgramRun
 from ...compute.program import Program
 from ...partition.existence import Flags
 from ...partition.graph import Graph, GraphChange
-from ..serve.results import ProgramPublication
+from ..serve.publication import ProgramPublication
 
 log = logging.getLogger(__name__)
 

@@ -29,6 +29,19 @@ class OpenConnection(Protocol):
         """The client has hung up, which goes unnoticed where nothing is read."""
         ...
 
+    @property
+    def takes_more(self) -> bool:
+        """The client has read almost all that it was sent."""
+        ...
+
+    async def reads(self, patience_s: float) -> bool:
+        """Wait until ``takes_more``, or for so long; which it was."""
+        ...
+
+    def push(self, message: bytes) -> None:
+        """Send what no request asked for."""
+        ...
+
     def abort(self) -> None:
         """Drop it, with its requests, and whatever it has not read."""
         ...

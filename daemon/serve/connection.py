@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import select
@@ -66,6 +67,8 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._gone = False
         self._paused = False
+        self._reads = asyncio.Event()
+        self._reads.set()
         self._active = time.monotonic()
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -95,6 +98,7 @@ class Connection(asyncio.Protocol):
         self._closing = self._gone = True
         self._serving.admission.leave(self._guest)
         self._serving.connections.discard(self)
+        self._serving.subscriptions.end_all(self)
         self._stop_receiving()
         self._release_unread()
         for task in self.tasks:
@@ -127,14 +131,15 @@ class Connection(asyncio.Protocol):
     def look_after(self, now: float) -> None:
         """Close when the client is gone, or idle, or keeps memory for too long that others wait for.
 
-        Idle: no request came for long, and none is being answered.
+        Idle: no request came for long, none is being answered, and there is no subscription.
         """
         stall_s = self._limits.stall_seconds_max
         if self._closing:
             if now - self._active > CLOSE_SECONDS_MAX:  # it does not even read why
                 self.abort()
             return
-        idle = not self.tasks and now - self._active > self._limits.idle_seconds_max
+        waits = bool(self.tasks) or self._serving.subscriptions.has(self)
+        idle = not waits and now - self._active > self._limits.idle_seconds_max
         if idle or (self._paused and self.is_gone()):
             self.abort()
         elif self._unread_room and self._serving.making.is_short and now - self._unread_since > stall_s:
@@ -324,9 +329,31 @@ class Connection(asyncio.Protocol):
             self._unread_since = self._unread_since if self._unread_room else time.monotonic()
             self._unread_room += unread
 
+    def pause_writing(self) -> None:
+        """The client has left much unread."""
+        self._reads.clear()
+
     def resume_writing(self) -> None:
         """The client has read everything."""
+        self._reads.set()
         self._release_unread()
+        if self._serving.subscriptions.has(self):
+            self._serving.subscriptions.news.set()
+
+    @property
+    def takes_more(self) -> bool:
+        """The client has read almost all that it was sent."""
+        return self._reads.is_set() and not self._closing
+
+    async def reads(self, patience_s: float) -> bool:
+        """Wait until the client has read what it was sent, or for so long; which it was."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._reads.wait(), patience_s)
+        return self._reads.is_set()
+
+    def push(self, message: bytes) -> None:
+        """Send what no request asked for."""
+        self._write(message)
 
     def _release_unread(self) -> None:
         unread, self._unread_room = self._unread_room, 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import Answer, Program, Published
+from ...compute.program import Answer, ExternalId, Program, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
@@ -34,7 +34,9 @@ from ..errors import (
 from ..records.stream import Partition, offsets_from_wire
 from .asker import Asker
 from .results import ProgramResults, Snapshot
+from .scopes import Chosen, Everyone
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
+from .values import staleness, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
     from ..config.settings import LimitsConfig
@@ -55,7 +57,6 @@ METHODS: dict[str, Handler] = {}
 
 NOT_OFFERED = frozenset(
     {"histogram", "egonet", "khop", "subgraph", "cross_edges", "placement", "compute", "keep", "drop"}
-    | {"subscribe", "unsubscribe"}
 )
 """Methods of the protocol that this server does not answer."""
 
@@ -171,11 +172,32 @@ class Params:
             raise wrong(name, f"must be one of {', '.join(allowed)}")
         return str(value)
 
-    def flag(self, name: str) -> bool:
+    def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.take(name)
-        if value is not None and not isinstance(value, bool):
+        if value is None:
+            return default
+        if not isinstance(value, bool):
             raise wrong(name, "must be true or false")
-        return bool(value)
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A finite number, 0 or more."""
+        value = self.take(name)
+        if value is None:
+            return default
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+            raise wrong(name, "must be a number, 0 or more")
+        return float(value)
+
+    def epoch(self, name: str) -> tuple[int, int] | None:
+        """An epoch as results show it, or None."""
+        value = self.take(name)
+        if value is None:
+            return None
+        whole = isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value)
+        if not whole:
+            raise wrong(name, "must be an epoch: [incarnation, number]")
+        return value[0], value[1]
 
     def program(self) -> str:
         """The id of a program."""
@@ -201,6 +223,13 @@ class Params:
             detail = {"vertices_max": limit, "parameter": name}
             raise LimitExceeded(f"{name} has {count} ids; at most {limit} are allowed", detail)
         return parse_ids(name, value, serving.id_kind)
+
+    def vertices_or_all(self, name: str, serving: Serving) -> IdColumn | None:
+        """As ``vertices``; None where none are given."""
+        if self._given.get(name) is None:
+            self.take(name)
+            return None
+        return self.vertices(name, serving)
 
     def vertex(self, name: str, serving: Serving) -> IdColumn:
         """One external id, as a column of one."""
@@ -272,11 +301,6 @@ def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn
         raise wrong(name, "has an id that is not a 64-bit signed integer") from None
 
 
-def wire_ids(ids: IdColumn) -> Any:
-    """Ids as they travel: a numeric column, or an array of strings."""
-    return ids.to_list() if isinstance(ids, StringColumn) else pack_column(ids)
-
-
 def _one(ids: IdColumn) -> int | str:
     return ids.to_list()[0] if isinstance(ids, StringColumn) else int(ids[0])
 
@@ -289,14 +313,6 @@ def _program(snapshot: Snapshot, id: str) -> ProgramResults:
         detail = {"programs": there, "parameter": "program"}
         raise UnknownProgram(f"there is no program {id[:128]!r}; there are {named or 'none'}", detail)
     return found
-
-
-def _staleness(result: ProgramResults) -> dict[str, Any]:
-    """Says that results are older than the epoch, where they are."""
-    if result.state.get("state", "fresh") == "fresh":
-        return {}
-    keys = ("state", "stale_since", "reason")
-    return {"stale": {key: result.state.get(key) for key in keys}}
 
 
 def _known_vertex(serving: Serving, snapshot: Snapshot, ids: IdColumn) -> int:
@@ -385,42 +401,17 @@ def _values(
     *,
     with_parents: bool,
 ) -> dict[str, Any]:
-    """Values of one program; vertices that the program has not seen yet have none."""
-    kind = serving.program_class(result.kind)
-    seen = result.knows(dense)
-    read = kind.read(result.published, dense[seen])
-    values = np.zeros(dense.size, read.values.dtype)
-    values[seen] = read.values
-    null = ~seen
-    null[seen] = read.null
-    answer = _shown(serving, values, null, result if read.vertex_valued else None)
-    if read.saturated is not None and read.saturated.any():
-        saturated = np.zeros(dense.size, bool)
-        saturated[seen] = read.saturated
-        answer["saturated"] = pack_bitmap(saturated)
+    """Values of one program, and parents."""
+    answer = values_of(serving, result, dense).to_wire()
     if with_parents:
+        kind = serving.program_class(result.kind)
         if not kind.has_parents:
             raise NotSupported(f"programs of kind {result.kind} keep no parents")
+        seen = result.knows(dense)
         parents = np.full(dense.size, NO_VERTEX, np.uint32)
         parents[seen] = kind.parents(result.published, dense[seen])
-        answer["parents"] = _shown(serving, parents, unknown | ~seen, result)
-    return answer | _staleness(result)
-
-
-def _shown(
-    serving: Serving, values: npt.NDArray[Any], null: npt.NDArray[np.bool_], vertices_of: ProgramResults | None
-) -> dict[str, Any]:
-    """Values and null bitmap as they travel. ``vertices_of``: values are vertices, and shown as external ids."""
-    if vertices_of is None:
-        return {"values": pack_column(values), "null": pack_bitmap(null)}
-    null = null | ~vertices_of.knows(values)
-    ids = serving.external(values[~null])
-    if isinstance(ids, StringColumn):
-        strings = iter(ids.to_list())
-        return {"values": [None if empty else next(strings) for empty in null], "null": pack_bitmap(null)}
-    column = np.zeros(values.size, np.int64)
-    column[~null] = ids
-    return {"values": pack_column(column), "null": pack_bitmap(null)}
+        answer["parents"] = vertices_named(serving, result, parents, unknown | ~seen).to_wire()
+    return {**answer, **staleness(result)}
 
 
 @method("top")
@@ -444,7 +435,7 @@ async def top(serving: Serving, params: Params) -> Reply:
         read.null[dead] = True
         chosen = top_k(read, k, descending=order == "desc")
         ids = wire_ids(serving.external(chosen))
-        answer = {"ids": ids, "values": pack_column(read.values[chosen]), **_staleness(result)}
+        answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(result)}
         return Reply(serving.stamp(snapshot), answer)
 
     return await serving.cached(params.asker, (id, k, order), compute)
@@ -496,7 +487,7 @@ async def path(serving: Serving, params: Params) -> Reply:
     while True:
         snapshot, vertices, value = await serving.in_thread(params.asker, _follow, serving, id, target)
         answer: dict[str, Any] = {"vertices": wire_ids(serving.external(vertices)), "value": value}
-        answer |= _staleness(snapshot.programs[id])
+        answer |= staleness(snapshot.programs[id])
         if serving.graph["weighted"] and "stale" not in answer:
             weights = await _weights(serving, params, snapshot, vertices)
             if weights is None:
@@ -548,7 +539,7 @@ def _follow(serving: Serving, id: str, target: IdColumn) -> tuple[Snapshot, Vert
                 raise LimitExceeded(f"the path has more than {limit} vertices", {"vertices_max": limit})
     vertices = np.array(steps[::-1], np.uint32)
     if not result.knows(vertices).all():
-        raise UnknownVertex("this path led through a vertex that was deleted since", _staleness(result))
+        raise UnknownVertex("this path led through a vertex that was deleted since", staleness(result))
     return snapshot, vertices, value
 
 
@@ -578,7 +569,7 @@ async def component(serving: Serving, params: Params) -> Reply:
         dense = _known_vertex(serving, snapshot, vertex)
         n = result.published.n_vertices
         if not result.knows(np.array([dense], np.uint32))[0]:
-            raise UnknownVertex(f"vertex {_one(vertex)!r} is newer than these results", _staleness(result))
+            raise UnknownVertex(f"vertex {_one(vertex)!r} is newer than these results", staleness(result))
         columns = result.published.columns
         handle = columns["handle"][dense]
         label = columns["representative"][handle : int(handle) + 1].astype(np.uint32)
@@ -589,7 +580,7 @@ async def component(serving: Serving, params: Params) -> Reply:
             "label": _one(serving.external(label)) if result.knows(label)[0] else None,
             "size": size,
             "members": wire_ids(serving.external(members)),
-            **_staleness(result),
+            **staleness(result),
         }
         return Reply(serving.stamp(snapshot), answer)
 
@@ -619,6 +610,51 @@ def _members(handles: npt.NDArray[Any], handle: int, limit: int) -> Vertices:
         here = np.flatnonzero(handles[start : start + SCAN_CHUNK] == handle) + start
         found = np.concatenate([found, here])
     return found[:limit].astype(np.uint32)
+
+
+# -- changes ------------------------------------------------------------------------------------------------
+
+
+@method("subscribe")
+def subscribe(serving: Serving, params: Params) -> Outcome:
+    """Hear of what each epoch changes, of all vertices or of some, in notifications after the answer."""
+    id = params.program()
+    ids = params.vertices_or_all("vertices", serving)
+    threshold = params.number("threshold", 0.0)
+    whole = params.flag("snapshot", default=True)
+    since = params.epoch("since")
+    params.end()
+
+    def begin() -> Reply:
+        snapshot = serving.snapshot()
+        kind = serving.program_class(_program(snapshot, id).kind)
+        if threshold and kind.value is ExternalId:
+            raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
+        scope = Everyone(threshold) if ids is None else Chosen(_distinct(ids), threshold)
+        number, resumed = serving.subscriptions.add(
+            params.asker.connection, id, scope, snapshot, since=since, from_now=not whole
+        )
+        return Reply(serving.stamp(snapshot), {"subscription": number, "resumed": resumed})
+
+    return params.once_covered(serving, begin)
+
+
+def _distinct(ids: IdColumn) -> IdColumn:
+    return StringColumn.of(dict.fromkeys(ids.to_list())) if isinstance(ids, StringColumn) else np.unique(ids)
+
+
+@method("unsubscribe")
+def unsubscribe(serving: Serving, params: Params) -> Outcome:
+    """Hear no more."""
+    number = params.whole("subscription", 0, 2**63 - 1)
+    params.end()
+
+    def end() -> Reply:
+        if not serving.subscriptions.end(params.asker.connection, number):
+            raise wrong("subscription", f"{number} is none of this connection's")
+        return Reply(serving.stamp(serving.snapshot()), {})
+
+    return params.once_covered(serving, end)
 
 
 # -- topology -----------------------------------------------------------------------------------------------

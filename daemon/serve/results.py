@@ -16,10 +16,9 @@ them; where address space is not free, they have room for twice as many as there
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgpack
@@ -31,7 +30,10 @@ from ...gpma.edges import MAX_VERTICES, NO_VERTEX, Vertices
 from ..client.wire import plain
 from ..errors import Unavailable
 from . import shared_memory
-from .shared_memory import SharedArray
+from .change_log import ChangeLogWriter
+from .publication import ProgramPublication as ProgramPublication
+from .publication import Publication as Publication
+from .shared_memory import SharedArray, fence
 
 T = TypeVar("T")
 
@@ -51,61 +53,6 @@ _GRAPH = ""
 """Under this name, which no program can have, the flags of vertices lie among the programs' columns: ``_ALIVE``,
 and ``_GONE`` with the id of each program that stands still."""
 _ALIVE, _GONE = "alive", "gone/"
-
-_pass = threading.Lock()
-
-
-def _fence() -> None:
-    """Keep memory accesses before this line before those after it, on processors that reorder them.
-
-    A release, then an acquire of the same lock orders both sides (C11, 7.17.3); x86-64 needs none of it.
-    """
-    with _pass:
-        pass
-    with _pass:
-        pass
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramPublication:
-    """One program's results. ``columns``: name -> array of at least ``n_vertices`` entries.
-
-    ``changed``: for each column that changed since the last publication the dense indices (below
-    ``n_vertices``), or None for all of it; a column not named is unchanged. ``state`` is shown by the
-    request ``programs``. Of a program whose ``state["state"]`` is not ``fresh`` nothing is taken: what it
-    published last stays, for the vertices of that time. Dense ids that were none of theirs, or are no more, are
-    ``gone`` (bool, at least ``n_vertices`` entries; None: none), ``gone_changed`` since the last publication.
-    """
-
-    kind: str
-    columns: Mapping[str, Column]
-    changed: Mapping[str, Vertices | None]
-    scalars: Mapping[str, float] = field(default_factory=dict)
-    state: Mapping[str, Any] = field(default_factory=dict)
-    gone: Column | None = None
-    gone_changed: Vertices | None = None
-
-    @property
-    def is_fresh(self) -> bool:
-        """The columns are those of the epoch that is published."""
-        return bool(self.state.get("state", "fresh") == "fresh")
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """One epoch of results. ``offsets`` and ``stats`` are as queries show them (MessagePack-able).
-
-    ``alive``: bool, at least ``n_vertices`` entries, which dense ids are vertices (None: all); ``alive_changed``:
-    those of them that differ from the last publication, or None for all of them.
-    """
-
-    epoch: tuple[int, int]
-    n_vertices: int
-    offsets: Mapping[str, Any]
-    programs: Mapping[str, ProgramPublication]
-    stats: Mapping[str, Any] = field(default_factory=dict)
-    alive: Column | None = None
-    alive_changed: Vertices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +145,9 @@ _NOTHING: _Indices = np.empty(0, np.intp)
 class ResultsWriter:
     """Publishes epochs; one thread calls it."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: ChangeLogWriter | None = None) -> None:
+        """``changes``: where to write down what each publication changed."""
+        self._changes = changes
         self._memory: _Memory | None = None
         # What the epoch that is active now changed, and the inactive copy therefore misses (None: all of it).
         self._previous: dict[_ColumnKey, _Indices | None] = {}
@@ -244,15 +193,16 @@ class ResultsWriter:
 
         1. take new memory when this epoch does not fit; 2. mark the inactive copy odd; 3. bring its columns
         up to date: what the epoch before changed comes from the active copy, what this one changed from the
-        program; 4. write its meta data; 5. mark it even; 6. make it active. A failure leaves the epoch
-        before published. ``index_generation``: readers need at least this generation of the vertex index.
+        program; 4. write its meta data; 5. mark it even; 6. write down what changed; 7. make it active. A failure
+        leaves the epoch before published. ``index_generation``: readers need at least this generation of the
+        vertex index.
 
         Raises:
             MemoryError, OSError: no memory to grow.
             ValueError: a column is shorter than ``n_vertices``.
             IndexError: a program says that it changed a vertex that does not exist.
         """
-        publication = _with_vertices(publication)
+        given, publication = publication, _with_vertices(publication)
         _check(publication)
         n_active = self._active_counts()
         counts = {
@@ -263,8 +213,10 @@ class ResultsWriter:
             id: program.scalars if program.is_fresh else self._scalars.get(id, {})
             for id, program in publication.programs.items()
         }
-        meta = _pack_meta(publication, index_generation, counts, scalars)
-        changed = _changed(publication, take_all=self._take_all)
+        log, take_all = self._changes, self._take_all
+        sequence = 0 if log is None else log.sequence + 1
+        meta = _pack_meta(publication, index_generation, sequence, counts, scalars)
+        changed = _changed(publication, take_all=take_all)
         self._take_all = True
         before, memory = self._memory, self._fitting_memory(publication, len(meta))
         active = {} if before is None else before.columns[int(before.words[_ACTIVE])]
@@ -272,7 +224,7 @@ class ResultsWriter:
         if memory is not before:
             self._n_vertices = [None, None]
         words[_SEQUENCE + copy] |= 1
-        _fence()
+        fence()
         n_copy, self._n_vertices[copy] = self._n_vertices[copy], None
         for id, program in publication.programs.items():
             spans = _Spans(None if n_copy is None else n_copy.get(id, 0), n_active.get(id, 0), counts[id])
@@ -285,8 +237,10 @@ class ResultsWriter:
                 _update(target, base, source, spans, self._previous.get(key, _NOTHING), changed.get(key, _NOTHING))
         memory.meta[copy][: len(meta)] = np.frombuffer(meta, np.uint8)
         words[_META_LENGTH + copy] = len(meta)
-        _fence()
+        fence()
         words[_SEQUENCE + copy] += 1
+        if log is not None:
+            log.record(given, whole=take_all)
         words[_ACTIVE] = copy
         self._memory, self._previous, self._n_vertices[copy] = memory, changed, counts
         self._scalars, self._take_all = scalars, False
@@ -414,6 +368,7 @@ def _changed(publication: Publication, *, take_all: bool) -> dict[_ColumnKey, _I
 def _pack_meta(
     publication: Publication,
     index_generation: int,
+    sequence: int,
     counts: Mapping[str, int],
     scalars: Mapping[str, Mapping[str, float]],
 ) -> bytes:
@@ -422,6 +377,7 @@ def _pack_meta(
             "epoch": publication.epoch,
             "n_vertices": publication.n_vertices,
             "index_generation": index_generation,
+            "sequence": sequence,
             "offsets": publication.offsets,
             "stats": publication.stats,
             "programs": {
@@ -460,13 +416,15 @@ class ProgramResults:
 class Snapshot:
     """One published epoch. Its columns lie in shared memory and are good only within ``ResultsReader.read``.
 
-    ``alive``: which dense ids below ``n_vertices`` are vertices (bool); None: all.
+    ``alive``: which dense ids below ``n_vertices`` are vertices (bool); None: all. ``sequence``: the number of its
+    record in the log of changes (``change_log``).
     """
 
     epoch: tuple[int, int]
     n_vertices: int
     offsets: Mapping[str, Any]
     index_generation: int
+    sequence: int
     programs: Mapping[str, ProgramResults]
     stats: Mapping[str, Any]
     alive: Column | None = None
@@ -517,14 +475,14 @@ class ResultsReader:
             sequence = int(words[_SEQUENCE + copy])
             if sequence & 1:
                 continue
-            _fence()
+            fence()
             failure: Exception | None = None
             try:
                 snapshot = self._snapshot(copy, sequence)
                 outcome = use(snapshot)
             except Exception as error:
                 failure = error
-            _fence()
+            fence()
             if int(words[_SEQUENCE + copy]) != sequence:
                 continue
             if failure is not None:
@@ -551,6 +509,7 @@ class ResultsReader:
             n_vertices=n_vertices,
             offsets=meta["offsets"],
             index_generation=meta["index_generation"],
+            sequence=meta["sequence"],
             stats=meta["stats"],
             alive=flags[_ALIVE][:n_vertices] if _ALIVE in flags else None,
             programs={

@@ -39,6 +39,7 @@ from .connection import Connection
 from .handlers import METHODS
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
+from .telling import Telling
 from .template import serve_forks
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ async def serve(
     first = loop.create_task(serving.has_memory.wait())
     greeted: set[asyncio.Task[None]] = set()
     tick = loop.create_task(serving.tick())
+    telling = Telling(serving)
+    tells = loop.create_task(telling.run())
     try:
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
@@ -80,8 +83,9 @@ async def serve(
     finally:
         for door in (control, *listeners):
             loop.remove_reader(door.fileno())
-        for task in (*greeted, tick, first, stopped):
+        for task in (*greeted, tick, tells, first, stopped):
             task.cancel()
+        telling.close()
         serving.close()
 
 

@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -33,9 +33,11 @@ from ..records.stream import Partition, offsets_from_wire
 from . import shared_memory
 from .admission import Admission
 from .asker import Asker, OpenConnection
+from .change_log import ChangeLog
 from .engine_calls import EngineCalls
 from .results import MemoryLayout, ResultsReader, Snapshot
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
+from .subscriptions import Subscriptions
 from .turns import Shares, Turns
 
 if TYPE_CHECKING:
@@ -150,7 +152,8 @@ class Serving:
         self._threads = Turns(THREADS)
         self._waiting = Shares(self.limits.waiting_max, self.limits.connections_max)
         self._waiters: list[_Waiter] = []
-        self._computing: set[asyncio.Future[Reply]] = set()
+        self.subscriptions = Subscriptions(self.limits)
+        self._computing: set[asyncio.Future[Any]] = set()
         self._graces: set[asyncio.Task[None]] = set()
         self._cache: dict[Any, _Cached] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
@@ -182,6 +185,8 @@ class Serving:
         match message["kind"]:
             case "results":
                 self._reader = ResultsReader(MemoryLayout.from_wire(message["layout"]), fds[0])
+            case "changes":
+                self.subscriptions.take_log(ChangeLog(SharedArray(fds[0], 0, message["bytes"], "|u1")))
             case "index":
                 self._take_index(message["arrays"], fds)
             case "grace":  # after the index, which is in place now
@@ -397,6 +402,7 @@ class Serving:
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
         self.has_memory.set()
+        self.subscriptions.news.set()
         if not self._waiters:
             return
         try:
@@ -420,6 +426,13 @@ class Serving:
         async with self._threads.turn(asker.connection):
             asker.stop_if_gone()
             return await self._loop.run_in_executor(self._pool, work, *arguments)
+
+    async def outlasting(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of work that holds dense ids, and belongs to no request: ``begin_grace`` knows of it."""
+        future = asyncio.ensure_future(work)
+        self._computing.add(future)
+        future.add_done_callback(self._computed)
+        return await future
 
     async def make_room(self, asker: Asker, vertices: int) -> None:
         """Wait until there is memory for an answer about so many vertices; connections take turns."""
@@ -461,7 +474,7 @@ class Serving:
         async with self._threads.turn(asker.connection):
             return await self._loop.run_in_executor(self._pool, compute)
 
-    def _computed(self, done: asyncio.Future[Reply]) -> None:
+    def _computed(self, done: asyncio.Future[Any]) -> None:
         self._computing.discard(done)
         if not done.cancelled():
             done.exception()  # seen, even if nobody waits for it any more
@@ -471,6 +484,7 @@ class Serving:
         return {
             "connections": len(self.connections),
             "waiting": len(self._waiters),
+            "subscriptions": self.subscriptions.count,
             "held_bytes": self.held_bytes,
             "restarts": self._restarts,
         }
@@ -483,7 +497,8 @@ class Serving:
     def report(self) -> dict[str, Any]:
         """What the engine is told once a second."""
         refused = self.admission.refusals.totals
-        return {"latency": self.latencies.snapshot(), "refused": refused, **self.statistics()}
+        latency, changes = self.latencies.snapshot(), dict(self.subscriptions.totals)
+        return {"latency": latency, "refused": refused, "changes": changes, **self.statistics()}
 
     async def tick(self) -> None:
         """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""

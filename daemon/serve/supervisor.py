@@ -32,6 +32,7 @@ import numpy.typing as npt
 from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
+from ...gpma.index.ids import IdColumn
 from ..client.addresses import UnixAddress, parse_address
 from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
 from ..config.settings import LimitsConfig
@@ -40,8 +41,10 @@ from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
+from .change_log import ChangeLogWriter
 from .listening import TlsFiles, checked_tls, open_listener
-from .results import Publication, ResultsWriter
+from .publication import Publication
+from .results import ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
 
@@ -70,6 +73,8 @@ class PublishedIndex(Protocol):
 
     @property
     def generation(self) -> int: ...
+
+    def external(self, dense: Vertices) -> IdColumn: ...
 
 
 # -- the process ----------------------------------------------------------------------------------------------
@@ -204,15 +209,17 @@ class ServerLink:
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
         """
+        given = limits or LimitsConfig()
         self.listen = list(listen)
         self.topology = topology
         self.index = index
         self.restarts = 0
         self.connections = 0
         self.waiting = 0
+        self.subscriptions = 0
         self._settings: dict[str, Any] = {
             "kind": "configure",
-            "limits": (limits or LimitsConfig()).model_dump(),
+            "limits": given.model_dump(),
             "access": {
                 "tokens": list(tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
@@ -225,7 +232,8 @@ class ServerLink:
         self._tls = tls
         self._beyond_loopback = insecure or tls is not None
         self._socket_group = socket_group
-        self._writer = ResultsWriter()
+        self._changes = ChangeLogWriter(given.changes_bytes, index.external)
+        self._writer = ResultsWriter(self._changes)
         self._listeners: list[tuple[socket.socket, str]] = []
         self._template = template
         self._process: _Process | None = None
@@ -237,6 +245,8 @@ class ServerLink:
         self._totals = _Totals()
         self._refused_before: dict[str, int] = {}
         self._refused: dict[str, int] = {}
+        self._told_before: dict[str, int] = {}
+        self._told: dict[str, int] = {}
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -392,6 +402,14 @@ class ServerLink:
                 reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
             }
 
+    def told(self) -> dict[str, int]:
+        """What subscribers were told since ``start``, as ``Subscriptions.totals``; about a second old."""
+        with self._lock:
+            return {
+                name: self._told_before.get(name, 0) + self._told.get(name, 0)
+                for name in {*self._told_before, *self._told}
+            }
+
     def _send_index(self) -> int:
         """Send the index's arrays if the server does not have them yet; their generation."""
         with self._lock:
@@ -415,6 +433,9 @@ class ServerLink:
         self._send_index()
         if not process.was_told("access", self._access_generation):
             process.tell("access", self._access_generation, {"access": self._settings["access"]})
+        if not process.was_told("changes", 1):
+            place = self._changes.place
+            process.tell("changes", 1, {"bytes": place.n_items}, [place.fd])
         results = self._writer.generation
         if results and not process.was_told("results", results):
             process.tell("results", results, {"layout": self._writer.layout.to_wire()}, [self._writer.fd])
@@ -492,7 +513,8 @@ class ServerLink:
             self._process = None
             self._totals.end()
             self._refused_before, self._refused = self.refused(), {}
-            self.connections = self.waiting = 0
+            self._told_before, self._told = self.told(), {}
+            self.connections = self.waiting = self.subscriptions = 0
             graces, process.graces = process.graces or {}, None
         for over in graces.values():
             over.set()
@@ -524,7 +546,8 @@ class ServerLink:
                 with self._lock:
                     self._totals.take(report["latency"])
                     self.connections, self.waiting = report["connections"], report["waiting"]
-                    self._refused = report["refused"]
+                    self.subscriptions = report["subscriptions"]
+                    self._refused, self._told = report["refused"], report["changes"]
                     self._send_owed()  # it reads again, if it had paused
 
     # -- questions about edges --------------------------------------------------------------------------------

@@ -363,6 +363,16 @@ QUERIES = (
         ),
     ),
     PanelSpec(
+        "Subscriptions",
+        "How many there are, messages to them per second by kind, and epochs per second merged for slow readers.",
+        "short",
+        (
+            Query(f"sum({_series('server_subscriptions')})", "subscriptions"),
+            Query(_rate("subscription_messages_total", "kind"), "{{kind}}"),
+            Query(_rate("subscription_merged_epochs_total"), "merged epochs"),
+        ),
+    ),
+    PanelSpec(
         "Stages and heartbeat",
         "The stage that the daemon is in, how much of it is done, and the time since the engine last went round.",
         "short",

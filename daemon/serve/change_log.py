@@ -1,0 +1,309 @@
+"""What recent epochs changed: a ring in shared memory that the engine writes and the query server reads.
+
+Each publication appends one record: its sequence number and epoch in a header of ``_HEADER`` int64 words, then
+MessagePack: which entries of which program's columns changed, which vertices came to exist or ceased to, and the
+external ids of the latter, whose dense ids may be others' before anybody reads the record. Values are in none:
+those of the present are in the published columns, so that whoever knows the results of some epoch in the log
+needs only what changed since.
+
+Positions in the ring are counted in bytes since the beginning. Before the writer overwrites a record it moves
+``_TAIL`` behind it; a reader copies first and then looks whether the tail has passed what it copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Vertices
+from ...gpma.index.ids import IdColumn, StringColumn, concatenate_ids
+from . import shared_memory
+from .publication import ProgramPublication, Publication
+from .shared_memory import SharedArray, fence
+
+RECORD_SHARE = 8
+"""A record of more than this part of the ring is not kept: who lacks it needs all results anew."""
+UNIONS_MAX = 8
+"""So many answers to ``between`` are remembered: most who ask lack the same records."""
+
+_TAIL, _HEAD, _WORDS = 0, 1, 8
+_HEADER = 4
+"""Words of a record's header: its length in bytes, sequence number, incarnation and number of the epoch."""
+
+_NONE: Vertices = np.empty(0, np.uint32)
+
+
+# -- writing ------------------------------------------------------------------------------------------------
+
+
+class ChangeLogWriter:
+    """The engine's end; one thread calls it."""
+
+    def __init__(self, ring_bytes: int, external: Callable[[Vertices], IdColumn]) -> None:
+        """``external``: the external ids of dense vertices, also of those that the epoch at hand deleted."""
+        self._memory = shared_memory.allocate("changes", _WORDS * 8 + ring_bytes, np.uint8)
+        self._words, self._ring = _parts(self._memory, ring_bytes)
+        self._external = external
+        self._lengths: deque[int] = deque()
+        self._n_vertices = 0
+        self._known: dict[str, tuple[bool, Mapping[str, float]]] = {}
+        self.sequence = 0
+        """Of the newest record; 0 while there is none."""
+
+    @property
+    def place(self) -> SharedArray:
+        """Where readers find it."""
+        return SharedArray.of(self._memory)
+
+    def record(self, publication: Publication, *, whole: bool) -> None:
+        """Append what this publication changed; ``whole``: that is not known, since the one before it failed.
+
+        To be called before readers can see the publication, and when nothing can fail any more.
+        """
+        alive, changed = publication.alive, publication.alive_changed
+        lost = whole or (alive is not None and changed is None)
+        content: dict[str, Any] = {"n": publication.n_vertices, "before": self._n_vertices}
+        if not lost:
+            moved = _NONE if alive is None or changed is None else changed[changed < self._n_vertices]
+            gone = self._external(_NONE if alive is None else moved[~alive[moved]])
+            content["alive"] = moved.astype(np.uint32).tobytes()
+            content["gone"] = gone.to_list() if isinstance(gone, StringColumn) else gone.tobytes()
+            content["programs"] = {id: self._entry(id, item) for id, item in publication.programs.items()}
+        self._known = {id: (item.is_fresh, self._scalars(id, item)) for id, item in publication.programs.items()}
+        self._n_vertices = publication.n_vertices
+        self.sequence += 1
+        self._append(publication.epoch, b"" if lost else msgpack.packb(content))
+
+    def _scalars(self, id: str, program: ProgramPublication) -> Mapping[str, float]:
+        """As they are published: of a program that stands still those of before."""
+        if program.is_fresh:
+            return dict(program.scalars)
+        return self._known[id][1] if id in self._known else {}
+
+    def _entry(self, id: str, program: ProgramPublication) -> list[Any]:
+        """Per program [columns, names of scalars that changed]; columns is nil where all must be taken anew."""
+        before = self._known.get(id)
+        if before is None or before[0] != program.is_fresh:
+            return [None, []]
+        if not program.is_fresh:
+            return [{}, []]
+        columns = {
+            name: None if changed is None else changed.astype(np.uint32).tobytes()
+            for name, changed in program.changed.items()
+        }
+        names = {*program.scalars, *before[1]}
+        return [columns, [name for name in names if program.scalars.get(name) != before[1].get(name)]]
+
+    def _append(self, epoch: tuple[int, int], content: bytes) -> None:
+        if len(content) > self._ring.size // RECORD_SHARE:
+            content = b""
+        length = _HEADER * 8 + -(-len(content) // 8) * 8
+        header = np.array([length, self.sequence, *epoch], np.int64)
+        head, tail = int(self._words[_HEAD]), int(self._words[_TAIL])
+        while head + length - tail > self._ring.size:
+            tail += self._lengths.popleft()
+        self._words[_TAIL] = tail
+        fence()
+        padding = bytes(length - _HEADER * 8 - len(content))
+        _write(self._ring, head, np.frombuffer(header.tobytes() + content + padding, np.uint8))
+        fence()
+        self._words[_HEAD] = head + length
+        self._lengths.append(length)
+
+
+def _parts(memory: npt.NDArray[np.uint8], ring_bytes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    start = _WORDS * 8
+    return memory[:start].view(np.int64), memory[start : start + ring_bytes]
+
+
+def _write(ring: npt.NDArray[np.uint8], position: int, data: npt.NDArray[np.uint8]) -> None:
+    start = position % ring.size
+    first = min(data.size, ring.size - start)
+    ring[start : start + first] = data[:first]
+    ring[: data.size - first] = data[first:]
+
+
+def _read(ring: npt.NDArray[np.uint8], position: int, length: int) -> bytes:
+    start = position % ring.size
+    first = min(length, ring.size - start)
+    return ring[start : start + first].tobytes() + ring[: length - first].tobytes()
+
+
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramChanges:
+    """``columns``: by name the entries that changed (uint32, ascending, each once), None for all of them.
+
+    ``scalars``: the names of those that changed.
+    """
+
+    columns: Mapping[str, Vertices | None]
+    scalars: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What several publications, one after the other, changed together.
+
+    ``epochs``: how many epochs they are. ``n_before``: how many dense ids there were before them. ``alive``: those
+    of them that came to belong to a vertex or ceased to, or belong to another. ``gone``: external ids of vertices
+    that were deleted meanwhile; some may be back. ``programs``: None where everything must be taken anew.
+    """
+
+    epochs: int
+    n_before: int
+    alive: Vertices
+    gone: IdColumn
+    programs: Mapping[str, ProgramChanges | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    sequence: int
+    epoch: tuple[int, int]
+    start: int
+    length: int
+
+
+@dataclass(slots=True)
+class _Union:
+    """Of records as they are added, one after the other."""
+
+    epochs: set[tuple[int, int]] = field(default_factory=set)
+    n_before: int | None = None
+    alive: list[Vertices] = field(default_factory=list)
+    gone: list[IdColumn] = field(default_factory=list)
+    columns: dict[str, dict[str, list[Vertices] | None] | None] = field(default_factory=dict)
+    scalars: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, epoch: tuple[int, int], content: Mapping[str, Any]) -> None:
+        self.epochs.add(epoch)
+        if self.n_before is None:
+            self.n_before = int(content["before"])
+        self.alive.append(np.frombuffer(content["alive"], np.uint32))
+        gone = content["gone"]
+        self.gone.append(StringColumn.of(gone) if isinstance(gone, list) else np.frombuffer(gone, np.int64))
+        for id, (columns, scalars) in content["programs"].items():
+            self.scalars.setdefault(id, set()).update(scalars)
+            known = self.columns.setdefault(id, {})
+            if columns is None or known is None:
+                self.columns[id] = None
+                continue
+            for name, packed in columns.items():
+                lists = known.setdefault(name, [])
+                if packed is None or lists is None:
+                    known[name] = None
+                else:
+                    lists.append(np.frombuffer(packed, np.uint32))
+
+    def changes(self) -> Changes:
+        programs = {
+            id: None
+            if columns is None
+            else ProgramChanges(
+                {name: None if lists is None else _merged(lists) for name, lists in columns.items()},
+                frozenset(self.scalars[id]),
+            )
+            for id, columns in self.columns.items()
+        }
+        assert self.n_before is not None
+        gone = concatenate_ids(self.gone)
+        return Changes(len(self.epochs), self.n_before, _merged(self.alive), gone, programs)
+
+
+def _merged(lists: Sequence[Vertices]) -> Vertices:
+    """Ascending, each once."""
+    return np.unique(np.concatenate([_NONE, *lists]))
+
+
+class ChangeLog:
+    """The reader's end, in any process that was sent the memory. Threads may share it."""
+
+    def __init__(self, place: SharedArray) -> None:
+        """Takes over the descriptor.
+
+        Raises:
+            ValueError: the memory is smaller than it should be.
+        """
+        self._words, self._ring = _parts(shared_memory.attach(place), place.n_items - _WORDS * 8)
+        self._reading = threading.Lock()
+        self._entries: deque[_Entry] = deque()
+        self._end = int(self._words[_TAIL])
+        self._unions: OrderedDict[tuple[int, int], Changes | None] = OrderedDict()
+
+    def between(self, since: int, until: int) -> Changes | None:
+        """What the records after number ``since`` up to number ``until`` (larger, and visible) changed.
+
+        None where one of them is not there any more: all must be taken anew.
+        """
+        with self._reading:
+            key = since, until
+            if key not in self._unions:
+                self._unions[key] = self._union(since, until)
+                if len(self._unions) > UNIONS_MAX:
+                    self._unions.popitem(last=False)
+            self._unions.move_to_end(key)
+            return self._unions[key]
+
+    def bytes_between(self, since: int, until: int) -> int:
+        """How long those records are together, as far as they are there."""
+        with self._reading:
+            self._follow()
+            return sum(entry.length for entry in self._wanted(since, until))
+
+    def sequence_of(self, epoch: tuple[int, int]) -> int | None:
+        """The number of the first record of an epoch; None where it is not there (any more)."""
+        with self._reading:
+            self._follow()
+            return next((entry.sequence for entry in self._entries if entry.epoch == epoch), None)
+
+    def _wanted(self, since: int, until: int) -> list[_Entry]:
+        if not self._entries:
+            return []
+        oldest = self._entries[0].sequence  # numbers follow each other
+        first, end = max(since + 1 - oldest, 0), max(until + 1 - oldest, 0)
+        return [self._entries[at] for at in range(first, min(end, len(self._entries)))]
+
+    def _union(self, since: int, until: int) -> Changes | None:
+        self._follow()
+        wanted = self._wanted(since, until)
+        if len(wanted) != until - since:
+            return None
+        union = _Union()
+        for entry in wanted:
+            packed = _read(self._ring, entry.start + _HEADER * 8, entry.length - _HEADER * 8)
+            fence()
+            if int(self._words[_TAIL]) > entry.start or not packed:
+                return None
+            unpacker = msgpack.Unpacker(max_buffer_size=0)  # there is padding behind it
+            unpacker.feed(packed)
+            union.add(entry.epoch, unpacker.unpack())
+        return union.changes()
+
+    def _follow(self) -> None:
+        """Take notice of new records, and of those that are gone."""
+        head = int(self._words[_HEAD])
+        fence()
+        while self._end < head:
+            header = np.frombuffer(_read(self._ring, self._end, _HEADER * 8), np.int64)
+            fence()
+            tail = int(self._words[_TAIL])
+            if tail > self._end:
+                self._entries.clear()
+                self._end = tail
+                continue
+            length, sequence, incarnation, number = header.tolist()
+            self._entries.append(_Entry(sequence, (incarnation, number), self._end, length))
+            self._end += length
+        tail = int(self._words[_TAIL])
+        while self._entries and self._entries[0].start < tail:
+            self._entries.popleft()

@@ -1,0 +1,264 @@
+"""Telling subscribers what each epoch changed, as fast as they read.
+
+A subscription is a place in the log of changes (``change_log``): the sequence number of the publication that its
+client knows. What is newer there is one message, or several parts of one, with the values of the newest epoch,
+whether it was one epoch or many: nothing is queued for a client that reads slowly. Where its place is not in the
+log any more it gets a snapshot.
+
+One task goes round the subscriptions, a millisecond at a time, connections taking turns; whatever is long goes to
+a thread, with memory that is waited for, as that of other long answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...compute.program import ExternalId, Program
+from ...gpma.edges import Vertices
+from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
+from ..errors import GraphtideError, LimitExceeded, Unavailable, UnknownProgram
+from .asker import Asker
+from .change_log import ChangeLog, Changes, ProgramChanges
+from .results import ProgramResults, Snapshot
+from .scopes import Look, News, nothing
+from .serving import Serving
+from .subscriptions import Subscription
+from .values import staleness
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 0.001
+INLINE_MAX = 1024
+"""So many vertices are looked at on the event loop; more in a thread."""
+INLINE_BYTES = 1 << 16
+"""So long may records of changes be that are read on the event loop."""
+SCAN_INLINE_MAX = 1 << 16
+"""Where a program must look at all vertices to tell which values changed, so many are not too many for that."""
+NEWS_SECONDS = 1.0
+"""A client of which nothing changed hears of new epochs so often."""
+HEARTBEAT_SECONDS = 10.0
+"""And where there is no new one so often, so that it knows that the server is there."""
+RECENT_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """News of an epoch; ``epochs``: of how many they are the changes, 0: they are all that there is.
+
+    ``touched``: whose values may be others, by ``key`` (``Telling``).
+    """
+
+    snapshot: Snapshot
+    news: News
+    epochs: int
+    stale: Mapping[str, Any]
+    key: tuple[str, int, int] = ("", 0, 0)
+    touched: Vertices | None = None
+
+    @property
+    def tells(self) -> bool:
+        """There is something to be told."""
+        return not self.epochs or len(self.news) > 0
+
+    def messages(self, serving: Serving, number: int, since: tuple[int, int] | None) -> list[bytes]:
+        """As they are sent under this number, if there is anything to be told."""
+        stamp = serving.stamp(self.snapshot)
+        return [
+            encode_stamped_notification(
+                "changed", stamp, {"subscription": number, "since": since, **part, **self.stale, "more": more}
+            )
+            for part, more in self.news.parts()
+            if self.tells
+        ]
+
+
+class Telling:
+    """Tells subscribers what is new."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._subscriptions = serving.subscriptions
+        self._tasks: set[asyncio.Task[None]] = set()
+        # By program and the publications between which its values were touched: many who ask know the same.
+        self._recent: dict[tuple[str, int, int], Vertices | None] = {}
+
+    async def run(self) -> None:
+        """Tell clients what is new, until cancelled."""
+        while True:
+            await self._subscriptions.news.wait()
+            self._subscriptions.news.clear()
+            turn_ends = time.perf_counter() + TURN_SECONDS
+            for subscription in self._subscriptions.in_turn():
+                self._advance(subscription)
+                if time.perf_counter() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = time.perf_counter() + TURN_SECONDS
+
+    def close(self) -> None:
+        """Leave off whatever takes long."""
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def _log(self) -> ChangeLog:
+        return self._subscriptions.log
+
+    def _advance(self, subscription: Subscription) -> None:
+        """Send what one client lacks, or begin to, if it reads."""
+        if subscription.working is not None or not subscription.connection.takes_more:
+            return
+        try:
+            snapshot = self._serving.snapshot()
+            if subscription.place == snapshot.sequence:
+                self._nothing_new(subscription, snapshot)
+                return
+            size = self._size(subscription, snapshot)
+            if size <= INLINE_MAX:
+                found = self._serving.read(partial(self._look, subscription))
+                for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
+                    subscription.connection.push(message)
+                return
+        except Unavailable:
+            return  # epochs follow each other too fast: the next one, or the next tick, comes soon
+        except GraphtideError as error:
+            self._fail(subscription, error)
+            return
+        task = asyncio.get_running_loop().create_task(self._advance_long(subscription, size))
+        subscription.working = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _advance_long(self, subscription: Subscription, size: int) -> None:
+        """What was read of an epoch is kept until the client has taken it; memory is asked for before."""
+        connection, asker = subscription.connection, Asker(subscription.connection)
+        try:
+            await self._serving.make_room(asker, size)
+            read = self._serving.in_thread(asker, self._serving.read, partial(self._look, subscription))
+            found = await self._serving.outlasting(read)
+            since = self._take(subscription, found)
+            messages = self._serving.in_thread(asker, found.messages, self._serving, subscription.number, since)
+            for message in await messages:
+                while not await connection.reads(self._serving.limits.stall_seconds_max):
+                    if self._serving.making.is_short:
+                        log.info("a subscriber that does not read is disconnected: others need the memory")
+                        connection.abort()
+                connection.push(message)
+            self._subscriptions.news.set()
+        except Unavailable:
+            pass
+        except GraphtideError as error:
+            self._fail(subscription, error)
+        finally:
+            self._serving.making.give_back(asker.making_bytes)
+            subscription.working = None
+
+    def _size(self, subscription: Subscription, snapshot: Snapshot) -> int:
+        """How many vertices must be looked at, at most, or ``INLINE_MAX`` and one where it takes long anyhow."""
+        n, place, scope = snapshot.n_vertices, subscription.place, subscription.scope
+        everything = scope.size(n, n)
+        if place is None:
+            return everything
+        if self._log.bytes_between(place, snapshot.sequence) > INLINE_BYTES:
+            return max(everything, INLINE_MAX + 1)
+        changes = self._log.between(place, snapshot.sequence)
+        program = None if changes is None else changes.programs.get(subscription.program)
+        result = _results(snapshot, subscription.program)
+        if changes is None or program is None:
+            return everything
+        kind = self._serving.program_class(result.kind)
+        if kind.touched is not Program.touched and n > SCAN_INLINE_MAX:
+            return max(everything, INLINE_MAX + 1)
+        if _depends_on(kind, program) or any(column is None for column in program.columns.values()):
+            return everything
+        touched = sum(column.size for column in program.columns.values() if column is not None)
+        return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone))
+
+    def _look(self, subscription: Subscription, snapshot: Snapshot) -> _Found:
+        """What a client lacks, copied from one epoch."""
+        result = _results(snapshot, subscription.program)
+        place = subscription.place
+        changes = None if place is None else self._log.between(place, snapshot.sequence)
+        key = (subscription.program, place or 0, snapshot.sequence)
+        if changes is None:
+            touched = None
+        elif key in self._recent:
+            touched = self._recent[key]
+        else:
+            touched = self._touched(result, changes.programs.get(subscription.program), changes)
+        news = subscription.scope.look(Look(self._serving, snapshot, result, changes, touched))
+        limit = self._serving.limits.vertices_max
+        if len(news) > limit:
+            raise LimitExceeded(
+                f"{len(news)} vertices changed; an answer names at most {limit}", {"vertices_max": limit}
+            )
+        return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
+
+    def _touched(
+        self, result: ProgramResults, program: ProgramChanges | None, changes: Changes
+    ) -> Vertices | None:
+        if program is None:
+            return None
+        kind, stale = self._serving.program_class(result.kind), bool(staleness(result))
+        # Values of a program that stands still lose the vertices that they name.
+        if _depends_on(kind, program) or (stale and kind.value is ExternalId and len(changes.gone)):
+            return None
+        touched = kind.touched(program.columns, result.published)
+        return None if touched is None else np.unique(touched)
+
+    def _take(self, subscription: Subscription, found: _Found) -> tuple[int, int] | None:
+        """What was found holds, and the client will know it: since which epoch it tells.
+
+        Raises:
+            LimitExceeded: more would have to be remembered than there is room for.
+        """
+        self._subscriptions.weigh(subscription, found.snapshot.n_vertices)
+        found.news.remember()
+        if len(self._recent) >= RECENT_MAX:
+            self._recent.clear()
+        if found.epochs:
+            self._recent[found.key] = found.touched
+        since = subscription.epoch if found.epochs else None
+        totals = self._subscriptions.totals
+        subscription.place = found.snapshot.sequence
+        if found.tells:
+            totals["sent" if found.epochs else "snapshots"] += 1
+            totals["merged"] += max(found.epochs - 1, 0)
+            subscription.epoch, subscription.told_at = found.snapshot.epoch, time.monotonic()
+        return since
+
+    def _nothing_new(self, subscription: Subscription, snapshot: Snapshot) -> None:
+        """Now and then the client is told that it knows all that there is."""
+        silent = time.monotonic() - subscription.told_at
+        if silent < (HEARTBEAT_SECONDS if subscription.epoch == snapshot.epoch else NEWS_SECONDS):
+            return
+        news = nothing(self._serving)
+        found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription.program)))
+        for message in found.messages(self._serving, subscription.number, subscription.epoch):
+            subscription.connection.push(message)
+        subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
+
+    def _fail(self, subscription: Subscription, error: GraphtideError) -> None:
+        """End one, and tell the client why."""
+        content = {"subscription": subscription.number, "error": error_to_wire(error)}
+        if self._subscriptions.end(subscription.connection, subscription.number):
+            subscription.connection.push(encode_notification("ended", content))
+
+
+def _results(snapshot: Snapshot, program: str) -> ProgramResults:
+    found = snapshot.programs.get(program)
+    if found is None:
+        raise UnknownProgram(f"program {program!r} is not there any more", {"parameter": "program"})
+    return found
+
+
+def _depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
+    """Every value may be another, since a scalar is."""
+    return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))

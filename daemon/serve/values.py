@@ -1,0 +1,89 @@
+"""Values of vertices as answers show them: whatever names a vertex is its external id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ...compute.program import Program
+from ...gpma.edges import Vertices
+from ...gpma.index.ids import IdColumn, StringColumn
+from ..client.wire import pack_bitmap, pack_column
+from .results import ProgramResults, Snapshot
+
+
+class Names(Protocol):
+    """What is needed of ``Serving``."""
+
+    def program_class(self, kind: str) -> type[Program]: ...
+
+    def external(self, dense: Vertices) -> IdColumn: ...
+
+    def lookup_in(self, snapshot: Snapshot, ids: IdColumn) -> Vertices: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """``values``: numbers, or objects where they are string ids; what is ``null`` (bool) has none.
+
+    ``saturated``: bool, which are lower bounds only; None: that cannot be.
+    """
+
+    values: npt.NDArray[Any]
+    null: npt.NDArray[np.bool_]
+    saturated: npt.NDArray[np.bool_] | None = None
+
+    def __getitem__(self, chosen: npt.NDArray[Any] | slice) -> Values:
+        saturated = None if self.saturated is None else self.saturated[chosen]
+        return Values(self.values[chosen], self.null[chosen], saturated)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The entries of an answer."""
+        values = self.values.tolist() if self.values.dtype == object else pack_column(self.values)
+        wire = {"values": values, "null": pack_bitmap(self.null)}
+        if self.saturated is not None and self.saturated.any():
+            wire["saturated"] = pack_bitmap(self.saturated)
+        return wire
+
+
+def values_of(names: Names, result: ProgramResults, dense: Vertices) -> Values:
+    """The values of one program; vertices that it has not seen yet (``NO_VERTEX`` is none) have none."""
+    seen = result.knows(dense)
+    read = names.program_class(result.kind).read(result.published, dense[seen])
+    values = np.zeros(dense.size, read.values.dtype)
+    values[seen] = read.values
+    null = ~seen
+    null[seen] = read.null
+    if read.vertex_valued:
+        return vertices_named(names, result, values, null)
+    saturated = None
+    if read.saturated is not None:
+        saturated = np.zeros(dense.size, bool)
+        saturated[seen] = read.saturated
+    return Values(values, null, saturated)
+
+
+def vertices_named(names: Names, result: ProgramResults, dense: Vertices, null: npt.NDArray[np.bool_]) -> Values:
+    """Values that are vertices, by their external ids; null where it is none of the program's any more."""
+    null = null | ~result.knows(dense)
+    ids = names.external(dense[~null])
+    strings = isinstance(ids, StringColumn)
+    values: npt.NDArray[Any] = np.full(dense.size, None, object) if strings else np.zeros(dense.size, np.int64)
+    values[~null] = ids.to_list() if isinstance(ids, StringColumn) else ids
+    return Values(values, null)
+
+
+def wire_ids(ids: IdColumn) -> Any:
+    """Ids as they travel: a numeric column, or an array of strings."""
+    return ids.to_list() if isinstance(ids, StringColumn) else pack_column(ids)
+
+
+def staleness(result: ProgramResults) -> dict[str, Any]:
+    """Says that results are older than the epoch, where they are."""
+    if result.state.get("state", "fresh") == "fresh":
+        return {}
+    keys = ("state", "stale_since", "reason")
+    return {"stale": {key: result.state.get(key) for key in keys}}

@@ -1,0 +1,421 @@
+"""What subscribers ask for and are refused; slow ones, those that come back, and servers that end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_server import Chain
+from test_subscribe import Line, Told
+from waiting import until
+
+from graphtide.daemon import errors
+from graphtide.daemon.client import AsyncClient, Change, Client
+from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve.publication import ProgramPublication, Publication
+from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.gpma.index.vertex_index import VertexIndex
+
+UNREACHED = 2**64 - 1
+
+
+class Results:
+    """Published results that a test writes itself: hops of a ``bfs``, ranks, and ``components``.
+
+    Vertex i is called 100 + i.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.index = VertexIndex.create("int", shared_memory.allocate)
+        self.index.insert(np.arange(n) + 100)
+        self.link: ServerLink | None = None
+        self.n = n
+        self.number = 0
+        self.hops = np.arange(n, dtype=np.uint64) << np.uint64(32)
+        self.rank = np.ones(n)
+        self.handle = np.zeros(n, np.uint32)
+        self.label = np.zeros(n, np.uint32)
+        self.alive = np.ones(n, bool)
+        self.gone = np.zeros(n, bool)
+        self.state = "fresh"
+
+    def publish(self, *, moved: Any = (), offsets: Any = None, **changed: Any) -> None:
+        """An epoch: which entries of ``hops``, ``rank``, ``handle`` or ``label`` changed, and who came or went."""
+        assert self.link is not None
+        self.number += 1
+        names = {"hops": "word", "rank": "estimate", "handle": "handle", "label": "representative"}
+        indices = {
+            names[key]: None if some is None else np.array(some, np.uint32) for key, some in changed.items()
+        }
+        size = np.ones(self.n, np.uint32)
+        parts = {"handle": self.handle, "representative": self.label, "size": size}
+        made = {
+            "hops": ("bfs", {"word": self.hops}, {}),
+            "rank": ("pagerank", {"estimate": self.rank}, {"norm": 1.0}),
+            "parts": ("components", parts, {}),
+        }
+        programs = {
+            id: ProgramPublication(
+                kind,
+                columns,
+                {name: indices[name] for name in columns if name in indices},
+                scalars,
+                {"state": self.state, "stale_since": [1, 2], "reason": "it failed"},
+                self.gone if self.state != "fresh" else None,
+                np.array(moved, np.uint32),
+            )
+            for id, (kind, columns, scalars) in made.items()
+        }
+        first = self.number == 1
+        self.link.publish(
+            Publication(
+                (1, self.number),
+                self.n,
+                {"t": {0: self.number}},
+                programs,
+                {},
+                self.alive,
+                None if first else np.array(moved, np.uint32),
+            )
+        )
+
+
+@contextlib.contextmanager
+def results(folder: Path, n: int = 10, **limits: Any) -> Iterator[tuple[Results, str]]:
+    made = Results(n)
+    made.link = ServerLink(
+        listen=[f"unix:{folder}/s"],
+        graph={"directed": True, "weighted": True, "vertex_ids": "int"},
+        index=made.index,
+        topology=Chain(),
+        limits=LimitsConfig(**limits),
+    )
+    made.link.start()
+    try:
+        made.publish()
+        made.link.wait_ready()
+        yield made, made.link.addresses[0]
+    finally:
+        made.link.stop()
+
+
+def pairs(change: Change) -> dict[int, Any]:
+    assert not isinstance(change.ids, list)
+    return dict(zip(change.ids.tolist(), change.values.tolist(), strict=True))
+
+
+# -- what is told -------------------------------------------------------------------------------------------
+
+
+def test_changes_come_as_they_are_published(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", [109, 100, 5, 100]) as some,
+        client.subscribe("rank") as everybody,
+    ):
+        first = next(some)
+        assert first.is_snapshot and first.merged == 0 and pairs(first) == {100: 1, 109: 1}
+        assert (first.epoch, first.offsets, first.stale) == ((1, 1), {"t": {0: 1}}, None)
+        assert len(next(everybody).ids) == 10
+        made.rank[[0, 3]] = 2, 3
+        made.publish(rank=[0, 3])
+        change = next(some)
+        assert pairs(change) == {100: 2} and len(change.removed) == 0
+        assert (change.since, change.epoch, change.merged) == ((1, 1), (1, 2), 1)
+        assert pairs(next(everybody)) == {100: 2, 103: 3}
+        made.alive[[0, 4]] = False
+        made.publish(moved=[0, 4])
+        assert [np.asarray(next(s).removed).tolist() for s in (some, everybody)] == [[100], [100, 104]]
+        made.alive[0] = True
+        made.rank[9] = 7
+        made.publish(moved=[0], rank=[9])
+        assert pairs(next(some)) == pairs(next(everybody)) == {100: 2, 109: 7}
+
+
+def test_without_a_snapshot_only_what_changes_is_told(tmp_path: Path) -> None:
+    with results(tmp_path) as (made, address), Client(address) as client:
+        subscriptions = [client.subscribe("rank", ids, snapshot=False) for ids in (None, [103, 104, 105])]
+        made.rank[[3, 8]] = 4
+        made.alive[[4, 7]] = False
+        made.publish(rank=[3, 8], moved=[4, 7])
+        for subscription, expected, gone in zip(
+            subscriptions, ({103: 4, 108: 4}, {103: 4}), ([104, 107], [104]), strict=True
+        ):
+            with subscription:
+                change = next(subscription)
+                assert change.since == (1, 1) and pairs(change) == expected
+                assert np.asarray(change.removed).tolist() == gone
+
+
+def test_small_changes_stay_below_the_threshold_until_they_add_up(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", threshold=0.1) as some,
+        client.subscribe("rank", [100], threshold=0.1) as one,
+    ):
+        assert len(next(some).ids) == 10 and pairs(next(one)) == {100: 1}
+        for value in (1.04, 1.08, 1.12):
+            made.rank[:2] = value
+            made.rank[2] = 1 + value
+            made.publish(rank=[0, 1, 2])
+        # Merged or not, the first two told of vertex 2 alone, the third of the others.
+        told: dict[int, Any] = {}
+        while 100 not in told:
+            told |= pairs(next(some))
+        assert told == {100: 1.12, 101: 1.12, 102: told[102]} and abs(2.12 - told[102]) <= 0.1 * told[102]
+        change = next(one)
+        while not len(change.ids):
+            change = next(one)
+        assert change.epoch == (1, 4) and pairs(change) == {100: 1.12}
+
+
+def test_of_whom_nothing_changed_hears_of_new_epochs_all_the_same(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", [100]) as subscription,
+    ):
+        next(subscription)
+        for _ in range(3):
+            made.publish(rank=[5])
+        change = next(subscription)
+        while change.epoch != (1, 4):
+            assert len(change.ids) == 0 and change.since is not None
+            change = next(subscription)
+
+
+def test_of_results_that_stand_still_labels_fade_with_their_vertices(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("parts") as everybody,
+        client.subscribe("parts", [107]) as one,
+    ):
+        assert set(pairs(next(everybody)).values()) == {100} and pairs(next(one)) == {107: 100}
+        made.state = "quarantined"
+        made.publish()
+        stale = next(everybody).stale
+        assert stale == {"state": "quarantined", "stale_since": [1, 2], "reason": "it failed"}
+        made.alive[0], made.gone[0] = False, True
+        made.publish(moved=[0])
+        change = next(everybody)
+        assert pairs(change) == dict.fromkeys(range(101, 110)) and np.asarray(change.removed).tolist() == [100]
+        change = next(one)
+        while not len(change.ids):
+            change = next(one)
+        assert (
+            pairs(change)
+            == {107: None}
+            == dict(zip([107], client.get("parts", [107]).values.tolist(), strict=True))
+        )
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "said"),
+    [
+        ({}, errors.RequestError, "program must be given"),
+        ({"program": "none"}, errors.UnknownProgram, "there is no program"),
+        ({"program": "rank", "threshold": -1}, errors.RequestError, "threshold must be a number, 0 or more"),
+        ({"program": "rank", "threshold": float("nan")}, errors.RequestError, "threshold must be a number"),
+        ({"program": "parts", "threshold": 0.1}, errors.RequestError, "threshold is for numbers"),
+        ({"program": "rank", "since": [1]}, errors.RequestError, "since must be an epoch"),
+        ({"program": "rank", "snapshot": 1}, errors.RequestError, "snapshot must be true or false"),
+        ({"program": "rank", "vertices": ["a"]}, errors.RequestError, "ids of this graph are integers"),
+        ({"program": "rank", "vertices": list(range(11))}, errors.LimitExceeded, "at most 10"),
+        ({"program": "rank", "vertices": list(range(7))}, errors.LimitExceeded, "keep track of as many"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(tmp_path: Path, params: Any, kind: Any, said: str) -> None:
+    with (
+        results(tmp_path, 5, vertices_max=10, subscribed_vertices_max=6) as (_, address),
+        Client(address) as client,
+    ):
+        with pytest.raises(kind, match=said):
+            client.call("subscribe", params)
+        assert client.stats()["server"]["subscriptions"] == 0
+
+
+def test_places_are_divided_and_come_back(tmp_path: Path) -> None:
+    with results(tmp_path, subscriptions_max=8, connections_max=2, vertices_max=20) as (_, address):
+        one, other = Line(address), Line(address)
+        told = [Told(program="rank", vertices=[100]) for _ in range(8)]
+        for each in told[:6]:
+            one.subscribe(each)
+        with pytest.raises(errors.Unavailable, match="too many subscriptions, 2 or more of this connection"):
+            one.subscribe(told[6])
+        other.subscribe(told[6])
+        other.subscribe(told[7])
+        one.ask("unsubscribe", {"subscription": told[0].number})
+        with pytest.raises(errors.RequestError, match="none of this connection's"):
+            one.ask("unsubscribe", {"subscription": told[0].number})
+        one.subscribe(Told(program="rank"))
+        one.close()
+        with pytest.raises(errors.LimitExceeded, match="of one connection"):
+            other.subscribe(Told(program="rank", vertices=list(range(19))))
+        until(lambda: other.ask("stats", {})["server"]["subscriptions"] == 2)
+        for _ in range(4):
+            other.subscribe(Told(program="rank"))
+        other.close()
+
+
+def test_a_subscription_that_outgrows_the_limits_ends_and_says_why(tmp_path: Path) -> None:
+    with results(tmp_path, 8, vertices_max=10) as (made, address), Client(address) as client:
+        with client.subscribe("rank") as everybody:
+            next(everybody)
+            made.index.insert(np.arange(20) + 200)
+            made.n = 28
+            for name in ("hops", "rank", "handle", "label", "alive", "gone"):
+                setattr(made, name, np.resize(getattr(made, name), 28))
+            made.publish(rank=[])
+            with pytest.raises(errors.LimitExceeded, match="20 vertices changed; an answer names at most 10"):
+                next(everybody)
+        until(lambda: client.stats()["server"]["subscriptions"] == 0)
+
+
+# -- who comes back -----------------------------------------------------------------------------------------
+
+
+def test_one_may_go_on_from_an_epoch_that_is_still_known(tmp_path: Path) -> None:
+    with results(tmp_path, changes_bytes=1 << 16) as (made, address), Client(address) as client:
+        for value in range(2, 6):
+            made.rank[value] = value
+            made.publish(rank=[value])
+        with (
+            client.subscribe("rank", since=(1, 2)) as later,
+            client.subscribe("rank", range(103, 200), since=(1, 3)) as some,
+        ):
+            change = next(later)
+            assert change.since == (1, 2) and pairs(change) == {103: 3, 104: 4, 105: 5}
+            assert pairs(next(some)) == {104: 4, 105: 5}
+        for since in ((1, 99), (2, 2), (0, 1)):
+            with client.subscribe("rank", since=since) as anew:
+                assert next(anew).is_snapshot
+        for _ in range(2000):  # and on, until it is not known any more
+            made.publish(rank=[1])
+        with client.subscribe("rank", since=(1, 2)) as anew:
+            assert next(anew).is_snapshot
+
+
+def test_a_server_that_dies_costs_subscribers_nothing_but_time(tmp_path: Path) -> None:
+    with results(tmp_path) as (made, address), Client(address) as client:
+        assert made.link is not None
+        with client.subscribe("rank", reconnect=True) as kept, client.subscribe("rank") as lost:
+            known = pairs(next(kept))
+            next(lost)
+            for number in range(3):
+                pid, before = made.link.pid, made.link.restarts
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+                made.rank[number] = 10 + number
+                made.publish(rank=[number])
+                while made.link.restarts == before:
+                    time.sleep(0.01)
+                change = next(kept)
+                while not len(change.ids):
+                    change = next(kept)
+                assert change.since is not None
+                known |= pairs(change)
+            assert known == {100: 10, 101: 11, 102: 12, **dict.fromkeys(range(103, 110), 1.0)}
+            with pytest.raises(errors.Unavailable):
+                next(lost)
+            assert list(lost) == []
+
+
+def test_the_asynchronous_client_subscribes_too(tmp_path: Path) -> None:
+    with results(tmp_path) as (made, address):
+        assert made.link is not None
+        link = made.link
+
+        async def follow() -> None:
+            async with AsyncClient(address) as client:
+                seen: dict[int, Any] = {}
+                async with contextlib.aclosing(client.subscribe("rank", [101, 102], reconnect=True)) as changes:
+                    async for change in changes:
+                        seen |= pairs(change)
+                        if change.epoch == (1, 1):
+                            made.rank[1] = 5
+                            made.publish(rank=[1])
+                        elif change.epoch == (1, 2):
+                            pid = link.pid
+                            assert pid is not None
+                            os.kill(pid, signal.SIGKILL)
+                            made.rank[2] = 6
+                            made.publish(rank=[2])
+                            while link.pid == pid:
+                                await asyncio.sleep(0.01)
+                        elif 102 in pairs(change):
+                            assert change.since == (1, 2)
+                            break
+                assert seen == {101: 5, 102: 6}
+                with pytest.raises(errors.UnknownProgram):
+                    async for _ in client.subscribe("none"):
+                        pass
+
+        asyncio.run(follow())
+
+
+# -- who reads slowly, or not at all ------------------------------------------------------------------------
+
+N = 100_000
+
+
+def test_a_client_that_does_not_read_costs_nothing_and_gets_all_at_once(tmp_path: Path) -> None:
+    with results(tmp_path, N) as (made, address), contextlib.ExitStack() as stack:
+        client = stack.enter_context(Client(address, timeout=60))
+        told = Told(program="rank")
+        slow = stack.enter_context(contextlib.closing(Line(address)))
+        slow.subscribe(told)
+        held = []
+        for number in range(100):
+            some = np.arange(number, N, 90)
+            made.rank[some] += 1
+            made.publish(rank=some)
+            held.append(client.stats()["server"]["held_bytes"])
+            assert client.get("rank", [100]).epoch == (1, made.number)
+        assert max(held) <= LimitsConfig().memory_bytes_max // 4
+        while told.following.epoch != (1, made.number):
+            slow.hear()
+            slow.tell()
+        assert any(change.merged > 1 for change in told.changes)
+        assert told.known == dict(zip(range(100, 100 + N), made.rank.tolist(), strict=True))
+
+
+def test_whoever_falls_behind_the_log_gets_a_snapshot(tmp_path: Path) -> None:
+    with results(tmp_path, N, changes_bytes=1 << 16) as (made, address), contextlib.ExitStack() as stack:
+        told = Told(program="rank")
+        slow = stack.enter_context(contextlib.closing(Line(address)))
+        slow.subscribe(told)
+        slow.hear()  # the beginning of all that there is
+        for _ in range(60):
+            made.rank[:1000] += 1
+            made.publish(rank=np.arange(1000))
+        while told.following.epoch != (1, made.number):
+            slow.hear()
+            slow.tell()
+        assert len([change for change in told.changes if change.is_snapshot]) == 2
+        assert told.known == dict(zip(range(100, 100 + N), made.rank.tolist(), strict=True))
+
+
+def test_a_subscriber_is_not_idle(tmp_path: Path) -> None:
+    with results(tmp_path, idle_seconds_max=1.0) as (made, address), Client(address) as client:
+        client.stats()
+        with client.subscribe("rank") as subscription:
+            next(subscription)
+            with Client(address) as other:  # those who came after it have gone
+                until(lambda: other.stats()["server"]["connections"] == 2)
+            made.publish(rank=[1])
+            assert pairs(next(subscription)) == {101: 1}

@@ -1,0 +1,122 @@
+"""``graphtide watch``: on a terminal a table of what changed, elsewhere a line for each change."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from test_subscribing import Results, results
+from typer.testing import CliRunner
+from waiting import until
+
+from graphtide.daemon import cli
+from graphtide.daemon.client import Change, Client
+from graphtide.daemon.tools import watch as watch_module
+from graphtide.daemon.tools.watch import Board, watch
+
+
+def change(number: int, values: dict[Any, Any], *, since: int | None = None, removed: Any = ()) -> Change:
+    shown = np.ma.MaskedArray(
+        [0 if value is None else value for value in values.values()],
+        mask=[value is None for value in values.values()],
+    )
+    return Change(
+        (1, number), {}, None if since is None else (1, since), np.array(list(values)), shown, np.array(removed)
+    )
+
+
+def rows(board: Board) -> list[list[str]]:
+    """The table, its heading left out, and the line below it."""
+    console = Console(file=io.StringIO(), width=100)
+    console.print(board.shown())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.split() for line in text.splitlines()[1:]]
+
+
+def test_the_board_shows_what_changed_last() -> None:
+    board = Board(2, largest=False)
+    board.take(change(1, {5: 1.0, 6: 2.0, 7: None}))
+    board.take(change(2, {5: 3.0, 7: 0.5}, since=1))
+    assert rows(board)[:2] == [["7", "0.5", "-", "1.2"], ["5", "3", "1", "1.2"]]
+    board.take(change(4, {6: 2.5}, since=2, removed=[7]))
+    assert rows(board) == [
+        ["6", "2.5", "2", "1.4"],
+        ["5", "3", "1", "1.2"],
+        ["epoch", "1.4,", "7", "changes,", "2", "vertices"],
+    ]
+    board.take(change(9, {8: 1.0}))  # a snapshot
+    assert rows(board)[0] == ["8", "1", "-", "1.9"] and len(rows(board)) == 2
+
+
+def test_the_board_shows_the_largest() -> None:
+    board = Board(2, largest=True)
+    board.take(change(1, {5: 1.0, 6: 2.0, 7: None, 8: 4.0}))
+    board.take(change(2, {5: 3.0}, since=1))
+    assert [row[0] for row in rows(board)[:2]] == ["8", "5"]
+
+
+def published_when_watched(made: Results, address: str) -> threading.Thread:
+    """Another epoch once somebody watches, and another."""
+
+    def publish() -> None:
+        with Client(address) as client:
+            until(lambda: client.stats()["server"]["subscriptions"] == 1)
+        made.rank[1], made.alive[2] = 5, False
+        made.publish(rank=[1], moved=[2])
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_elsewhere_changes_are_lines(tmp_path: Path, as_json: bool) -> None:
+    with results(tmp_path, 4) as (made, address):
+        publishing = published_when_watched(made, address)
+        arguments = ["watch", address, "rank", "--vertices", "101,102,9", "--changes", "2"]
+        done = CliRunner().invoke(cli.app, [*arguments, *(["--json"] if as_json else [])])
+        publishing.join()
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    if not as_json:
+        assert lines[:2] == ["1.1\t101\t1", "1.1\t102\t1"] and lines[2:] == ["1.2\t102\tremoved", "1.2\t101\t5"]
+        return
+    first, second = map(json.loads, lines)
+    assert (first["epoch"], first["since"], first["ids"], first["values"]) == (
+        [1, 1],
+        None,
+        [101, 102],
+        [1.0, 1.0],
+    )
+    assert second == {
+        "epoch": [1, 2],
+        "offsets": {"t": {"0": 2}},
+        "since": [1, 1],
+        "ids": [101],
+        "values": [5.0],
+        "removed": [102],
+    }
+
+
+def test_on_a_terminal_there_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(watch_module, "output", lambda: Console(file=screen, width=80, force_terminal=True))
+    with results(tmp_path, 4) as (made, address):
+        publishing = published_when_watched(made, address)
+        assert watch(address, "rank", top=1, changes_max=2) == 0
+        publishing.join()
+    text = screen.getvalue()
+    assert "vertex" in text and "101" in text and "epoch 1.2" in text
+
+
+def test_what_cannot_be_watched_is_a_message(tmp_path: Path) -> None:
+    with results(tmp_path, 4) as (_, address):
+        done = CliRunner().invoke(cli.app, ["watch", address, "none"])
+    assert done.exit_code == 1 and "there is no program 'none'" in done.output
+    assert CliRunner().invoke(cli.app, ["watch", "nowhere", "rank"]).exit_code == 2
