@@ -8,6 +8,8 @@ computations for very large (sparse (power-law)) graphs", 2008).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba as nb
 import numpy as np
 import numpy.typing as npt
@@ -18,14 +20,14 @@ from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView
 from ...gpma.team import at_most, share
 from ..links import NOW_SHIFT, Arcs, Links, list_links
-from .common import SEARCH_STEPS, Room, degree, halve, look_up, merge, new_room
+from .common import SEARCH_STEPS, Room, degree, look_up, new_room
 
 # How many vertices a thread takes at a time, to list their rows, and to count their triangles.
 _ROWS = 256
 _CORNERS = 64
 
 NEXT, STEPS = 0, 16
-"""What is where in a cursor (int64, a cache line apart): the next piece, and the entries read and merged."""
+"""What is where in a cursor (int64, a cache line apart): the next piece, and the entries read."""
 
 # Bits of what ``audit`` finds at a vertex.
 WRONG_TALLY, WRONG_NEIGHBORS = 1, 2
@@ -58,7 +60,9 @@ def count_all(out, in_, both, weigh, n, tally, neighbors, crew):  # type: ignore
     cursor[NEXT] = 0
     share(listing, _list_pieces, (out, in_, both, n, most, neighbors, offsets, heads, arcs, cursor))
     cursor[NEXT] = 0
-    share(at_most(crew, n // _CORNERS + 1), _count_pieces, (n, widest, weigh, offsets, heads, arcs, tally, cursor))
+    # Each thread has an entry for every vertex: all together have not many more than the links.
+    counting = at_most(crew, min(n // _CORNERS, 2 * (offsets[n] // max(n, 1))) + 1)
+    share(counting, _count_pieces, (n, widest, weigh, offsets, heads, arcs, tally, cursor))
     return cursor[STEPS]
 
 
@@ -112,102 +116,98 @@ def _list_forward(
     return read
 
 
+class Corner(NamedTuple):
+    """What a thread needs to count the triangles of a vertex u that lead forward.
+
+    ``place`` uint32[vertices]: of those that u leads to the place among them, counted from 1; zeros between
+    vertices. ``own`` uint64: by place, what they get; zeros likewise. ``hits`` uint32 and ``hit_arcs`` uint8:
+    places that one of them leads to, and the arcs on the way.
+    """
+
+    place: Vertices
+    own: npt.NDArray[np.uint64]
+    hits: Vertices
+    hit_arcs: Arcs
+
+
 @_jit
 def _count_pieces(t, n, widest, weigh, offsets, heads, arcs, tally, cursor):  # type: ignore[no-untyped-def]
-    own = np.zeros(widest, np.uint64)
+    corner = Corner(
+        np.zeros(n, np.uint32),
+        np.zeros(widest + 1, np.uint64),
+        np.empty(widest + 1, np.uint32),
+        np.empty(widest + 1, np.uint8),
+    )
     steps = np.int64(0)
     while True:
         begin = fetch_add(cursor, NEXT, np.int64(_CORNERS))
         if begin >= n:
             break
         for u in range(begin, min(begin + _CORNERS, n)):
-            if weigh:
-                steps += _weigh_triangles(u, offsets, heads, arcs, tally, own)
-            else:
-                steps += _count_triangles(u, offsets, heads, tally, own)
+            if offsets[u + 1] - offsets[u] > 1:
+                steps += _count_corner(u, weigh, offsets, heads, arcs, tally, corner)
     fetch_add(cursor, STEPS, steps)
 
 
 @uncounted
-def _count_triangles(
-    u: Int, offsets: Offsets, heads: Vertices, tally: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]
-) -> Int:
-    """Count the triangles of which u is the smallest vertex: the entries merged.
-
-    ``own``: zeros, and so left. What the other vertices get is added up there, by their places.
-    """
-    first, end = offsets[u], offsets[u + 1]
-    total: Int = np.uint64(0)
-    steps: Int = np.int64(0)
-    for p in range(first, end):
-        v = heads[p]
-        i, j, stop = first, offsets[v], offsets[v + 1]
-        steps += end - first + stop - j
-        found: Int = np.uint64(0)
-        while i < end and j < stop:
-            x, y = heads[i], heads[j]
-            same = np.uint64(x == y)
-            own[i - first] += same
-            found += same
-            i += x <= y
-            j += y <= x
-        own[p - first] += found
-        total += found
-    if total:
-        fetch_add(tally, u, total)
-        _hand_out(first, end, heads, tally, own)
-    return steps
-
-
-@uncounted
-def _weigh_triangles(
+def _count_corner(
     u: Int,
+    weigh: bool,
     offsets: Offsets,
     heads: Vertices,
     arcs: Arcs,
     tally: npt.NDArray[np.uint64],
-    own: npt.NDArray[np.uint64],
+    corner: Corner,
 ) -> Int:
-    """As ``_count_triangles``, each as often for a vertex as its opposite side has arcs."""
+    """Count the triangles of which u is the smallest vertex: the entries looked at."""
+    place, own, hits, hit_arcs = corner.place, corner.own, corner.hits, corner.hit_arcs
     first, end = offsets[u], offsets[u + 1]
-    total: Int = np.uint64(0)
-    steps: Int = np.int64(0)
+    total, steps = np.uint64(0), np.int64(0)
     for p in range(first, end):
-        v = heads[p]
-        i, j, stop = first, offsets[v], offsets[v + 1]
-        steps += end - first + stop - j
-        found: Int = np.uint64(0)
-        while i < end and j < stop:
-            x, y = heads[i], heads[j]
-            same = np.uint64(x == y)
-            own[i - first] += same * arcs[p]
-            found += same * arcs[i]
-            total += same * arcs[j]
-            i += x <= y
-            j += y <= x
-        own[p - first] += found
+        place[heads[p]] = p - first + 1
+    for p in range(first, end):
+        begin, stop = offsets[heads[p]], offsets[heads[p] + 1]
+        steps += stop - begin
+        # Without branches, since a third of them would be wrong.
+        found = np.int64(0)
+        if weigh:
+            for j in range(begin, stop):
+                at = place[heads[j]]
+                hits[found] = at
+                hit_arcs[found] = arcs[j]
+                found += at != 0
+            mine = np.uint64(0)
+            for h in range(found):
+                own[hits[h]] += np.uint64(arcs[p])
+                mine += np.uint64(arcs[first + np.int64(hits[h]) - 1])
+                total += np.uint64(hit_arcs[h])
+            own[p - first + 1] += mine
+        else:
+            for j in range(begin, stop):
+                at = place[heads[j]]
+                hits[found] = at
+                found += at != 0
+            for h in range(found):
+                own[hits[h]] += np.uint64(1)
+            own[p - first + 1] += np.uint64(found)
+            total += np.uint64(found)
     if total:
         fetch_add(tally, u, total)
-        _hand_out(first, end, heads, tally, own)
+    for p in range(first, end):
+        place[heads[p]] = 0
+        k = p - first + 1
+        if own[k]:
+            fetch_add(tally, np.int64(heads[p]), own[k])
+            own[k] = 0
     return steps
-
-
-@uncounted
-def _hand_out(
-    first: Int, end: Int, heads: Vertices, tally: npt.NDArray[np.uint64], own: npt.NDArray[np.uint64]
-) -> None:
-    for i in range(first, end):
-        if own[i - first]:
-            fetch_add(tally, np.int64(heads[i]), own[i - first])
-            own[i - first] = 0
 
 
 # -- the audit ----------------------------------------------------------------------------------------------------
 
 
 @_jit
-def audit(links, out, in_, both, weigh, tally, neighbors, begin, end, wrong):  # type: ignore[no-untyped-def]
-    """Count the triangles of vertices begin .. end - 1 one by one; bits to ``wrong``; the entries read.
+def audit(links, out, in_, both, weigh, n, tally, neighbors, begin, end, wrong):  # type: ignore[no-untyped-def]
+    """Count the triangles of vertices begin .. end - 1 of n one by one; bits to ``wrong``; the entries read.
 
     ``links``: none, as if nothing had changed.
     """
@@ -215,24 +215,30 @@ def audit(links, out, in_, both, weigh, tally, neighbors, begin, end, wrong):  #
     for v in range(begin, end):
         most = max(most, degree(out, in_, both, v))
     room = new_room(most, SEARCH_STEPS * most)
+    near = np.zeros(n, np.uint8)
     read = np.int64(0)
     for v in range(begin, end):
-        n, twice, more = _recount(v, links, out, in_, both, weigh, room)
+        found, twice, more = _recount(v, links, out, in_, both, weigh, room, near)
         read += more
         flags = WRONG_TALLY if twice != 2 * tally[v] else 0
-        flags |= WRONG_NEIGHBORS if neighbors.size and np.int64(neighbors[v]) != n else 0
+        flags |= WRONG_NEIGHBORS if neighbors.size and np.int64(neighbors[v]) != found else 0
         wrong[v - begin] = flags
     return read
 
 
 @uncounted
 def _recount(
-    v: Int, links: Links, out: RowView, in_: RowView, both: bool, weigh: bool, room: Room
+    v: Int, links: Links, out: RowView, in_: RowView, both: bool, weigh: bool, room: Room, near: Arcs
 ) -> tuple[Int, Int, Int]:
-    """(the links of v; its tally, twice, since each triangle is found by two neighbours; the entries read)."""
+    """(the links of v; its tally, twice, since each triangle is found by two neighbours; the entries read).
+
+    ``near``: zeros, and so left; neighbours of v are marked there.
+    """
     n = list_links(out, in_, both, v, room.tails, room.row, room.arcs)
     read: Int = degree(out, in_, both, v)
     twice: Int = np.uint64(0)
+    for k in range(n):
+        near[room.row[k]] = 1
     for k in range(n):
         u = np.int64(room.row[k])
         its = degree(out, in_, both, u)
@@ -241,36 +247,14 @@ def _recount(
             found = look_up(
                 room.row, room.arcs, n, u, links, out, in_, both, room.hits, room.hit_arcs, room.hit_others
             )
+            for h in range(found):
+                twice += np.uint64(room.hit_others[h] >> NOW_SHIFT if weigh else 1)
         else:
             read += its
             m = list_links(out, in_, both, u, room.tails, room.other, room.other_arcs)
-            if SEARCH_STEPS * its < n:
-                found = halve(
-                    room.other,
-                    room.other_arcs,
-                    m,
-                    room.row,
-                    room.arcs,
-                    n,
-                    room.hits,
-                    room.hit_others,
-                    room.hit_arcs,
-                )
-            else:
-                found = merge(
-                    room.row,
-                    room.arcs,
-                    n,
-                    room.other,
-                    room.other_arcs,
-                    m,
-                    room.hits,
-                    room.hit_arcs,
-                    room.hit_others,
-                )
-        if weigh:
-            for h in range(found):
-                twice += np.uint64(room.hit_others[h] >> NOW_SHIFT)
-        else:
-            twice += np.uint64(found)
+            for j in range(m):
+                arcs = room.other_arcs[j] >> NOW_SHIFT if weigh else 1
+                twice += np.uint64(near[room.other[j]] * arcs)
+    for k in range(n):
+        near[room.row[k]] = 0
     return n, twice, read

@@ -25,9 +25,9 @@ from . import change as changing
 from . import start as counting
 from .change import Differences
 
-# A change starts over when it would cost this share of a start, or more; and none that costs less than so many
-# steps.
-_START_SHARE = 0.5
+# A change starts over when it has more than this share of a start's steps, each of which takes a fifth as long
+# (RMAT scale 16, one thread); and none that has less than so many steps.
+_START_SHARE = 0.2
 _STEPS_FLOOR = 1 << 14
 # How the work of a start grows with the links, while a graph keeps its shape.
 _GROWTH = 1.5
@@ -48,6 +48,7 @@ class Tally(Program):
     weighs: ClassVar[bool]
     family: ClassVar[str] = "tally"
     needs_in_edges: ClassVar[bool] = True
+    value_scalars: ClassVar[tuple[str, ...] | None] = ()
 
     def __init__(self, id: str) -> None:
         super().__init__(id)
@@ -169,7 +170,7 @@ class Tally(Program):
     # -- audit ------------------------------------------------------------------------------------------
 
     def audit(self, graph: Graph) -> list[Violation]:
-        """Every tally is counted anew, vertex by vertex, which takes about three times as long as a start."""
+        """Every tally is counted anew, vertex by vertex, which takes much longer than a start."""
         if missed := size_violations(self._n, graph):
             return missed
         return [*self.audit_slice(graph, 0, self._n)[0], *self._audit_scalars()]
@@ -181,7 +182,7 @@ class Tally(Program):
         wrong = np.zeros(end - begin, np.uint8)
         none = Links(np.empty(0, np.uint64), np.empty(0, np.uint8), np.empty(0, np.uint8))
         rows = graph.out_rows(), graph.in_rows(), graph.directed
-        edges = counting.audit(none, *rows, self.weighs, self._tally, self._neighbors, begin, end, wrong)
+        edges = counting.audit(none, *rows, self.weighs, self._n, self._tally, self._neighbors, begin, end, wrong)
         found = []
         for rule, bit, detail in _RULES if wrong.any() else ():
             vertices = np.flatnonzero(wrong & bit) + begin
