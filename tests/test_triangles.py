@@ -356,14 +356,14 @@ def test_a_start_that_was_cheap_does_not_make_every_change_one() -> None:
     """A graph that grows from nothing by batches starts over now and then, and knows what that costs by then."""
     load = rmat_history(8, directed=False, scale=12, degree=8, epochs=0).epochs[0]
     run = Run(directed=False)
-    n, size = load.n_vertices, len(load) // 400
+    n, size = load.n_vertices, len(load) // 200
     started_over = sum(
         run.step(
             inserts(list(zip(load.src[k : k + size].tolist(), load.dst[k : k + size].tolist(), strict=True)), n)
         )[0].started_over
         for k in range(0, len(load), size)
     )
-    assert 0 < started_over < 60  # of 400
+    assert 0 < started_over < 40  # of 200
     run.check_fresh()
     run.close()
 
