@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from ..gpma.edges import EdgeBatch, EdgeList, Op, Vertices, pack
 from ..partition.graph import Graph, GraphChange
 from .audit.storage import audit_leaves, leaf_after
+from .cores.kcore import KCore
 from .counts.sspaths import SSPaths
 from .forest.components import Components
 from .forest.external_order import ExternalOrder
@@ -40,6 +41,7 @@ KINDS: dict[str, type[Program]] = {
         PersonalisedPageRank,
         Triangles,
         LocalClustering,
+        KCore,
     )
 }
 

@@ -316,6 +316,19 @@ def listed_clustering(state: Snapshot) -> Floats | None:
     return values
 
 
+def igraph_cores(state: Snapshot) -> Floats:
+    return np.array(state.igraph.as_undirected().simplify().coreness(), np.float64)
+
+
+def networkit_cores(state: Snapshot) -> Floats:
+    _, links = _simple(state)
+    ends = sparse.triu(links).tocoo()
+    columns = np.ones(ends.nnz), (ends.row.astype(np.uint64), ends.col.astype(np.uint64))
+    cores = networkit.centrality.CoreDecomposition(networkit.GraphFromCoo(columns, n=state.n, directed=False))
+    cores.run()
+    return np.array(cores.scores(), np.float64)
+
+
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "bfs": (scipy_hops, igraph_hops, networkit_hops),
     "sssp": (listed_distances, scipy_distances, igraph_distances, networkit_distances),
@@ -326,6 +339,7 @@ ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "ppr": (igraph_personalised, scipy_personalised),
     "triangles": (scipy_triangles, igraph_triangles),
     "lcc": (scipy_clustering, listed_clustering),
+    "kcore": (igraph_cores, networkit_cores),
 }
 IN_FLOAT64 = (scipy_distances, igraph_distances, networkit_distances)
 """Oracles whose sums are of float64, where those of float32 are asked for."""

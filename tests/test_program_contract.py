@@ -397,6 +397,7 @@ REFUSED = {
     "ppr": "not that of a graph of 2 vertices",
     "triangles": "saved triangles",
     "lcc": "saved arcs",
+    "kcore": "saved core",
 }
 """What a refusal says; path programs keep words."""
 
