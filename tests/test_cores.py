@@ -21,7 +21,7 @@ from histories import (
 )
 from hypothesis import given, settings
 
-from graphtide.compute.cores import KCore, kcore, sweep
+from graphtide.compute.cores import KCore, kcore, peel, sweep
 from graphtide.compute.ordering import GAP
 from graphtide.compute.program import Refresh
 from graphtide.gpma.edges import Op
@@ -224,6 +224,24 @@ def test_work_is_in_proportion_to_the_change() -> None:
         assert (report.edges_read, report.changed) == (0, {})
     run.check()
     run.close()
+
+
+def test_one_compiled_form_does_for_every_graph() -> None:
+    """What is compiled before the first epoch, on a handful of edges, is all that a daemon needs."""
+    for directed in (True, False):
+        run = Run(directed)
+        for epoch in rmat_history(1, directed=directed, scale=15, degree=4, updates=[1, 500], epochs=2).epochs:
+            run.step(epoch)
+        run.step(inserts([(0, 1)], 1 << 15))
+        run.program.audit(run.graph)
+        run.program.restore({name: column.copy() for name, column in run.program.state().items()}, run.graph)
+        run.close()
+        run = Run(directed)
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        run.step(deletes([(0, 1)], 3))
+        run.close()
+    for kernel in (sweep.refresh, sweep.add_vertices, peel.peel, peel.audit):
+        assert len(kernel.signatures) == 1
 
 
 # -- the audit ------------------------------------------------------------------------------------------------

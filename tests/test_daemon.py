@@ -134,13 +134,13 @@ def test_string_ids(daemon: Daemon) -> None:
         assert client.neighbors("b").ids == ["c"]
 
 
-CLOSED = [{"name": "triangles"}, {"name": "lcc"}]
-STRINGS = {"graph": {"vertex_ids": "string", "weights": "unweighted"}, "program": CLOSED}
+SIMPLE = [{"name": "triangles"}, {"name": "lcc"}, {"name": "kcore"}]
+STRINGS = {"graph": {"vertex_ids": "string", "weights": "unweighted"}, "program": SIMPLE}
 
 
 @pytest.mark.parametrize("daemon", [STRINGS], indirect=True)
-def test_triangles_and_clustering_of_strings(daemon: Daemon) -> None:
-    """Over a restart, which takes both over from the checkpoint; vertices that go and come back."""
+def test_triangles_clustering_and_cores_of_strings(daemon: Daemon) -> None:
+    """Over restarts, which take all over from the checkpoint; vertices that go and come back."""
     steps: list[tuple[list[dict[str, str]], list[int | None], list[float | None]]] = [
         (
             [{"src": u, "dst": v} for u, v in ("äb", "bä", "bc", "cä", "cd", "äd", "dd")],
@@ -167,6 +167,9 @@ def test_triangles_and_clustering_of_strings(daemon: Daemon) -> None:
             client.wait({name: (daemon.spool / name).stat().st_size}, timeout_ms=30_000)
             assert client.get("triangles", ids).values.tolist() == triangles
             assert client.get("lcc", ids).values.tolist() == clustering
+            assert client.get("kcore", ids).values.tolist() == [
+                None if value is None else 2 for value in triangles
+            ]
             most = max(value for value in triangles if value is not None)
             assert client.top("triangles", 1).values.tolist() == [most]
         assert daemon.stop() == 0, daemon.log_tail()

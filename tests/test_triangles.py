@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphtide.compute.program import Published, Refresh
-from graphtide.compute.triangles import LocalClustering, Triangles, tally
+from graphtide.compute.triangles import LocalClustering, Triangles, change, start, tally
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
 
@@ -366,6 +366,24 @@ def test_a_start_that_was_cheap_does_not_make_every_change_one() -> None:
     assert 0 < started_over < 40  # of 200
     run.check_fresh()
     run.close()
+
+
+def test_one_compiled_form_does_for_every_graph() -> None:
+    """What is compiled before the first epoch, on a handful of edges, is all that a daemon needs."""
+    for directed in (True, False):
+        run = Run(directed)
+        for epoch in rmat_history(1, directed=directed, scale=15, degree=4, updates=[1, 500], epochs=2).epochs:
+            run.step(epoch)
+        for program in (run.triangles, run.lcc):
+            program.audit_slice(run.graph, 0, 100)
+            program.restore({name: column.copy() for name, column in program.state().items()}, run.graph)
+        run.close()
+        run = Run(directed)
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        run.step(deletes([(0, 1)], 3))
+        run.close()
+    for kernel in (change.survey, change.tally, start.count_all, start.audit):
+        assert len(kernel.signatures) == 1
 
 
 # -- the audit ------------------------------------------------------------------------------------------------

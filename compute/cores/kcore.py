@@ -93,7 +93,7 @@ class KCore(Program):
             inserted = change.arcs.inserted.keys
             self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
             scratch, counts = self._scratch, self._scratch.counts
-            read_max = max(_READ_FLOOR, _READ_SHARE * _entries(graph))
+            read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
             within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
             read, visited = int(counts[sweep.N_READ]), int(counts[sweep.N_VISITED])
             if not within:

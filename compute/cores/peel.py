@@ -99,7 +99,8 @@ def _peel(
     rank: npt.NDArray[np.int64],
 ) -> None:
     """``left``: the links that a vertex has left. ``ranked``: vertices by that; those with k begin at
-    begins[k]."""
+    ``begins[k]``; ``rank``: where each stands there."""
+    v: Int
     for v in range(n):
         left[v] = offsets[v + 1] - offsets[v]
         begins[left[v] + 1] += 1
