@@ -317,14 +317,30 @@ def test_work_is_what_the_changed_links_rows_have(directed: bool) -> None:
         degrees = sum(view.degrees.astype(np.int64) for view in rows)
         touched = {*change.arcs.inserted.keys.tolist(), *change.arcs.deleted.keys.tolist()}
         links = {tuple(sorted((key >> 32, key & 0xFFFF_FFFF))) for key in touched}
+        overlay = {vertex: sum(vertex in link for link in links) for link in links for vertex in link}
         merged = 0
         for u, v in links - {(u, u) for u, _ in links}:
-            few, many = sorted((int(degrees[u]), int(degrees[v])))
+            few, many = sorted(int(degrees[vertex]) + overlay[vertex] for vertex in (u, v))
             searched += 12 * few < many
             merged += few if 12 * few < many else few + many
         assert not report.started_over and report.edges_read <= merged
     assert searched > 20
     run.check_fresh()
+    run.close()
+
+
+@both_ways
+def test_a_hub_that_is_deleted_costs_what_its_neighbors_have(
+    directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row of now is empty, but the links that ended are as many as ever."""
+    monkeypatch.setattr(tally, "_STEPS_FLOOR", 1 << 40)
+    run = Run(directed)
+    n = 3_001
+    run.step(inserts([*((0, v) for v in range(1, n)), *((v, v + 1) for v in range(1, n - 1))], n))
+    for report in run.step(epoch_of([(Op.DELETE_VERTEX, 0, 0, 1.0)], n)):
+        assert not report.started_over and report.edges_read < 10 * n
+    run.check()
     run.close()
 
 

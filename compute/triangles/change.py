@@ -23,7 +23,7 @@ from ...gpma.edges import HALF, LOW, Int, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView
 from ...gpma.team import at_most, share
-from ..links import NOW_SHIFT, Links, lay_over, list_links
+from ..links import NOW_SHIFT, Links, first_at, lay_over, list_links
 from .common import SEARCH_STEPS, Room, degree, halve, look_up, merge, new_room
 
 # What a changed link costs beside its rows, in steps of a merge; how much work is worth sharing, in these; and how
@@ -33,7 +33,7 @@ _PARALLEL_MIN = 1 << 16
 _PIECE = 64
 
 NEXT, TOUCHED, READ = 0, 16, 32
-"""What is where in a cursor (int64, a cache line apart): the next piece, the vertices touched, the entries
+"""What is where in a cursor (int64, a cache line apart): the entries
 read."""
 
 _BEFORE = np.int64((1 << NOW_SHIFT) - 1)
@@ -54,18 +54,26 @@ class Differences(NamedTuple):
 
 
 @uncounted
+def _entries(links: Links, out: RowView, in_: RowView, both: bool, u: Int) -> Int:
+    """How many entries a list of the links of u can have, with those that the change ended."""
+    first = first_at(links.keys, 0, links.keys.size, np.uint64(u) << HALF)
+    end = first_at(links.keys, first, links.keys.size, (np.uint64(u) + np.uint64(1)) << HALF)
+    return degree(out, in_, both, u) + end - first
+
+
+@uncounted
 def survey(links: Links, out: RowView, in_: RowView, both: bool) -> tuple[Int, Int]:
-    """(about what the changed links cost, in steps of a merge; the most entries that one of their rows can
-    have)."""
+    """(about what the changed links cost, in steps of a merge; the most entries of a list of one vertex)."""
     keys = links.keys
-    steps, most, run = np.int64(0), np.int64(0), np.int64(0)
+    steps, most, counted, mine = np.int64(0), np.int64(0), np.int64(-1), np.int64(0)
     for k in range(keys.size):
         u, v = np.int64(keys[k] >> HALF), np.int64(keys[k] & LOW)
-        run = run + 1 if k > 0 and np.int64(keys[k - 1] >> HALF) == u else np.int64(1)
-        mine = degree(out, in_, both, u)
-        most = max(most, mine + run)
+        if counted != u:
+            mine = _entries(links, out, in_, both, u)
+            most = max(most, mine)
+            counted = u
         if u < v:
-            its = degree(out, in_, both, v)
+            its = _entries(links, out, in_, both, v)
             few, many = min(mine, its), max(mine, its)
             steps += _LINK_STEPS + (SEARCH_STEPS * few if SEARCH_STEPS * few < many else few + many)
     return steps, most
@@ -73,7 +81,7 @@ def survey(links: Links, out: RowView, in_: RowView, both: bool) -> tuple[Int, I
 
 @_jit
 def tally(links, out, in_, both, weigh, differences, steps, most, crew):  # type: ignore[no-untyped-def]
-    """Add up what the changed links do: (vertices touched, entries of rows read).
+    """Add up what the changed links do: (vertices touched, entries merged or looked up).
 
     ``weigh``: a triangle counts for a vertex as often as its opposite side has arcs; else once. ``steps`` and
     ``most`` as from ``survey``.
@@ -110,20 +118,23 @@ def _tally_links(
     room: Room,
     cursor: Offsets,
 ) -> Int:
-    """Add up what links[begin:end] do; returns the entries of rows read."""
-    read, listed, n = np.int64(0), np.int64(-1), np.int64(0)
+    """Add up what links[begin:end] do; returns the entries that were merged, or looked up."""
+    read, listed, n, counted, mine = np.int64(0), np.int64(-1), np.int64(0), np.int64(-1), np.int64(0)
     for k in range(begin, end):
         u, v = np.int64(links.keys[k] >> HALF), np.int64(links.keys[k] & LOW)
         if u > v:
             continue
-        mine, its = degree(out, in_, both, u), degree(out, in_, both, v)
+        if counted != u:
+            mine = _entries(links, out, in_, both, u)
+            counted = u
+        its = _entries(links, out, in_, both, v)
         v_is_hub, u_is_hub = SEARCH_STEPS * mine < its, SEARCH_STEPS * its < mine
         # The row of u is listed once for all its links that want it.
         if listed != u and not u_is_hub:
             n = list_links(out, in_, both, u, room.tails, room.row, room.arcs)
             n = lay_over(links, u, room.row, room.arcs, n)
-            read += mine
             listed = u
+        read += n if not u_is_hub else 0
         if v_is_hub:
             found = look_up(
                 room.row, room.arcs, n, v, links, out, in_, both, room.hits, room.hit_arcs, room.hit_others
@@ -131,7 +142,7 @@ def _tally_links(
         else:
             m = list_links(out, in_, both, v, room.tails, room.other, room.other_arcs)
             m = lay_over(links, v, room.other, room.other_arcs, m)
-            read += its
+            read += m
             if not u_is_hub:
                 found = merge(
                     room.row,
