@@ -35,7 +35,17 @@ from typing import Any
 import numpy as np
 import real_streams
 from isolated import Failed, Isolated, TooLong
-from peers import DynamicNetworKit, Edges, Igraph, NetworKit, Question, SciPy, exact_pagerank, milliseconds
+from peers import (
+    DynamicNetworKit,
+    Edges,
+    Igraph,
+    NetworKit,
+    Question,
+    SciPy,
+    exact_pagerank,
+    milliseconds,
+    simple_igraph,
+)
 from real_streams import RealStream
 from report import machine, save, show
 from scipy.sparse import csgraph
@@ -247,6 +257,14 @@ class Peers:
             elif kind == "components":
                 count, _ = csgraph.connected_components(matrix, connection="weak")
                 assert np.unique(answer.values).size == count, "components differ"
+            elif kind == "triangles":
+                without_directions = simple_igraph(edges)
+                degrees = np.array(without_directions.degree(), np.float64)
+                shares = np.array(without_directions.transitivity_local_undirected(mode="zero"))
+                expected = shares * degrees * (degrees - 1) / 2
+                np.testing.assert_allclose(answer.values[: edges.n], expected, rtol=1e-9)
+            elif kind == "kcore":
+                np.testing.assert_array_equal(answer.values[: edges.n], simple_igraph(edges).coreness())
             elif kind == "pagerank":
                 error = np.max(np.abs(answer.values - self._exact) / self._exact)
                 assert error <= tolerance, f"ranks are off by {error}"

@@ -65,6 +65,18 @@ def milliseconds(work: Callable[[], Any]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
+def simple(edges: Edges) -> tuple[Ints, Ints]:
+    """The ends of each pair of vertices with an edge between them, without directions and loops."""
+    keys = np.minimum(edges.src, edges.dst) * edges.n + np.maximum(edges.src, edges.dst)
+    ends = np.unique(keys[edges.src != edges.dst])
+    return ends // edges.n, ends % edges.n
+
+
+def simple_igraph(edges: Edges) -> Any:
+    """igraph's graph of these pairs."""
+    return igraph.Graph(n=edges.n, edges=np.stack(simple(edges), axis=1))
+
+
 def exact_pagerank(edges: Edges) -> Floats:
     """PageRank to nine digits, by power iteration."""
     return _Links(edges).rank(1e-9)[0]
@@ -126,11 +138,16 @@ class Igraph:
     """igraph; its answers become Python lists, which is part of what a call costs."""
 
     name = "igraph"
-    kinds = ("bfs", "sssp", "components", "pagerank", "ppr")
+    kinds = ("bfs", "sssp", "components", "pagerank", "ppr", "triangles", "lcc", "kcore")
 
     def __init__(self, edges: Edges) -> None:
+        self._edges = edges
         self._graph = igraph.Graph(n=edges.n, edges=np.stack([edges.src, edges.dst], axis=1), directed=True)
         self._weights = edges.weights
+
+    @cached_property
+    def _simple(self) -> Any:
+        return simple_igraph(self._edges)
 
     def run(self, question: Question) -> float:
         graph, root = self._graph, question.root
@@ -141,6 +158,13 @@ class Igraph:
             "pagerank": lambda: graph.pagerank(damping=DAMPING),
             "ppr": lambda: graph.personalized_pagerank(damping=DAMPING, reset_vertices=root),
         }
+        if question.kind in ("triangles", "lcc", "kcore"):
+            without_directions = self._simple
+            # Of each vertex, which is to count its triangles; on the graph without directions for both.
+            calls["triangles"] = calls["lcc"] = lambda: without_directions.transitivity_local_undirected(
+                mode="zero"
+            )
+            calls["kcore"] = lambda: without_directions.coreness()
         return milliseconds(calls[question.kind])
 
 
@@ -148,7 +172,7 @@ class NetworKit:
     """NetworKit on as many threads as it is given."""
 
     name = "NetworKit"
-    kinds = ("bfs", "sssp", "sspaths", "components", "pagerank")
+    kinds = ("bfs", "sssp", "sspaths", "components", "pagerank", "triangles", "lcc", "kcore")
 
     def __init__(self, edges: Edges, threads: int) -> None:
         networkit.setNumberOfThreads(threads)
@@ -160,6 +184,12 @@ class NetworKit:
     def _weighted(self) -> Any:
         return _loaded(self._edges, weighted=True)
 
+    @cached_property
+    def _simple(self) -> Any:
+        src, dst = simple(self._edges)
+        ends = np.ones(src.size), (src.astype(np.uint64), dst.astype(np.uint64))
+        return networkit.GraphFromCoo(ends, n=self._edges.n, weighted=False, directed=False)
+
     def run(self, question: Question) -> float:
         return milliseconds(self._algorithm(question).run)
 
@@ -168,6 +198,10 @@ class NetworKit:
             return self._pagerank(self._rank_tolerances[question.tolerance])
         if question.kind == "components":
             return networkit.components.WeaklyConnectedComponents(self._graph)
+        if question.kind in ("triangles", "lcc"):  # on the graph without directions for both
+            return networkit.centrality.LocalClusteringCoefficient(self._simple, True)
+        if question.kind == "kcore":
+            return networkit.centrality.CoreDecomposition(self._simple)
         if question.kind == "sssp":
             return networkit.distance.Dijkstra(self._weighted, question.root, False)
         return networkit.distance.BFS(self._graph, question.root, question.kind == "sspaths")

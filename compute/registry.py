@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from ..gpma.edges import EdgeBatch, EdgeList, Op, Vertices, pack
 from ..partition.graph import Graph, GraphChange
 from .audit.storage import audit_leaves, leaf_after
+from .cores.kcore import KCore
 from .counts.sspaths import SSPaths
 from .forest.components import Components
 from .forest.external_order import ExternalOrder
@@ -23,11 +24,25 @@ from .paths.bfs import BFS
 from .paths.sssp import SSSP
 from .paths.sswp import SSWP
 from .program import Program, ProgramError, Published
+from .triangles.lcc import LocalClustering
+from .triangles.triangles import Triangles
 from .walks.pagerank import PageRank
 from .walks.ppr import PersonalisedPageRank
 
 KINDS: dict[str, type[Program]] = {
-    kind.kind: kind for kind in (BFS, SSSP, SSWP, SSPaths, Components, PageRank, PersonalisedPageRank)
+    kind.kind: kind
+    for kind in (
+        BFS,
+        SSSP,
+        SSWP,
+        SSPaths,
+        Components,
+        PageRank,
+        PersonalisedPageRank,
+        Triangles,
+        LocalClustering,
+        KCore,
+    )
 }
 
 _FAILS = "fails on a small graph"

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from numba.extending import overload
 
 from .edges import HALF, LOW, Int, Keys, Vertices, Weights
-from .intrinsics import prefetch_to_read
+from .intrinsics import prefetch_to_read, uncounted
 from .splice import spliced
 
 # Keys of one cache line, and how many lines of a leaf are asked for: most rows end there.
@@ -149,6 +149,53 @@ def copy_row(rows: RowView, u: int, first: int, neighbors: Vertices, weights: We
                         weights[copied] = rows.weights[i]
                     copied += 1
     return copied
+
+
+@uncounted
+def find_on(rows: RowView, leaf: Int, key: Int) -> tuple[Int, Int]:
+    """Look for a key from a leaf on, by doubling and then by halving: (the leaf to go on at, its slot or -1).
+
+    ``leaf``: the one in which the row of the key begins, or where a smaller key of that row was looked for.
+    """
+    keys, counts = rows.keys, rows.counts
+    low, end = np.int64(leaf), np.int64(rows.counts.size)
+    if low < rows.stretch_begin:
+        # The other side of a stretch begins with the first leaf that is not empty there.
+        right = np.int64(rows.stretch_end)
+        while right < end and counts[right] == 0:
+            right += 1
+        if right < end and keys[right << rows.leaf_shift] <= key:
+            low = right
+        else:
+            end = np.int64(rows.stretch_begin)
+    # No leaf from ``behind`` on begins with the key or a smaller one; those without keys say nothing.
+    step = np.int64(1)
+    behind = end
+    while low + step < end:
+        at = low + step
+        while at < end and counts[at] == 0:
+            at += 1
+        if at == end or keys[at << rows.leaf_shift] > key:
+            behind = low + step
+            break
+        low = at
+        step <<= 1
+    while behind - low > 1:
+        middle = (low + behind) >> 1
+        at = middle
+        while at < behind and counts[at] == 0:
+            at += 1
+        if at < behind and keys[at << rows.leaf_shift] <= key:
+            low = at
+        else:
+            behind = middle
+    slot = low << rows.leaf_shift
+    span = np.int64(counts[low])
+    while span > 1:
+        half = span >> 1
+        slot += half if keys[slot + half] <= key else 0
+        span -= half
+    return low, slot if span == 1 and keys[slot] == key else np.int64(-1)
 
 
 # -- many rows ----------------------------------------------------------------------------------------------------

@@ -272,6 +272,63 @@ def igraph_personalised(state: Snapshot) -> Floats | None:
     return np.array(state.igraph.personalized_pagerank(damping=0.85, reset_vertices=state.source))
 
 
+def _simple(state: Snapshot) -> tuple[Any, Any]:
+    """The arcs without loops, and the links: which of the vertices are neighbours in either direction."""
+    loops = state.src == state.dst
+    src, dst = state.src[~loops], state.dst[~loops]
+    arcs = sparse.csr_matrix((np.ones(src.size), (src, dst)), shape=(state.n, state.n))
+    return arcs, ((arcs + arcs.T) > 0).astype(np.float64)
+
+
+def scipy_triangles(state: Snapshot) -> Floats:
+    _, links = _simple(state)
+    return np.asarray((links @ links).multiply(links).sum(axis=1)).ravel() / 2
+
+
+def igraph_triangles(state: Snapshot) -> Floats:
+    simple = state.igraph.as_undirected().simplify()
+    corners = np.array(simple.list_triangles(), np.int64).ravel()
+    return np.bincount(corners, minlength=state.n).astype(np.float64)
+
+
+def scipy_clustering(state: Snapshot) -> Floats:
+    """By LDBC's definition: arcs between the neighbours of a vertex, over all that there could be."""
+    arcs, links = _simple(state)
+    among = np.asarray((links @ arcs).multiply(links).sum(axis=1)).ravel()
+    degrees = np.asarray(links.sum(axis=1)).ravel()
+    possible = degrees * (degrees - 1)
+    return np.divide(among, possible, out=np.zeros(state.n), where=possible > 0)
+
+
+def listed_clustering(state: Snapshot) -> Floats | None:
+    if state.n > VERTICES_LISTED_MAX:
+        return None
+    heads = {u: {v for v, _ in edges} - {u} for u, edges in state.heads.items()}
+    near: list[set[int]] = [set(heads.get(v, ())) for v in range(state.n)]
+    for u, found in heads.items():
+        for v in found:
+            near[v].add(u)
+    values = np.zeros(state.n)
+    for v, mine in enumerate(near):
+        if len(mine) > 1:
+            among = sum(len(heads.get(u, set()) & mine) for u in mine)
+            values[v] = among / (len(mine) * (len(mine) - 1))
+    return values
+
+
+def igraph_cores(state: Snapshot) -> Floats:
+    return np.array(state.igraph.as_undirected().simplify().coreness(), np.float64)
+
+
+def networkit_cores(state: Snapshot) -> Floats:
+    _, links = _simple(state)
+    ends = sparse.triu(links).tocoo()
+    columns = np.ones(ends.nnz), (ends.row.astype(np.uint64), ends.col.astype(np.uint64))
+    cores = networkit.centrality.CoreDecomposition(networkit.GraphFromCoo(columns, n=state.n, directed=False))
+    cores.run()
+    return np.array(cores.scores(), np.float64)
+
+
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "bfs": (scipy_hops, igraph_hops, networkit_hops),
     "sssp": (listed_distances, scipy_distances, igraph_distances, networkit_distances),
@@ -280,6 +337,9 @@ ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "components": (scipy_components, igraph_components, networkit_components),
     "pagerank": (scipy_pagerank, igraph_pagerank, networkit_pagerank),
     "ppr": (igraph_personalised, scipy_personalised),
+    "triangles": (scipy_triangles, igraph_triangles),
+    "lcc": (scipy_clustering, listed_clustering),
+    "kcore": (igraph_cores, networkit_cores),
 }
 IN_FLOAT64 = (scipy_distances, igraph_distances, networkit_distances)
 """Oracles whose sums are of float64, where those of float32 are asked for."""

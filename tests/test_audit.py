@@ -631,6 +631,9 @@ WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
     "components": _another_handle,
     "pagerank": _a_hundredth_more,
     "ppr": _a_hundredth_more,
+    "triangles": _one_more("triangles", 1),
+    "lcc": _one_more("arcs", 1),
+    "kcore": _one_more("core", 1),
 }
 
 

@@ -135,6 +135,49 @@ def test_string_ids(daemon: Daemon) -> None:
         assert client.neighbors("b").ids == ["c"]
 
 
+SIMPLE = [{"name": "triangles"}, {"name": "lcc"}, {"name": "kcore"}]
+STRINGS = {"graph": {"vertex_ids": "string", "weights": "unweighted"}, "program": SIMPLE}
+
+
+@pytest.mark.parametrize("daemon", [STRINGS], indirect=True)
+def test_triangles_clustering_and_cores_of_strings(daemon: Daemon) -> None:
+    """Over restarts, which take all over from the checkpoint; vertices that go and come back."""
+    steps: list[tuple[list[dict[str, str]], list[int | None], list[float | None]]] = [
+        (
+            [{"src": u, "dst": v} for u, v in ("äb", "bä", "bc", "cä", "cd", "äd", "dd")],
+            [2, 1, 2, 1],
+            [2 / 6, 1 / 2, 3 / 6, 1 / 2],
+        ),
+        (
+            [{"op": "delete", "src": "b", "dst": "ä"}, {"op": "delete_vertex", "src": "d"}],
+            [1, 1, 1, None],
+            [1 / 2, 1 / 2, 1 / 2, None],
+        ),
+        (
+            [{"src": "d", "dst": v} for v in ("ä", "b", "c")] + [{"op": "delete", "src": "c", "dst": "ä"}],
+            [1, 2, 1, 2],
+            [1 / 2, 2 / 6, 1 / 2, 2 / 6],
+        ),
+    ]
+    ids = ["ä", "b", "c", "d"]
+    for number, (lines, triangles, clustering) in enumerate(steps):
+        name = f"{number}.json"
+        (daemon.spool / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        daemon.start()
+        with daemon.client() as client:
+            client.wait({name: (daemon.spool / name).stat().st_size}, timeout_ms=30_000)
+            assert client.get("triangles", ids).values.tolist() == triangles
+            assert client.get("lcc", ids).values.tolist() == clustering
+            assert client.get("kcore", ids).values.tolist() == [
+                None if value is None else 2 for value in triangles
+            ]
+            most = max(value for value in triangles if value is not None)
+            assert client.top("triangles", 1).values.tolist() == [most]
+        assert daemon.stop() == 0, daemon.log_tail()
+    log = daemon.log.read_text()
+    assert "restored epoch" in log and "starts over" not in log and "from scratch" not in log
+
+
 VERTEX_PROGRAMS = [{"name": "bfs", "id": "hops", "source": 1}, {"name": "components"}]
 
 

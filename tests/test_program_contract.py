@@ -412,6 +412,9 @@ REFUSED = {
     "sspaths": "saved counts",
     "pagerank": "not that of a graph of 2 vertices",
     "ppr": "not that of a graph of 2 vertices",
+    "triangles": "saved triangles",
+    "lcc": "saved arcs",
+    "kcore": "saved core",
 }
 """What a refusal says; path programs keep words."""
 

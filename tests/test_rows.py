@@ -19,6 +19,7 @@ from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.rows import (
     RowView,
     copy_row,
+    find_on,
     live_runs,
     live_runs_before,
     runs,
@@ -153,6 +154,35 @@ def test_a_row_is_copied_from_any_vertex_on() -> None:
                 out = np.empty(int(rng.integers(0, heads.size + 2)), np.uint32)
                 copied = copy_row(rows, u, first, out, no_weights)
                 assert out[:copied].tolist() == heads[heads >= first][: out.size].tolist()
+
+
+@pytest.mark.parametrize("grow", [True, False])
+def test_keys_of_a_row_are_found_from_any_smaller_one_on(grow: bool) -> None:
+    """Those that are there, and those beside them that are not, by steps of any size over leaves and stretch."""
+    rng = np.random.default_rng(5)
+    for array in changing(rng, grow=grow):
+        rows, keys = array.view(), array.export().keys
+        present = set(keys.tolist())
+        for u in range(0, VERTICES, 3):
+            row = keys[keys >> np.uint64(32) == u]
+            for count in (3, 30, 300):
+                chosen = rng.choice(row, count)
+                wanted = np.unique(np.concatenate([chosen - 1, chosen, chosen + 1, row[:1], row[-1:]]))
+                wanted = wanted[wanted >> np.uint64(32) == u]
+                leaf = int(rows.row_leaf[u])
+                for key in wanted:
+                    leaf, slot = find_on(rows, leaf, key)
+                    assert (slot >= 0) == (int(key) in present)
+                    assert slot < 0 or rows.keys[slot] == key
+
+
+def test_nothing_is_found_in_an_array_without_keys() -> None:
+    array = PackedMemoryArray(weighted=False)
+    array.ensure_vertices(2)
+    assert find_on(array.view(), 0, np.uint64(1 << 32))[1] == -1
+    array.load(EdgeList(pack(np.zeros(5_000, np.uint32), np.arange(5_000))))
+    array.apply(EdgeBatch(array.export().keys, np.zeros(5_000, np.uint8)))
+    assert find_on(array.view(), 0, np.uint64(7))[1] == -1
 
 
 # What a kernel makes of a walk.

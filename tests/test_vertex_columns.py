@@ -99,6 +99,9 @@ def test_nothing_with_an_entry_for_each_vertex_is_copied_when_vertices_come() ->
             ("components", {}),
             ("pagerank", {}),
             ("ppr", {"sources": 0}),
+            ("triangles", {}),
+            ("lcc", {}),
+            ("kcore", {}),
         )
     ]
     engine = Engine(graph, programs, lambda ids: index.lookup(np.array(ids)), threads=1)

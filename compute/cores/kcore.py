@@ -1,0 +1,237 @@
+"""The core of every vertex, kept true under changes by an order of all vertices.
+
+Two counts a vertex prove every core by looking at its own links: with ``high`` >= core, the vertices of at least
+that core have that many links among each other, so it is not too large; and with ``after`` <= core, the first
+vertex in order of any set with more links inside would have too many behind it, so it is not too small.
+``sweep.py`` keeps both.
+
+One thread does all of it. It is cheap beside what other programs do, and a batch that is not starts over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from ...gpma.edges import Vertices, destinations, sources
+from ...partition.graph import Graph, GraphChange
+from ..links import changed_links
+from ..ordering import clear, no_order, relinked, with_room
+from ..program import Answer, Column, Program, Published, Refresh, Violation, grown, size_violations
+from . import peel as peeling
+from . import sweep
+from .peel import Cores, Reader
+
+# A change of more links than this share of all starts over: from there on a start is cheaper. So does one that has
+# read more than this share of the entries of all rows, which takes half as long as a start; neither where it comes
+# to so few.
+_LINK_SHARE = 0.01
+_LINKS_FLOOR = 256
+_READ_SHARE = 0.5
+_READ_FLOOR = 1 << 14
+_EVIDENCE = 5
+
+_RULES = (
+    ("high", peeling.WRONG_HIGH, "another number of links to the same core and above"),
+    ("after", peeling.WRONG_AFTER, "another number of links to what comes later in order"),
+    ("too-large", peeling.TOO_LARGE, "fewer links to the same core and above than the core says"),
+    ("too-small", peeling.TOO_SMALL, "more links to what comes later in order than the core says"),
+    ("order", peeling.WRONG_ORDER, "the order of the vertices of one core is broken here"),
+)
+
+
+class KCore(Program):
+    """The largest k for which a vertex is in a set of vertices with k links each into the set. Column ``core``:
+    uint32.
+
+    Directions, loops and a second arc between two vertices make no difference. Scalars ``degeneracy``: the largest
+    core, and ``main_core_size``: how many vertices have it.
+    """
+
+    kind: ClassVar[str] = "kcore"
+    summary: ClassVar[str] = "core number: the largest k with a set around it in which each has k neighbours"
+    family: ClassVar[str] = "peel"
+    value = np.uint32
+    needs_in_edges: ClassVar[bool] = True
+    value_scalars: ClassVar[tuple[str, ...] | None] = ()
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._n = self._n_dead = 0
+        self._degeneracy = 0
+        none = np.empty(0, np.uint32)
+        self._cores = Cores(none, none, none)
+        self._order = no_order()
+        self._scratch = sweep.new_scratch(0)
+        # Room for a row: two lists of vertices, and their arcs.
+        self._room = np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint8)
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        n = graph.n_vertices
+        self._grow(graph)
+        self._empty()
+        self._make_room(graph, np.arange(n, dtype=np.uint32))
+        entries = _entries(graph)
+        peeling.peel(self._cores, self._order, self._reader(graph), n, entries)
+        self._degeneracy = int(self._cores.core[:n].max(initial=0))
+        return Refresh({"core": None}, iterations=1, edges_read=entries, active=n)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        before = self._n
+        self._grow(graph)
+        sweep.add_vertices(self._order, before, self._n)
+        links = changed_links(graph, change).made_or_ended()
+        changed, read, visited = np.empty(0, np.uint32), 0, 0
+        if links.keys.size:
+            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
+                return replace(self.start(graph), started_over=True)
+            inserted = change.arcs.inserted.keys
+            self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
+            scratch, counts = self._scratch, self._scratch.counts
+            read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
+            within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
+            read, visited = int(counts[sweep.N_READ]), int(counts[sweep.N_VISITED])
+            if not within:
+                fresh = self.start(graph)
+                return replace(fresh, edges_read=read + fresh.edges_read, started_over=True)
+            changed = self._changed(scratch.logged[: counts[sweep.N_LOGGED]], before)
+        changed = np.concatenate([changed, np.arange(before, self._n, dtype=np.uint32)])
+        return Refresh(
+            {"core": changed} if changed.size else {},
+            iterations=int(links.keys.size > 0),
+            edges_read=read,
+            active=visited,
+        )
+
+    def _changed(self, logged: Vertices, before: int) -> Vertices:
+        """Those of before with another core, ascending; the largest core is known from then on."""
+        core, size = self._cores.core, self._order.size
+        self._degeneracy = max(self._degeneracy, int(core[logged].max(initial=0)))
+        while self._degeneracy and not size[self._degeneracy]:
+            self._degeneracy -= 1
+        return np.sort(logged[(core[logged] != self._scratch.was[logged]) & (logged < before)])
+
+    def _reader(self, graph: Graph) -> Reader:
+        return Reader(graph.out_rows(), graph.in_rows(), graph.directed, *self._room)
+
+    # -- columns and state ------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, Column]:
+        return {"core": self._cores.core}
+
+    def scalars(self) -> dict[str, float]:
+        size = int(self._order.size[self._degeneracy]) if self._n else 0
+        dead = 0 if self._degeneracy else self._n_dead
+        return {"degeneracy": float(self._degeneracy), "main_core_size": float(size - dead)}
+
+    def state(self) -> dict[str, Column]:
+        columns = {**self._cores._asdict(), "label": self._order.label}
+        return {name: column[: self._n] for name, column in columns.items()}
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        n = graph.n_vertices
+        for name, column in {**self._cores._asdict(), "label": self._order.label}.items():
+            saved = state[name]
+            if saved.dtype != column.dtype or saved.shape != (n,):
+                raise ValueError(f"saved {name}: {saved.dtype}{saved.shape}, expected {column.dtype}({n},)")
+        if n and int(state["core"].max()) >= n:
+            raise ValueError(f"saved core: {int(state['core'].max())}, with {n} vertices")
+        self._grow(graph)
+        self._empty()
+        for name, column in self._cores._asdict().items():
+            column[:n] = state[name]
+        self._order.label[:n] = state["label"]
+        if not relinked(self._order, self._cores.core[:n]):
+            raise ValueError("saved labels: two vertices of one core have the same")
+        self._degeneracy = int(self._cores.core[:n].max(initial=0))
+        self._make_room(graph, np.arange(n, dtype=np.uint32))
+
+    def memory_bytes(self) -> int:
+        held = (*self._cores, *self._order, *self._scratch, *self._room)
+        return sum(column.nbytes for column in held if isinstance(column, np.ndarray))
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        values = published.columns["core"][vertices]
+        return Answer(values, np.zeros(values.size, bool))
+
+    # -- arrays -----------------------------------------------------------------------------------------
+
+    def _grow(self, graph: Graph) -> None:
+        """Have an entry for each vertex; new ones have no links, and are in no list yet."""
+        self._n, self._n_dead = graph.n_vertices, graph.n_vertices - graph.n_alive
+        if self._n <= self._cores.core.size:
+            return
+        core, after, high = self._cores
+        core = grown(core, self._n, 0)
+        size = core.size
+        self._cores = Cores(core, grown(after, size, 0), grown(high, size, 0))
+        # One may rise above all cores that there are.
+        self._order = with_room(self._order, size, size + 1)
+        self._scratch = sweep.with_room(self._scratch, size)
+
+    def _empty(self) -> None:
+        """No vertex is in any list, and none has links."""
+        for column in self._cores:
+            column[:] = 0
+        self._scratch.role[:] = 0
+        self._scratch.extra[:] = 0
+        clear(self._order)
+
+    def _make_room(self, graph: Graph, vertices: Vertices) -> None:
+        """Have room for the row of each of these vertices, as for those of all others."""
+        most = int(graph.out_rows().degrees[vertices].max(initial=0))
+        if graph.directed:
+            most += int(graph.in_rows().degrees[vertices].max(initial=0))
+        if most > self._room[0].size:
+            tails, row, arcs = self._room
+            self._room = grown(tails, most), grown(row, most), grown(arcs, most)
+
+    # -- audit ------------------------------------------------------------------------------------------
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Every rule of every vertex, in O(vertices + edges)."""
+        if missed := size_violations(self._n, graph):
+            return missed
+        return [*self.audit_slice(graph, 0, self._n)[0], *self._audit_sizes()]
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """Both counts, both rules and the order of these vertices; all slices together prove every core."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        self._make_room(graph, np.arange(begin, end, dtype=np.uint32))
+        wrong = np.zeros(end - begin, np.uint8)
+        edges = peeling.audit(self._cores, self._order, self._reader(graph), self._n, begin, end, wrong)
+        found = []
+        for rule, bit, detail in _RULES if wrong.any() else ():
+            vertices = np.flatnonzero(wrong & bit) + begin
+            if vertices.size:
+                evidence = tuple(int(v) for v in vertices[:_EVIDENCE])
+                found.append(Violation(rule, f"{vertices.size} vertices: {detail}", evidence))
+        return found, int(edges)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        return self._audit_sizes(), 0
+
+    def _audit_sizes(self) -> list[Violation]:
+        """How many vertices each core has, and which is the largest."""
+        core, size = self._cores.core[: self._n], self._order.size
+        cores, members = np.unique(core, return_counts=True)
+        held = np.flatnonzero(size)
+        if np.array_equal(cores, held) and np.array_equal(members, size[held]):
+            if self._degeneracy == int(core.max(initial=0)):
+                return []
+            return [Violation("degeneracy", f"the largest core is {core.max(initial=0)}, not {self._degeneracy}")]
+        return [
+            Violation("sizes", f"{cores.size} cores have vertices, and lists of {held.size} are kept otherwise")
+        ]
+
+
+def _entries(graph: Graph) -> int:
+    """How many entries the rows that are read have in all."""
+    return graph.n_arcs * (2 if graph.directed else 1)

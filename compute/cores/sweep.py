@@ -1,0 +1,447 @@
+"""What a change does to cores: deletions first, then all insertions in one sweep over the levels.
+
+A **level** is the vertices of one core, in an order in which each has at most as many links to later ones, and to
+higher levels, as its core says (``after``). Zhang, Yu, Zhang, Qin, "A fast order-based approach for core
+maintenance" (2017), keep it for one link at a time; Guo, Sekerinski, "Simplified algorithms for order-based core
+maintenance" (2022), by labels.
+
+**Deletions** (on rows without what the batch inserts). A vertex with fewer links to its own level and above
+(``high``) than its core drops to the largest core that its links support, and its neighbours in between lose one,
+until nobody drops. Those that did are put behind all others of their new levels, in an order in which they can be
+peeled.
+
+**Insertions**, levels ascending. A vertex with too many links behind it is looked at, in order. If those, and the
+*candidates* before it that it is linked to (``extra``), are more than its core, it is a candidate itself, and each
+later neighbour of its level has one before it. Else it stays, and they are behind it now: a candidate that loses
+so many that it cannot rise any more is put right behind, with those that then cannot, in a *chain*. Whoever is
+left rises to the front of the next level, in order, and is looked at again there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import HALF, LOW, Int, Vertices
+from ...gpma.intrinsics import uncounted
+from ...gpma.vertex_columns import grown
+from ..links import Links, first_at
+from ..ordering import Order, keep_within, push_back, push_front, put_behind, unlink
+from .peel import Cores, Reader, is_later, listed
+
+# Bits of a vertex's role; none is set between runs.
+LOGGED, WAITING, DROPPED, PLACED, CANDIDATE, CHAINED = 1, 2, 4, 8, 16, 32
+
+# What is where in the counts: the vertices logged, those that wait, those that dropped or are candidates, the
+# entries read, the vertices looked at, the lists labelled anew.
+N_LOGGED, N_WAITING, N_MEMBERS, N_READ, N_VISITED, N_RENEWED = range(6)
+N_COUNTS = 6
+
+
+class Scratch(NamedTuple):
+    """What a change needs, of one size, at least that of the graph; means nothing between runs but for zeros.
+
+    ``role`` uint8 and ``extra`` int32: zeros. ``was`` uint32, ``old_label`` int64: core and label of before, of
+    those that were moved. Lists, uint32: ``logged``, those whose core was touched; ``waiting``, a stack, or a heap
+    by order; ``members``, those that dropped, or the candidates; ``chain``. ``supports`` int64, by core.
+    ``counts`` int64.
+    """
+
+    role: npt.NDArray[np.uint8]
+    extra: npt.NDArray[np.int32]
+    was: Vertices
+    old_label: npt.NDArray[np.int64]
+    logged: Vertices
+    waiting: Vertices
+    members: Vertices
+    chain: Vertices
+    supports: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+
+def new_scratch(size: int) -> Scratch:
+    """For so many vertices."""
+    lists = [np.empty(size, np.uint32) for _ in range(5)]
+    return Scratch(
+        role=np.zeros(size, np.uint8),
+        extra=np.zeros(size, np.int32),
+        was=lists[0],
+        old_label=np.empty(size, np.int64),
+        logged=lists[1],
+        waiting=lists[2],
+        members=lists[3],
+        chain=lists[4],
+        supports=np.empty(size, np.int64),
+        counts=np.zeros(N_COUNTS, np.int64),
+    )
+
+
+def with_room(scratch: Scratch, size: int) -> Scratch:
+    """The same for more vertices."""
+    return scratch._replace(
+        role=grown(scratch.role, size, 0),
+        extra=grown(scratch.extra, size, 0),
+        was=grown(scratch.was, size),
+        old_label=grown(scratch.old_label, size),
+        logged=grown(scratch.logged, size),
+        waiting=grown(scratch.waiting, size),
+        members=grown(scratch.members, size),
+        chain=grown(scratch.chain, size),
+        supports=grown(scratch.supports, size),
+    )
+
+
+@uncounted
+def refresh(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, read_max: Int) -> bool:
+    """Take the changed links. False: more entries than ``read_max`` were read, and nothing of it is of use.
+
+    ``scratch.logged`` names the vertices whose core may be another, each once, and ``was`` what it was.
+    """
+    counts = scratch.counts
+    for k in range(N_COUNTS):
+        counts[k] = 0
+    _lose(cores, order, scratch, links)
+    if counts[N_WAITING] and not (
+        _drop(cores, order, scratch, reader, links, read_max)
+        and _place(cores, order, scratch, reader, links, read_max)
+    ):
+        return False
+    _gain(cores, order, scratch, links)
+    while counts[N_WAITING]:
+        level = np.int64(cores.core[scratch.waiting[0]])
+        if not _sweep(cores, order, scratch, reader, level, read_max):
+            return False
+        _raise(cores, order, scratch, reader, level)
+        counts[N_RENEWED] += keep_within(order, level)
+    for k in range(counts[N_LOGGED]):
+        v = scratch.logged[k]
+        scratch.role[v] = 0
+        counts[N_RENEWED] += keep_within(order, np.int64(cores.core[v]))
+    return True
+
+
+@uncounted
+def add_vertices(order: Order, begin: Int, end: Int) -> None:
+    """Put new vertices, which have no links, behind the others of core 0."""
+    for v in range(begin, end):
+        push_back(order, 0, v)
+
+
+@uncounted
+def _log(cores: Cores, scratch: Scratch, v: Int) -> None:
+    """Remember the core of before."""
+    if scratch.role[v] & LOGGED == 0:
+        scratch.role[v] |= np.uint8(LOGGED)
+        scratch.was[v] = cores.core[v]
+        scratch.logged[scratch.counts[N_LOGGED]] = v
+        scratch.counts[N_LOGGED] += 1
+
+
+# -- deletions ----------------------------------------------------------------------------------------------------
+
+
+@uncounted
+def _lose(cores: Cores, order: Order, scratch: Scratch, links: Links) -> None:
+    """Take ended links from the counts of both ends; who has too few waits."""
+    for k in range(links.keys.size):
+        if links.after[k] == 0:
+            u, v = np.int64(links.keys[k] >> HALF), np.int64(links.keys[k] & LOW)
+            if cores.core[v] >= cores.core[u]:
+                cores.high[u] -= np.uint32(1)
+                _wait_if_low(cores, scratch, u)
+            if is_later(cores, order, v, u):
+                cores.after[u] -= np.uint32(1)
+
+
+@uncounted
+def _wait_if_low(cores: Cores, scratch: Scratch, u: Int) -> None:
+    if cores.high[u] < cores.core[u] and scratch.role[u] & WAITING == 0:
+        scratch.role[u] |= np.uint8(WAITING)
+        scratch.waiting[scratch.counts[N_WAITING]] = u
+        scratch.counts[N_WAITING] += 1
+
+
+@uncounted
+def _listed_without_new(reader: Reader, links: Links, scratch: Scratch, v: Int) -> Int:
+    """The links of v but those that the batch made."""
+    n = listed(reader, v)
+    scratch.counts[N_READ] += n
+    keys, row = links.keys, reader.row
+    at = first_at(keys, 0, keys.size, np.uint64(v) << HALF)
+    end = first_at(keys, at, keys.size, (np.uint64(v) + np.uint64(1)) << HALF)
+    if at == end:
+        return n
+    kept = np.int64(0)
+    for k in range(n):
+        u = np.uint64(row[k])
+        while at < end and (keys[at] & LOW) < u:
+            at += 1
+        is_new = at < end and (keys[at] & LOW) == u and links.before[at] == 0
+        row[kept] = row[k]
+        kept += not is_new
+    return kept
+
+
+@uncounted
+def _drop(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, read_max: Int) -> bool:
+    """Let drop who must, and whoever then must; they are in no list any more."""
+    core, high, role, counts = cores.core, cores.high, scratch.role, scratch.counts
+    supports, row = scratch.supports, reader.row
+    while counts[N_WAITING]:
+        counts[N_WAITING] -= 1
+        v = np.int64(scratch.waiting[counts[N_WAITING]])
+        role[v] &= np.uint8(255 - WAITING)
+        if high[v] >= core[v]:
+            continue
+        if counts[N_READ] > read_max:
+            return False
+        counts[N_VISITED] += 1
+        old = np.int64(core[v])
+        if role[v] & DROPPED == 0:
+            _log(cores, scratch, v)
+            role[v] |= np.uint8(DROPPED)
+            scratch.old_label[v] = order.label[v]
+            scratch.members[counts[N_MEMBERS]] = v
+            counts[N_MEMBERS] += 1
+            unlink(order, old, v)
+        n = _listed_without_new(reader, links, scratch, v)
+        for k in range(old + 1):
+            supports[k] = 0
+        for k in range(n):
+            supports[min(np.int64(core[row[k]]), old)] += 1
+        new, support = old, supports[old]
+        while support < new:
+            new -= 1
+            support += supports[new]
+        core[v] = new
+        high[v] = support
+        for k in range(n):
+            u = np.int64(row[k])
+            if new < np.int64(core[u]) and np.int64(core[u]) <= old:
+                high[u] -= np.uint32(1)
+                _wait_if_low(cores, scratch, u)
+    return True
+
+
+@uncounted
+def _place(cores: Cores, order: Order, scratch: Scratch, reader: Reader, links: Links, read_max: Int) -> bool:
+    """Put those that dropped behind the others of their levels, each when few enough are left to come."""
+    core, role, extra, counts = cores.core, scratch.role, scratch.extra, scratch.counts
+    n_placed, n_members, row = np.int64(0), counts[N_MEMBERS], reader.row
+    for m in range(n_members):
+        v = np.int64(scratch.members[m])
+        n, mine, to_come = _listed_without_new(reader, links, scratch, v), core[v], np.int32(0)
+        for k in range(n):
+            u = np.int64(row[k])
+            to_come += np.int32(core[u] > mine or (core[u] == mine and role[u] & DROPPED != 0))
+        extra[v] = to_come
+        if np.int64(to_come) <= np.int64(mine):
+            role[v] |= np.uint8(PLACED)
+            scratch.chain[n_placed] = v
+            n_placed += 1
+    i = np.int64(0)
+    while i < n_placed:
+        if counts[N_READ] > read_max:
+            return False
+        v = np.int64(scratch.chain[i])
+        i += 1
+        level = core[v]
+        cores.after[v] = extra[v]
+        extra[v] = -1
+        push_back(order, np.int64(level), v)
+        n = _listed_without_new(reader, links, scratch, v)
+        for k in range(n):
+            u = np.int64(row[k])
+            if role[u] & DROPPED:
+                if core[u] == level and extra[u] >= 0:
+                    extra[u] -= np.int32(1)
+                    if np.int64(extra[u]) <= np.int64(level) and role[u] & PLACED == 0:
+                        role[u] |= np.uint8(PLACED)
+                        scratch.chain[n_placed] = u
+                        n_placed += 1
+            elif core[u] > level:
+                # It may have been before v, and is behind it now.
+                was = scratch.was[v]
+                if core[u] < was or (core[u] == was and order.label[u] < scratch.old_label[v]):
+                    cores.after[u] -= np.uint32(1)
+    for m in range(n_members):
+        v = np.int64(scratch.members[m])
+        role[v] &= np.uint8(255 - DROPPED - PLACED)
+        extra[v] = 0
+    counts[N_MEMBERS] = 0
+    return True
+
+
+# -- insertions ---------------------------------------------------------------------------------------------------
+
+
+@uncounted
+def _gain(cores: Cores, order: Order, scratch: Scratch, links: Links) -> None:
+    """Add new links to the counts of both ends; who has too many behind it waits."""
+    for k in range(links.keys.size):
+        if links.before[k] == 0:
+            u, v = np.int64(links.keys[k] >> HALF), np.int64(links.keys[k] & LOW)
+            if cores.core[v] >= cores.core[u]:
+                cores.high[u] += np.uint32(1)
+            if is_later(cores, order, v, u):
+                cores.after[u] += np.uint32(1)
+                if cores.after[u] > cores.core[u]:
+                    _wait(cores, order, scratch, u)
+
+
+@uncounted
+def _wait(cores: Cores, order: Order, scratch: Scratch, v: Int) -> None:
+    """Let v wait for its turn, if it does not; the first in order is at the top."""
+    if scratch.role[v] & WAITING:
+        return
+    scratch.role[v] |= np.uint8(WAITING)
+    heap = scratch.waiting
+    at = scratch.counts[N_WAITING]
+    scratch.counts[N_WAITING] += 1
+    while at > 0:
+        above = (at - 1) >> 1
+        if not is_later(cores, order, np.int64(heap[above]), v):
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = v
+
+
+@uncounted
+def _next(cores: Cores, order: Order, scratch: Scratch) -> Int:
+    """The first of those that wait, which waits no more."""
+    heap = scratch.waiting
+    first = np.int64(heap[0])
+    scratch.role[first] &= np.uint8(255 - WAITING)
+    scratch.counts[N_WAITING] -= 1
+    n = scratch.counts[N_WAITING]
+    if n > 0:
+        last, at = np.int64(heap[n]), np.int64(0)
+        while True:
+            below = 2 * at + 1
+            if below >= n:
+                break
+            if below + 1 < n and is_later(cores, order, np.int64(heap[below]), np.int64(heap[below + 1])):
+                below += 1
+            if not is_later(cores, order, last, np.int64(heap[below])):
+                break
+            heap[at] = heap[below]
+            at = below
+        heap[at] = last
+    return first
+
+
+@uncounted
+def _sweep(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: Int, read_max: Int) -> bool:
+    """Find who rises from a level: the members that are candidates in the end."""
+    core, after, role, extra = cores.core, cores.after, scratch.role, scratch.extra
+    counts, row = scratch.counts, reader.row
+    counts[N_MEMBERS] = 0
+    while counts[N_WAITING] and np.int64(core[scratch.waiting[0]]) == level:
+        v = _next(cores, order, scratch)
+        counts[N_VISITED] += 1
+        if extra[v] == 0 and np.int64(after[v]) <= level:
+            continue
+        if counts[N_READ] > read_max:
+            return False
+        n = listed(reader, v)
+        counts[N_READ] += n
+        if np.int64(extra[v]) + np.int64(after[v]) > level:
+            role[v] |= np.uint8(CANDIDATE)
+            scratch.members[counts[N_MEMBERS]] = v
+            counts[N_MEMBERS] += 1
+            for k in range(n):
+                w = np.int64(row[k])
+                if np.int64(core[w]) == level and order.label[w] > order.label[v]:
+                    extra[w] += np.int32(1)
+                    _wait(cores, order, scratch, w)
+            continue
+        after[v] += np.uint32(extra[v])
+        extra[v] = 0
+        n_chain = np.int64(0)
+        for k in range(n):
+            w = np.int64(row[k])
+            if role[w] & CANDIDATE:
+                after[w] -= np.uint32(1)
+                n_chain = _chain_if_low(cores, scratch, w, level, n_chain)
+        _give_up(cores, order, scratch, reader, v, level, n_chain)
+    return True
+
+
+@uncounted
+def _chain_if_low(cores: Cores, scratch: Scratch, w: Int, level: Int, n_chain: Int) -> Int:
+    """Chain a candidate that cannot rise any more: the new length of the chain."""
+    if np.int64(scratch.extra[w]) + np.int64(cores.after[w]) <= level and scratch.role[w] & CHAINED == 0:
+        scratch.role[w] |= np.uint8(CHAINED)
+        scratch.chain[n_chain] = w
+        return n_chain + 1
+    return n_chain
+
+
+@uncounted
+def _give_up(
+    cores: Cores, order: Order, scratch: Scratch, reader: Reader, v: Int, level: Int, n_chain: Int
+) -> None:
+    """Put the chain, and who then cannot rise, right behind v, which stays."""
+    core, after, role, extra, row = cores.core, cores.after, scratch.role, scratch.extra, reader.row
+    i = np.int64(0)
+    while i < n_chain:
+        w = np.int64(scratch.chain[i])
+        i += 1
+        role[w] &= np.uint8(255 - CANDIDATE - CHAINED)
+        after[w] = np.uint32(np.int64(after[w]) + np.int64(extra[w]))
+        extra[w] = 0
+        n = listed(reader, w)
+        scratch.counts[N_READ] += n
+        for k in range(n):
+            x = np.int64(row[k])
+            if np.int64(core[x]) != level:
+                continue
+            if role[x] & CANDIDATE:
+                if order.label[x] < order.label[w]:
+                    after[x] -= np.uint32(1)
+                else:
+                    extra[x] -= np.int32(1)
+                n_chain = _chain_if_low(cores, scratch, x, level, n_chain)
+            elif role[x] & WAITING and order.label[x] > order.label[v]:
+                extra[x] -= np.int32(1)
+    for k in range(n_chain):
+        unlink(order, level, np.int64(scratch.chain[k]))
+    if n_chain:
+        scratch.counts[N_RENEWED] += put_behind(order, level, v, scratch.chain, n_chain)
+
+
+@uncounted
+def _raise(cores: Cores, order: Order, scratch: Scratch, reader: Reader, level: Int) -> None:
+    """Let the candidates rise to the front of the next level; who has too many behind it there waits."""
+    core, role, counts, row = cores.core, scratch.role, scratch.counts, reader.row
+    n_members = counts[N_MEMBERS]
+    for back in range(n_members):
+        v = np.int64(scratch.members[n_members - 1 - back])
+        if role[v] & CANDIDATE:
+            unlink(order, level, v)
+            _log(cores, scratch, v)
+            core[v] = level + 1
+            scratch.extra[v] = 0
+            push_front(order, level + 1, v)
+    for m in range(n_members):
+        v = np.int64(scratch.members[m])
+        if role[v] & CANDIDATE == 0:
+            continue
+        n, high = listed(reader, v), np.int64(0)
+        counts[N_READ] += n
+        for k in range(n):
+            u = np.int64(row[k])
+            high += np.int64(core[u]) > level
+            if np.int64(core[u]) == level + 1 and role[u] & CANDIDATE == 0:
+                cores.high[u] += np.uint32(1)
+        cores.high[v] = high
+    for m in range(n_members):
+        v = np.int64(scratch.members[m])
+        if role[v] & CANDIDATE:
+            role[v] &= np.uint8(255 - CANDIDATE)
+            if np.int64(cores.after[v]) > level + 1:
+                _wait(cores, order, scratch, v)
+    counts[N_MEMBERS] = 0

@@ -1,0 +1,195 @@
+"""A whole number for each vertex that every triangle with this vertex adds to, kept true under changes.
+
+A change is taken link by link (``change.py``), without reading what did not change. Where that would cost more
+than counting from scratch (``start.py``), a refresh starts over; both costs are known beforehand, in steps of
+merging two rows. The numbers are whole, so that neither order nor threads matter.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Vertices
+from ...partition.graph import Graph, GraphChange
+from ..links import Links, changed_links
+from ..program import Column, Program, Refresh, Violation, grown, size_violations
+from ..saved_scalars import SCALARS, packed, unpacked
+from . import change as changing
+from . import start as counting
+from .change import Differences
+
+# A change starts over when it has more than this share of a start's steps, each of which takes a fifth as long
+# (RMAT scale 16, one thread); and none that has less than so many steps.
+_START_SHARE = 0.2
+_STEPS_FLOOR = 1 << 14
+# How the work of a start grows with the links, while a graph keeps its shape.
+_GROWTH = 1.5
+_EVIDENCE = 5
+
+_RULES = (
+    ("tally", counting.WRONG_TALLY, "another number of triangles, or of arcs between neighbours"),
+    ("neighbors", counting.WRONG_NEIGHBORS, "another number of neighbours"),
+)
+
+
+class Tally(Program):
+    """Of each vertex, what its triangles add up to: ``_tally`` (uint64), the column that comes first.
+
+    Each triangle adds one, or, where ``weighs`` is set, the arcs of the side opposite to the vertex.
+    """
+
+    weighs: ClassVar[bool]
+    family: ClassVar[str] = "tally"
+    needs_in_edges: ClassVar[bool] = True
+    value_scalars: ClassVar[tuple[str, ...] | None] = ()
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._n = 0
+        self._n_alive = 0
+        # What the last start cost, on a graph of how many arcs.
+        self._start_steps, self._start_arcs = 0.0, 0.0
+        self._tally = np.empty(0, np.uint64)
+        self._neighbors = np.empty(0, np.uint32)
+        self._differences = Differences(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint32))
+
+    # -- what the two members differ in -----------------------------------------------------------------
+
+    @abstractmethod
+    def _added_up(self) -> None:
+        """All columns are new: add up what the scalars are made of."""
+
+    @abstractmethod
+    def _take(self, vertices: Vertices, delta: npt.NDArray[np.int64], links: Links) -> dict[str, Vertices]:
+        """Let the tallies of these vertices (ascending) differ by so much, none of it 0, and the scalars with
+        them.
+
+        Returns the entries that differ, by column.
+        """
+
+    @abstractmethod
+    def _audit_scalars(self) -> list[Violation]:
+        """What is wrong with the scalars, going by the columns."""
+
+    # -- runs -------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        n = graph.n_vertices
+        self._grow(graph)
+        self._tally[:n] = 0
+        rows = graph.out_rows(), graph.in_rows(), graph.directed
+        steps = counting.count_all(*rows, self.weighs, n, self._tally, self._neighbors, graph.crew)
+        self._start_steps, self._start_arcs = float(steps), float(graph.n_arcs)
+        self._added_up()
+        return Refresh(dict.fromkeys(self.columns()), iterations=1, edges_read=int(steps), active=n)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        before = self._n
+        self._grow(graph)
+        links = changed_links(graph, change)
+        if not self.weighs:
+            links = links.made_or_ended()
+        vertices, delta = np.empty(0, np.uint32), np.empty(0, np.int64)
+        read = touched = 0
+        if links.keys.size:
+            rows = graph.out_rows(), graph.in_rows(), graph.directed
+            steps, most = changing.survey(links, *rows)
+            if steps > max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph)):
+                return replace(self.start(graph), started_over=True)
+            touched, read = changing.tally(links, *rows, self.weighs, self._differences, steps, most, graph.crew)
+            vertices, delta = self._collect(int(touched))
+        changed = self._take(vertices, delta, links)
+        if self._n > before:
+            new = np.arange(before, self._n, dtype=np.uint32)
+            changed = {
+                name: np.concatenate([entries[: np.searchsorted(entries, before)], new])
+                for name, entries in changed.items()
+            }
+        return Refresh(
+            {name: entries for name, entries in changed.items() if entries.size},
+            iterations=int(links.keys.size > 0),
+            edges_read=int(read),
+            active=int(touched),
+        )
+
+    def _steps_of_start(self, graph: Graph) -> float:
+        """About what a start would cost, from what the last one did."""
+        if not self._start_arcs:
+            return 0.0
+        return self._start_steps * math.pow(graph.n_arcs / self._start_arcs, _GROWTH)
+
+    def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
+        """Empty the differences: the vertices that have one, ascending, and how large it is."""
+        delta, listed, vertices = self._differences
+        vertices = np.sort(vertices[:touched])
+        amounts = delta[vertices]
+        delta[vertices] = 0
+        listed[vertices] = 0
+        differs = amounts != 0
+        return vertices[differs], amounts[differs]
+
+    # -- state ------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Column]:
+        columns = {name: column[: self._n] for name, column in self.columns().items()}
+        return {**columns, SCALARS: packed({"start_steps": self._start_steps, "start_arcs": self._start_arcs})}
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        n = graph.n_vertices
+        for name, column in self.columns().items():
+            saved = state[name]
+            if saved.dtype != column.dtype or saved.shape != (n,):
+                raise ValueError(f"saved {name}: {saved.dtype}{saved.shape}, expected {column.dtype}({n},)")
+        scalars = unpacked(state, ("start_steps", "start_arcs"))
+        self._grow(graph)
+        for name, column in self.columns().items():
+            column[:n] = state[name]
+            column[n:] = 0
+        self._start_steps, self._start_arcs = scalars["start_steps"], scalars["start_arcs"]
+        self._added_up()
+
+    def memory_bytes(self) -> int:
+        return sum(column.nbytes for column in (self._tally, self._neighbors, *self._differences))
+
+    def _grow(self, graph: Graph) -> None:
+        """Have an entry for each vertex; new ones have no links."""
+        self._n, self._n_alive = graph.n_vertices, graph.n_alive
+        if self._n > self._tally.size:
+            self._tally = grown(self._tally, self._n, 0)
+            size = self._tally.size
+            delta, listed, touched = self._differences
+            self._differences = Differences(grown(delta, size, 0), grown(listed, size, 0), grown(touched, size))
+
+    # -- audit ------------------------------------------------------------------------------------------
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        """Every tally is counted anew, vertex by vertex, which takes much longer than a start."""
+        if missed := size_violations(self._n, graph):
+            return missed
+        return [*self.audit_slice(graph, 0, self._n)[0], *self._audit_scalars()]
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        """Count the triangles of these vertices anew; all slices together prove every tally."""
+        if missed := size_violations(self._n, graph):
+            return missed, 0
+        wrong = np.zeros(end - begin, np.uint8)
+        none = Links(np.empty(0, np.uint64), np.empty(0, np.uint8), np.empty(0, np.uint8))
+        rows = graph.out_rows(), graph.in_rows(), graph.directed
+        edges = counting.audit(none, *rows, self.weighs, self._n, self._tally, self._neighbors, begin, end, wrong)
+        found = []
+        for rule, bit, detail in _RULES if wrong.any() else ():
+            vertices = np.flatnonzero(wrong & bit) + begin
+            if vertices.size:
+                evidence = tuple(int(v) for v in vertices[:_EVIDENCE])
+                found.append(Violation(rule, f"{vertices.size} vertices: {detail}", evidence))
+        return found, int(edges)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        return self._audit_scalars(), 0

@@ -1,0 +1,338 @@
+"""Cores, against NetworkX and fresh starts, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import networkx as nx
+import numpy as np
+import pytest
+from histories import (
+    EdgeSet,
+    Epoch,
+    History,
+    deletes,
+    epoch_of,
+    inserts,
+    random_history,
+    real_history,
+    rmat_history,
+    small_histories,
+)
+from hypothesis import given, settings
+
+from graphtide.compute.cores import KCore, kcore, peel, sweep
+from graphtide.compute.ordering import GAP
+from graphtide.compute.program import Refresh
+from graphtide.gpma.edges import Op
+from graphtide.partition.graph import Graph
+
+both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+
+
+class Run:
+    """A graph with cores on it, moved epoch by epoch."""
+
+    def __init__(self, directed: bool, *, gap: int = GAP) -> None:
+        self.graph = Graph(directed=directed, weighted=False, threads=1)
+        self.edges = EdgeSet(directed=directed)
+        self.program = KCore("kept")
+        self.program._order = self.program._order._replace(gap=gap)
+        self.program.start(self.graph)
+        self.renewed = 0
+
+    def step(self, epoch: Epoch) -> Refresh:
+        change = self.graph.apply(epoch.batch(), epoch.n_vertices, epoch.vertex_ops())
+        self.edges.apply(epoch)
+        refresh = self.program.refresh(self.graph, change)
+        self.renewed += int(self.program._scratch.counts[sweep.N_RENEWED])
+        return refresh
+
+    @property
+    def cores(self) -> list[int]:
+        cores: list[int] = self.program.columns()["core"][: self.graph.n_vertices].tolist()
+        return cores
+
+    def check(self) -> None:
+        """Equal to NetworkX and to a fresh start, and proven; what a change uses is left as it must be."""
+        simple = nx.Graph()
+        simple.add_nodes_from(range(self.edges.n_vertices))
+        simple.add_edges_from((u, v) for u, v, _ in self.edges.arcs() if u != v)
+        expected = nx.core_number(simple)
+        assert self.cores == [expected[v] for v in range(self.graph.n_vertices)]
+        fresh = KCore("fresh")
+        fresh.start(self.graph)
+        assert self.program.scalars() == fresh.scalars()
+        largest = max(self.cores, default=0)
+        alive = self.graph.alive.tolist()
+        main = sum(core == largest and is_alive for core, is_alive in zip(self.cores, alive, strict=True))
+        assert self.program.scalars() == {"degeneracy": largest, "main_core_size": main}
+        for program in (self.program, fresh):
+            assert program.audit(self.graph) == []
+        assert not self.program._scratch.role.any() and not self.program._scratch.extra.any()
+
+    def close(self) -> None:
+        self.graph.close()
+
+
+def clique(vertices: Sequence[int]) -> list[tuple[int, int]]:
+    return [(u, v) for u in vertices for v in vertices if u < v]
+
+
+def mixed(rng: np.random.Generator, run: Run, n: int) -> Epoch:
+    """Some insertions, some deletions of edges that are there: by turns few, as many as vertices, and more."""
+    size = int(rng.choice([1, 2, 5, n // 2, 3 * n]))
+    share = rng.choice([0.2, 0.5, 0.9])
+    near = n if rng.random() < 0.5 else max(2, n // 4)
+    moves = []
+    for _ in range(size):
+        if rng.random() < share or not run.edges.edges:
+            moves.append((int(Op.INSERT), int(rng.integers(0, near)), int(rng.integers(0, n)), 1.0))
+        else:
+            pairs = list(run.edges.edges)
+            moves.append((int(Op.DELETE), *pairs[rng.integers(0, len(pairs))], 1.0))
+    return epoch_of(moves, n)
+
+
+@settings(deadline=None, max_examples=100)
+@given(history=small_histories())
+def test_any_history(history: History) -> None:
+    run = Run(history.directed)
+    for epoch in history.epochs:
+        run.step(epoch)
+        run.check()
+    run.close()
+
+
+@both_ways
+@pytest.mark.parametrize("gap", [GAP, 2])
+@pytest.mark.parametrize("seed", range(6))
+def test_mixed_histories(directed: bool, gap: int, seed: int) -> None:
+    """With gaps of 2 between labels, they are used up all the time."""
+    rng = np.random.default_rng(seed)
+    run = Run(directed, gap=gap)
+    n = (8, 20, 60)[seed % 3]
+    for _ in range(25):
+        assert not run.step(mixed(rng, run, n)).started_over
+        run.check()
+    assert (run.renewed > 0) == (gap == 2)
+    run.close()
+
+
+@both_ways
+def test_vertices_that_go_and_come_back(directed: bool) -> None:
+    for seed in range(4):
+        run = Run(directed)
+        for epoch in random_history(
+            seed, directed=directed, vertices=12, updates_max=60, vertex_share=0.05
+        ).epochs:
+            run.step(epoch)
+            run.check()
+        run.close()
+
+
+@both_ways
+def test_skewed_histories(directed: bool) -> None:
+    run = Run(directed)
+    for epoch in rmat_history(
+        3, directed=directed, scale=12, degree=8, updates=[1, 1, 40, 300, 2_000], epochs=5
+    ).epochs:
+        started_over = run.step(epoch).started_over
+        assert started_over == (len(epoch) >= 2_000)
+        run.check()
+    run.close()
+
+
+@pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
+def test_real_deletions(name: str, updates: int) -> None:
+    run = Run(directed=False)
+    for k, epoch in enumerate(real_history(name, directed=False, updates=updates).epochs):
+        run.step(epoch)
+        if k % 16 == 0:
+            run.check()
+    run.check()
+    run.close()
+
+
+@both_ways
+def test_vertices_rise_and_drop_by_many_levels_at_once(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clique of 60 in one epoch, by one sweep and by a start; and out of it again."""
+    rng = np.random.default_rng(1)
+    sparse = [(int(u), int(v)) for u, v in rng.integers(0, 400, (500, 2))]
+    members = rng.permutation(400)[:60].tolist()
+    for start_over in (True, False):
+        if not start_over:
+            monkeypatch.setattr(kcore, "_LINKS_FLOOR", 1 << 40)
+            monkeypatch.setattr(kcore, "_READ_FLOOR", 1 << 40)
+        run = Run(directed)
+        run.step(inserts(sparse, 400))
+        for epoch in (inserts(clique(members), 400), deletes(clique(members), 400)):
+            assert run.step(epoch).started_over == start_over
+            run.check()
+        run.close()
+
+
+@both_ways
+def test_the_top_core_is_broken_by_one_deletion(directed: bool) -> None:
+    """Of 40, whose members all drop; and made whole by one insertion."""
+    run = Run(directed)
+    top = [*clique(range(41)), *((u, v) for u in range(0, 40, 4) for v in range(41, 60))]
+    run.step(inserts(top, 60))
+    run.check()
+    for epoch in (deletes([(0, 1)], 60), inserts([(1, 0)], 60), deletes([(1, 0)] if directed else [(0, 1)], 60)):
+        assert not run.step(epoch).started_over
+        run.check()
+    assert run.program.scalars()["degeneracy"] == 39
+    run.close()
+
+
+def test_a_change_that_reads_too_much_starts_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of deletions as of insertions; what was begun leaves nothing behind."""
+    monkeypatch.setattr(kcore, "_READ_FLOOR", 40)
+    run = Run(directed=False)
+    run.step(inserts(clique(range(12)), 40))
+    started_over = 0
+    rng = np.random.default_rng(4)
+    for k in range(60):
+        started_over += run.step(mixed(rng, run, 40)).started_over
+        run.check()
+        if k % 20 == 0:
+            run.step(inserts(clique(range(k % 7, 10 + k % 7)), 40))
+    assert 5 < started_over < 60
+    run.close()
+
+
+def test_work_is_in_proportion_to_the_change() -> None:
+    """A link that moves no counter over its rule reads no row; few rows are read in the median, and few in the
+    mean."""
+    sizes = [*[1] * 200, *[100] * 10]
+    load, *epochs = rmat_history(5, directed=False, scale=14, degree=12, updates=sizes).epochs
+    run = Run(directed=False)
+    run.step(load)
+    n, arcs = load.n_vertices, run.graph.n_arcs
+    read = [run.step(epoch).edges_read for epoch in epochs]
+    assert np.median(read[:200]) <= 100
+    assert np.mean(read[200:]) <= arcs / 10
+    cores, columns = np.array(run.cores), run.program._cores
+    # Between a vertex that may have one more behind it, and one of a larger core.
+    slack = np.flatnonzero((columns.after[:n].astype(np.int64) < cores) & (columns.high[:n] > cores) & (cores > 2))
+    low = int(slack[cores[slack].argmin()])
+    linked = set(run.graph.neighbors(low, "out", 0, n)[0].tolist())
+    high = next(v for v in cores.argsort()[::-1].tolist() if v not in linked and cores[v] > cores[low])
+    for epoch in (inserts([(low, high)], n), deletes([(low, high)], n)):
+        report = run.step(epoch)
+        assert (report.edges_read, report.changed) == (0, {})
+    run.check()
+    run.close()
+
+
+def test_one_compiled_form_does_for_every_graph() -> None:
+    """What is compiled before the first epoch, on a handful of edges, is all that a daemon needs."""
+    for directed in (True, False):
+        run = Run(directed)
+        for epoch in rmat_history(1, directed=directed, scale=15, degree=4, updates=[1, 500], epochs=2).epochs:
+            run.step(epoch)
+        run.step(inserts([(0, 1)], 1 << 15))
+        run.program.audit(run.graph)
+        run.program.restore({name: column.copy() for name, column in run.program.state().items()}, run.graph)
+        run.close()
+        run = Run(directed)
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        run.step(deletes([(0, 1)], 3))
+        run.close()
+    for kernel in (sweep.refresh, sweep.add_vertices, peel.peel, peel.audit):
+        assert len(kernel.signatures) == 1
+
+
+# -- the audit ------------------------------------------------------------------------------------------------
+
+
+def found(run: Run) -> set[str]:
+    """The rules that are broken, by slices and what is beside them, which is what the whole audit finds."""
+    program, n = run.program, run.graph.n_vertices
+    violations = program.audit_whole(run.graph)[0]
+    for begin in range(0, n, 5):
+        violations += program.audit_slice(run.graph, begin, min(begin + 5, n))[0]
+    rules = {violation.rule for violation in violations}
+    assert {violation.rule for violation in program.audit(run.graph)} == rules
+    return rules
+
+
+def test_the_audit_finds_each_rule_broken() -> None:
+    run = Run(directed=True)
+    run.step(inserts([*clique(range(5)), (4, 5), (5, 6), (6, 7), (7, 5), (7, 8), (9, 9)], 12))
+    run.check()
+    columns, order = run.program._cores, run.program._order
+    assert found(run) == set()
+    for column, rule in ((columns.high, "high"), (columns.after, "after")):
+        for vertex in (0, 6, 11):
+            column[vertex] += 1
+            assert found(run) == {rule}
+            column[vertex] -= 1
+    for vertex, wrong, rule in ((0, 5, "too-large"), (11, 1, "too-large"), (2, 3, "after")):
+        kept = int(columns.core[vertex])
+        columns.core[vertex] = wrong
+        assert rule in found(run)
+        columns.core[vertex] = kept
+    # A core that is one too small for a whole clique: only the order tells.
+    columns.core[:5] -= 1
+    assert {"too-small", "order"} & found(run)
+    columns.core[:5] += 1
+    first = int(order.first[4])
+    behind = int(order.following[first])
+    kept = int(order.label[behind])
+    order.label[behind] = order.label[first]
+    assert "order" in found(run)
+    order.label[behind] = kept
+    order.preceding[behind] = 7
+    assert found(run) == {"order"}
+    order.preceding[behind] = first
+    order.size[4] += 1
+    assert found(run) == {"sizes"}
+    order.size[4] -= 1
+    run.program._degeneracy = 5
+    assert found(run) == {"degeneracy"}
+    run.program._degeneracy = 4
+    assert found(run) == set()
+    run.close()
+
+
+def test_cores_that_are_all_too_small_are_found_by_the_order() -> None:
+    """With counts that agree: every vertex of a ring in core 1, as if it were a path."""
+    run = Run(directed=False)
+    run.step(inserts([(v, (v + 1) % 9) for v in range(9)], 9))
+    columns, order = run.program._cores, run.program._order
+    columns.core[:9] = 1
+    order.first[1], order.last[1], order.size[1] = order.first[2], order.last[2], order.size[2]
+    order.size[2] = 0
+    run.program._degeneracy = 1
+    assert found(run) == {"too-small"}
+    run.close()
+
+
+@both_ways
+def test_what_a_change_missed_is_found(directed: bool) -> None:
+    run = Run(directed)
+    run.step(inserts(clique(range(5)), 6))
+    run.graph.apply(deletes([(0, 1)], 6).batch(), 6)
+    assert "high" in found(run)
+    run.close()
+
+
+@both_ways
+def test_a_restored_program_goes_on(directed: bool) -> None:
+    rng = np.random.default_rng(9)
+    run = Run(directed)
+    for k in range(40):
+        run.step(mixed(rng, run, 20))
+        if k % 5 == 0:
+            restored = KCore("restored")
+            restored.restore({name: column.copy() for name, column in run.program.state().items()}, run.graph)
+            assert restored.scalars() == run.program.scalars() and restored.audit(run.graph) == []
+            run.program = restored
+        run.check()
+    state = {name: column.copy() for name, column in run.program.state().items()}
+    state["label"][:] = 0
+    with pytest.raises(ValueError, match="saved labels"):
+        run.program.restore(state, run.graph)
+    run.close()
