@@ -33,6 +33,7 @@ import numba as nb
 from ..compute import registry
 from ..compute.program import ProgramError
 from ..gpma import runtime
+from ..gpma.cores import usable_cores
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
@@ -240,7 +241,7 @@ def main() -> None:
     gc.freeze()
     gc.disable()
     steps = [(needs, step) for needs in configurations for step in range(len(needs.steps()))]
-    workers = min(len(steps), len(os.sched_getaffinity(0)) + 1)
+    workers = min(len(steps), usable_cores() + 1)
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
         for done in as_completed([pool.submit(_compile, needs, step) for needs, step in steps]):
             done.result()

@@ -63,8 +63,8 @@ def test_without_cupy_auto_does_not_try_to_import_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "cupy", None)
     with monkeypatch.context() as patched:
         patched.setattr(card, "find_card", lambda: pytest.fail("imported"))
-        assert card_of(DeviceConfig()) is None
-    assert gpu().status == "ok"
+        assert card_of(DeviceConfig(enabled="auto")) is None
+    assert gpu(enabled="auto").status == "ok"
 
 
 @pytest.mark.parametrize("enabled", ["on", True])
@@ -79,14 +79,14 @@ def test_a_device_that_must_be_there_and_is_not_says_what_to_install(
 
 
 def test_a_device_that_is_there_is_used_within_its_memory(emulated_cupy: ModuleType) -> None:
-    found = card_of(DeviceConfig(memory="25%"))
+    found = card_of(DeviceConfig(enabled="auto", memory="25%"))
     assert found is not None
     assert (found.name, found.capability, found.memory_bytes) == ("emulated", 90, 8 << 30)
     assert found.limit_bytes == 2 << 30
     assert str(found) == "emulated (compute capability 9.0, 8 GiB)"
-    finding = gpu(memory="1073741824")
+    finding = gpu(enabled="auto", memory="1073741824")
     assert finding.found == "emulated (compute capability 9.0, 8 GiB), of which 1.0 GiB may be taken"
-    off = card_of(DeviceConfig(memory="off"))
+    off = card_of(DeviceConfig(enabled="auto", memory="off"))
     assert off is not None and off.limit_bytes is None
 
 
@@ -97,7 +97,7 @@ def test_kernels_of_the_device_are_kept_where_those_of_the_host_are(
     monkeypatch.setenv("CUPY_CACHE_DIR", chosen)
     if not chosen:
         monkeypatch.delenv("CUPY_CACHE_DIR")
-    card_of(DeviceConfig())
+    card_of(DeviceConfig(enabled="auto"))
     assert os.environ["CUPY_CACHE_DIR"] == (chosen or str(cache_directory() / "cupy"))
 
 
@@ -121,7 +121,7 @@ def test_a_device_that_cannot_be_used_is_an_error_only_where_it_must_be_there(
         for name, changed in changes.items():
             monkeypatch.setattr(owner, name, changed)
     caplog.set_level(logging.INFO)
-    assert card_of(DeviceConfig()) is None
+    assert card_of(DeviceConfig(enabled="auto")) is None
     assert caplog.messages[0].startswith(f"no device is used: {reason}")
     with pytest.raises(ConfigError, match=re.escape(reason)):
         card_of(DeviceConfig(enabled="on"))
@@ -167,7 +167,7 @@ def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: lis
     assert sides.stats(77) == {"sides": ["host"], "vertices": [2], "bytes": [77], "device": None}
     assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 0)
 
-    found = card_of(DeviceConfig(memory="1073741824"))
+    found = card_of(DeviceConfig(enabled="auto", memory="1073741824"))
     graphs.append(graph := Graph(device=True))
     sides = Sides(graph, metrics, found)
     graph.apply(EdgeBatch.of([0], [1]), 2)
@@ -187,7 +187,7 @@ def test_a_lost_device_is_told_once(
     emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()
-    found = card_of(DeviceConfig())
+    found = card_of(DeviceConfig(enabled="auto"))
     graphs.append(graph := Graph(device=True))
     sides = Sides(graph, metrics, found)
     with cuda_emulator.failing_card(0, quiet=False):
