@@ -1,5 +1,6 @@
 // Mending the words of a path program after a batch of updates: one cooperative kernel. The rules are the host's
-// (compute/paths/program.py), and so are the values, bit for bit; of several parents with the same offer any may be kept.
+// (compute/paths/program.py), and so are the values, bit for bit; of several parents with the same offer any may be
+// kept.
 //
 // 1. classify: heads that lost the edge to their parent, or to which it now offers less.
 // 2. settle, in rounds: they are asked for another in-neighbour that offers exactly their value, is itself strictly

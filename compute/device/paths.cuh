@@ -1,8 +1,8 @@
 // What the kernels of path programs share: words, offers, and the job that the host fills in (path_runs.py).
 //
-// The text of a program's two functions stands before this (functor.py).
-// A vertex has one word, value bits << 32 | parent, as on the host (compute/paths/mend.py): both halves change together,
-// and only when the value strictly improves.
+// The text of a program's two functions stands before this (functor.py). A vertex has one word, value bits << 32 |
+// parent, as on the host (compute/paths/mend.py): both halves change together, and only when the value strictly
+// improves.
 #pragma once
 
 #include "frontier.cuh"
@@ -31,12 +31,12 @@ __device__ __forceinline__ bool is_better(u32 bits, u32 than)
 
 // Of a run; zero between runs, all but the barrier.
 struct __align__(16) PathCounters {
-    u64 logged;
+    u64 logged;          // vertices in the log; while words are spread, those put aside
     u64 lost;
     Counts outgoing[3];  // rows to push along, or to ask the children of whoever was lost; by turn
     Counts asked[3];     // rows to look for another parent in; by turn
     Counts pulling;      // rows of lost vertices, to take the best from
-    u64 found[3];        // of a search by levels: vertices reached by pulling; by level
+    u64 found[3];        // vertices that a pulled level reached, or a step's sample has; by level or step
     u32 barrier;         // of the grid; never reset
     u32 unused;
 };
@@ -50,7 +50,7 @@ struct PathJob {
     Entry* short_rows;  // [QUEUES * room]
     Entry* long_rows;   // [QUEUES * long_room]
     PathCounters* counters;
-    u32* seen[2];         // of a search by levels: bits by vertex
+    u32* seen[2];         // bits by vertex: reached before and after a level; or put aside
     u64* status;          // [PATH_WORDS] in the host's pinned memory, each with the sequence in its upper half
     ulonglong2* changes;  // [changes_room] likewise: vertices that were written, and their words
     u64 source_word;

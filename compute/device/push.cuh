@@ -156,8 +156,8 @@ template <bool BOUNDED> struct Pushing {
     }
 
     // The short rows among ``room`` vertices that wait for round ``stamp``, for a queue that ran over. Queues and
-    // counters are those of asking, which has ended: they alternate and rotate by slice, beginning at zero. Who is queued for the next
-    // round meanwhile has its stamp, and waits until then.
+    // counters are those of asking, of which nobody is: they alternate and rotate by slice, beginning at zero. Who is
+    // queued for the next round meanwhile has its stamp, and waits until then.
     __device__ __forceinline__ Frontier list_slice(u32 k, u32 stamp, Entry* long_rows)
     {
         Frontier listed = asked(slice);

@@ -1,9 +1,9 @@
 // A path program with weights from scratch: in steps of the best vertices that wait, so that few are pushed again.
 //
-// Who gains a value within the step's bound pushes in its next round, the others wait, which a bit says of each. A bound
-// is drawn from a sample of those waiting, such that the vertices within have about ``edges_max`` edges: no width
-// of steps needs tuning (in the manner of Dong, Gu, Sun, Zhang, "Efficient Stepping Algorithms and Implementations for
-// Parallel Shortest Paths", SPAA 2021). One cooperative kernel.
+// Who gains a value within the step's bound pushes in its next round, the others wait, which a bit says of each. A
+// bound is drawn from a sample of those waiting, such that the vertices within have about ``edges_max`` edges: no
+// width of steps needs tuning (in the manner of Dong, Gu, Sun, Zhang, "Efficient Stepping Algorithms and
+// Implementations for Parallel Shortest Paths", SPAA 2021). One cooperative kernel.
 #include "push.cuh"
 
 // Of those waiting, the sample has about half as many as there is room for.
@@ -84,8 +84,8 @@ struct Spread : Pushing<true> {
         });
     }
 
-    // The worst value of the sample within which those waiting have at most ``edges_max`` edges by its measure; at least
-    // its best one. Every block finds it for itself.
+    // The worst value of the sample within which those waiting have at most ``edges_max`` edges by its measure; at
+    // least its best one. Every block finds it for itself.
     __device__ __forceinline__ u32 drawn_bound(u64 n_waiting)
     {
         __shared__ u32 bits[SAMPLES_MAX];

@@ -181,8 +181,8 @@ __device__ __forceinline__ u32 long_row_at(const Frontier& frontier, u32 n, u32 
     return low;
 }
 
-// The rows of a frontier that fall to a warp: first its short rows, then its range of the leaves of long ones. All lanes
-// go through them together. One loop for both, so that what is done with edges is compiled once.
+// The rows of a frontier that fall to a warp: first its short rows, then its range of the leaves of long ones. All
+// lanes go through them together. One loop for both, so that what is done with edges is compiled once.
 struct RowCursor {
     const State& state;
     const Frontier& frontier;
@@ -279,9 +279,9 @@ struct RowCursor {
     }
 };
 
-// Walks the rows of a frontier: calls begin(vertex) for each row or part of a long one, then visit(begun, vertex, edges,
-// is_last) leaf by leaf until it returns true. All lanes of a warp are in a call. ``is_last``: the leaf is the last
-// one of a short row. The queue of short rows must not have run over.
+// Walks the rows of a frontier: calls begin(vertex) for each row or part of a long one, then visit(begun, vertex,
+// edges, is_last) leaf by leaf until it returns true. All lanes of a warp are in a call. ``is_last``: the leaf is the
+// last one of a short row. The queue of short rows must not have run over.
 template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
     const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit)
 {
