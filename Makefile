@@ -11,7 +11,7 @@ TOPIC ?= edges
 SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
+.PHONY: help demo test test-long test-gpu daemon-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -47,6 +47,10 @@ test-gpu:  ## the tests that need a CUDA device, with PYTHON as it is: nothing i
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu $(wildcard tests/test_device_*.py)
 
+daemon-gpu:  ## a daemon on a CUDA device beside one without, with PYTHON as it is: nothing is installed
+	@mkdir -p .links && ln -sfn .. .links/graphtide
+	PYTHONPATH=.links $(PYTHON) -m pytest -m gpu tests/test_daemon_device.py
+
 sanitize-gpu:  ## compute-sanitizer on a short history of the packed array, with PYTHON as it is
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	for tool in memcheck racecheck; do \
@@ -69,9 +73,10 @@ check: $(BIN)/.test  ## ruff, mypy, import layers
 bench: $(BIN)/.test  ## load the whole daemon: updates per second and freshness together
 	$(BIN)/python benchmarks/end_to_end.py
 
-bench-gpu:  ## the packed array on a CUDA device, with PYTHON as it is: nothing is installed
+bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with PYTHON as it is: nothing is installed
 	@mkdir -p .links && ln -sfn .. .links/graphtide
 	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
+	PYTHONPATH=.links $(PYTHON) benchmarks/sides.py
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
 	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)

@@ -1,5 +1,8 @@
 """Runs the vertex programs of an epoch on a few threads, one failing without harm to the others.
 
+Where the graph has a device, programs run there that can (``device.twin``), one after another: each wants the
+whole device.
+
 The engine knows neither metrics nor sockets: what a run did comes back as a ``ProgramRun``. One thread calls
 it; the programs themselves run on its pool, and their kernels release the interpreter lock.
 """
@@ -17,6 +20,7 @@ import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.graph import Graph, GraphChange
+from .device import NoTwin, is_on_device, twin
 from .program import ExternalId, Program, ProgramError, Refresh, Violation
 
 log = logging.getLogger(__name__)
@@ -31,15 +35,22 @@ of that in processor time, and does not end sooner."""
 Resolve = Callable[[Sequence[ExternalId]], Vertices]
 """Dense vertices of external ids, ``NO_VERTEX`` where unknown."""
 
+Place = Callable[[Program, Graph], Program]
+"""The twin of a program, which runs on the graph's device; raises ``NoTwin`` for one that stays on the host."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """One run of one program: what it did, or why it failed. ``refresh`` is None when there was no run."""
+    """One run of one program: what it did, or why it failed. ``refresh`` is None when there was no run.
+
+    ``on_device``: whether the graph's device did it.
+    """
 
     id: str
     refresh: Refresh | None
     seconds: float
     error: str | None
+    on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +77,18 @@ class Engine:
         resolve: Resolve,
         threads: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        place: Place = twin,
     ) -> None:
         """``resolve`` is asked for a program's sources until all of them are known.
 
         ``threads``: how many programs run side by side; None: as many as the graph's team has threads. What one of
-        them shares, any thread of that team may help with.
+        them shares, any thread of that team may help with. ``place``: which programs run on the graph's device, if
+        it has one.
         """
         self._graph = graph
         self._resolve = resolve
         self._clock = clock
+        self._place = place
         self._programs: dict[str, Program] = {}
         self._states: dict[str, ProgramState] = {}
         self._unresolved: set[str] = set()
@@ -85,11 +99,14 @@ class Engine:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """All programs, quarantined ones included, in the order in which they were added."""
+        """All programs, quarantined ones included, in the order in which they were added.
+
+        The twin of one that runs on the device stands for it, also after the device was lost.
+        """
         return tuple(self._programs.values())
 
     def add(self, program: Program) -> None:
-        """Take a program in; ``start`` it before the next ``refresh``.
+        """Take a program in; ``start`` it before the next ``refresh``, unless it holds a state of this graph.
 
         Raises:
             ProgramError: its id is taken, or the graph lacks what it needs.
@@ -104,7 +121,7 @@ class Engine:
                 raise ProgramError(f"{program.kind} needs in-edges: {error}") from error
             if program.needs_weights and not self._graph.in_weighted:
                 raise ProgramError(f"{program.kind} needs in-edges with weights, which this graph does not keep")
-        self._programs[program.id] = program
+        self._programs[program.id] = self._placed(program)
         self._states[program.id] = ProgramState("fresh")
         if program.sources:
             self._unresolved.add(program.id)
@@ -159,18 +176,22 @@ class Engine:
         """Run, longest first by the last measure; the results stand in the order of ``programs``."""
         self._graph.require_own_process()
         waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
+        on_device = () if self._graph.device is None else tuple(filter(is_on_device, waiting))
+        for program in on_device[1:]:  # these follow the first of them
+            waiting.remove(program)
+        # The caller's thread is one of the threads: a lone program costs no handover.
+        others = min(threads, len(waiting)) - 1
         done: dict[str, ProgramRun] = {}
 
         def drain() -> None:
             while waiting:
                 try:
-                    program = waiting.popleft()
+                    first = waiting.popleft()
                 except IndexError:
                     break
-                done[program.id] = self._run(program, work)
+                for program in on_device if first in on_device else (first,):
+                    done[program.id] = self._run(program, work)
 
-        # The caller's thread is one of the threads: a lone program costs no handover.
-        others = min(threads, len(programs)) - 1
         helpers = [self._pool.submit(drain) for _ in range(others)]
         drain()
         for helper in helpers:
@@ -189,7 +210,18 @@ class Engine:
             log.exception("program %s failed", program.id)
             reason = f"{type(error).__name__}: {error}"
             return ProgramRun(program.id, None, self._clock() - begun, reason)
-        return ProgramRun(program.id, refresh, self._clock() - begun, None)
+        on_device = self._graph.device is not None and is_on_device(program)
+        return ProgramRun(program.id, refresh, self._clock() - begun, None, on_device)
+
+    def _placed(self, program: Program) -> Program:
+        """The program, or its twin if it is to run on the device."""
+        if self._graph.device is None:
+            return program
+        try:
+            return self._place(program, self._graph)
+        except NoTwin as error:
+            log.info("program %s stays on the host: %s", program.id, error)
+            return program
 
     def _bind(self, program: Program) -> None:
         """Tell the program its sources, until all are vertices of this epoch; again when vertices were deleted."""

@@ -28,6 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numba as nb
+
 from ..compute import registry
 from ..compute.program import ProgramError
 from ..gpma import runtime
@@ -232,6 +234,8 @@ def main() -> None:
         configurations = [Needs(**json.loads(sys.stdin.buffer.readline()))]
         threading.Thread(target=_end_with_daemon, daemon=True).start()
         registry.load_modules(configurations[0].python_modules)
+    first: Any = nb.njit(lambda: None)
+    first()  # Numba loads the rest of itself with the first kernel: here, and not in each worker
     # What a compiler makes lives as long as it does: looking for garbage is a seventh of its time.
     gc.freeze()
     gc.disable()

@@ -33,6 +33,7 @@ from .config.settings import Config, TlsConfig
 from .engine.auditing import BackgroundAudit
 from .engine.pipeline import Pipeline
 from .engine.recording import Recording
+from .engine.sides import card_of, refused
 from .engine.standing import Standing
 from .engine.storage import Storage
 from .engine.topology import EngineTopology
@@ -84,8 +85,6 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
     Raises:
         GraphtideError: it could not start, or could not go on.
     """
-    if config.device.enabled == "on":
-        raise ConfigError("device.enabled = 'on': this version has no GPU side; allowed are 'auto' and 'off'")
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack, suppress(_Stopped):
         service = Service(config, stack, template)
@@ -203,6 +202,7 @@ class Service:
         self.source = make_source(config)
         self._stack.callback(self.source.close)
         self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self.card = card_of(config.device)
         self.health.enter("reading")
         checkpoint = self._restorable(store)
         self._source_state = b""
@@ -281,15 +281,7 @@ class Service:
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
         self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
-        self.graph = Graph(
-            directed=config.graph.directed,
-            weighted=self.weighted,
-            negative_weights=config.graph.weights == "any",
-            in_edges=any(program.needs_in_edges for program in programs),
-            in_weights=any(program.needs_in_edges and program.needs_weights for program in programs),
-            threads=config.compute.thread_count(),
-            storage_threads=config.storage.thread_count(),
-        )
+        self.graph = self._empty_graph(programs)
         self._stack.callback(self.graph.close)
         self.index.crew = self.graph.crew
         self._restored: frozenset[str] = frozenset()
@@ -307,6 +299,43 @@ class Service:
                 self.position.offsets = dict(self._newest.offsets)
         self.engine = Engine(self.graph, programs, self._resolve)
         self._stack.callback(self.engine.close)
+
+    def _empty_graph(self, programs: Sequence[Program]) -> Graph:
+        """A graph that keeps what these programs need, on the device, too, where there is one that works.
+
+        Raises:
+            ConfigError: there is none that works, and the settings insist on it.
+        """
+        config = self.config
+        kept = {
+            "directed": config.graph.directed,
+            "weighted": self.weighted,
+            "in_edges": any(program.needs_in_edges for program in programs),
+            "in_weights": any(program.needs_in_edges and program.needs_weights for program in programs),
+        }
+
+        def made(*, device: bool) -> Graph:
+            return Graph(
+                **kept,
+                negative_weights=config.graph.weights == "any",
+                threads=config.compute.thread_count(),
+                storage_threads=config.storage.thread_count(),
+                device=device,
+            )
+
+        if self.card is not None:
+            from ..partition import device_side
+
+            try:
+                device_side.warm_up(**kept)
+                graph = made(device=True)
+            except Exception as error:  # the compiler's and the driver's own types
+                refused(config.device, f"{type(error).__name__}: {error}")
+                self.card = None
+            else:
+                log.info("a device keeps the graph beside the host: %s", self.card)
+                return graph
+        return made(device=False)
 
     def _program(self, name: str, id: str, parameters: dict[str, Any]) -> Program:
         try:
@@ -426,6 +455,7 @@ class Service:
             epochs=config.epoch,
             dead_letters=self.ingest.dead_letters_by_reason,
             numbering=self._numbering,
+            card=self.card,
             full_audit=config.audit.full_every_epoch,
         )
 

@@ -97,6 +97,12 @@ class EdgeBatch:
         return int(self.keys.size)
 
     @classmethod
+    def empty(cls, n: int, *, weighted: bool) -> EdgeBatch:
+        """Columns for ``n`` updates, to be filled."""
+        weights = np.empty(n, np.float32) if weighted else None
+        return cls(np.empty(n, np.uint64), np.empty(n, np.uint8), weights)
+
+    @classmethod
     def of(
         cls,
         src: npt.ArrayLike,

@@ -18,6 +18,21 @@ from numba.extending import intrinsic
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"}
+_INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_UNCOUNTED: dict[str, Any] = {"_nrt": False}
+
+
+def inner(function: Function) -> Function:
+    """``nb.njit`` for what only kernels call: without what Python would call it by, a sixth of all compiling.
+
+    Python must not call it: there is no code to go to, and the process would end. A test sees to that.
+    """
+    made: Any = nb.njit(**_INNER)
+    compiled: Function = made(function)
+    return compiled
+
+
 def uncounted(function: Function) -> Function:
     """``nb.njit`` for kernels that allocate nothing and hand out no arrays: no references are counted.
 
@@ -25,8 +40,14 @@ def uncounted(function: Function) -> Function:
     that all threads share: of joining two large trees that was 97%. What such a kernel is the first to call is
     compiled so, too, for all its callers: it may hand out no arrays either.
     """
-    options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
-    made: Any = nb.njit(**options)
+    made: Any = nb.njit(**{**_OPTIONS, **_UNCOUNTED})
+    compiled: Function = made(function)
+    return compiled
+
+
+def uncounted_inner(function: Function) -> Function:
+    """``uncounted``, and ``inner``."""
+    made: Any = nb.njit(**{**_INNER, **_UNCOUNTED})
     compiled: Function = made(function)
     return compiled
 

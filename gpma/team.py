@@ -38,8 +38,10 @@ from numba.core import callconv, cgutils, types
 from numba.extending import intrinsic
 
 from .atomics import load, ordered_add, ordered_swap
+from .intrinsics import inner
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 Words = npt.NDArray[np.int64]
 
@@ -161,13 +163,13 @@ _sem_wait: Any = _calling("sem_wait")
 _call_work: Any = intrinsic(_call)
 
 
-@_jit
+@_inner
 def _wait(words, at):  # type: ignore[no-untyped-def]
     while _sem_wait(words, at) != 0:  # a signal came in between
         pass
 
 
-@_jit
+@_inner
 def _help(words, first):  # type: ignore[no-untyped-def]
     """Enter a job that wants help and do what is to be done there; false: there is none."""
     for k in range(_N_JOBS):
@@ -192,7 +194,7 @@ def _help(words, first):  # type: ignore[no-untyped-def]
 def serve(words, first):  # type: ignore[no-untyped-def]
     """What a thread of the team does until it is told to stop; ``first``: the job that it looks at first."""
     while True:
-        _wait(words, _FREE)
+        _wait(words, np.int64(_FREE))
         if load(words, _STOP) != 0:
             _sem_post(words, _FREE)
             return

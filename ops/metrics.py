@@ -166,6 +166,7 @@ class Metrics:
         self._source_metrics(tuple(bad_record_reasons))
         self._epoch_metrics()
         self._graph_metrics()
+        self._device_metrics()
         self._program_metrics()
         self._audit_metrics(tuple(storage_rules))
         self._checkpoint_metrics()
@@ -260,6 +261,19 @@ class Metrics:
             "What counts against it: of a limited control group everything in it, else what is resident.",
         )
         self._memory_waits = self._gauge("waits_for_memory", "1 while updates wait until memory comes free.")
+
+    def _device_metrics(self) -> None:
+        self._device_present = self._gauge("device_present", "1 while a device keeps the graph beside the host.")
+        self._device_programs = self._gauge("device_programs", "Programs that run on the device.")
+        self._device_lost = self._counter(
+            "device_lost", "Devices given up because they failed or had no memory; the host goes on alone."
+        )
+        self._device_held = self._gauge(
+            "device_memory_held_bytes", "Memory that the daemon has taken on the device, free blocks included."
+        )
+        self._device_limit = self._gauge(
+            "device_memory_limit_bytes", "The setting device.memory; 0: no limit, or no device."
+        )
 
     def _program_metrics(self) -> None:
         self._runs = self._histogram(
@@ -543,6 +557,18 @@ class Metrics:
             self._structures = set(memory_bytes)
         for name, size in memory_bytes.items():
             self._memory.labels(name).set(size)
+
+    def device(self, *, present: bool, programs: int, held_bytes: int, limit_bytes: int) -> None:
+        """Whether a device keeps the graph beside the host, how many programs run there, and its memory; limit 0:
+        there is none."""
+        self._device_present.set(int(present))
+        self._device_programs.set(programs)
+        self._device_held.set(held_bytes)
+        self._device_limit.set(limit_bytes)
+
+    def device_lost(self) -> None:
+        """A device was given up."""
+        self._device_lost.inc()
 
     # -- programs ---------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ graph stores both directions of an edge in one array, so that its out-rows are i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,23 +32,21 @@ from ..gpma.edges import (
     transpose,
 )
 from ..gpma.host import PackedMemoryArray
-from ..gpma.host.small import Totals, apply_small
-from ..gpma.host.snapshot import EdgeCopy, Turnstile, export_from
+from ..gpma.host.snapshot import EdgeCopy
 from ..gpma.host.transposing import transposed
-from ..gpma.host.work import Plan, arrivals_of
-from ..gpma.memory import Memory
 from ..gpma.rows import RowView, copy_row
 from ..gpma.team import Crew, Team
-from ..gpma.threads import Pair, in_turn
 from .existence import Existence, Flags, VertexChange, VertexOps
+from .host_side import SMALL_UPDATES_MAX, HostSide
 from .placement import Placement, route
 from .weights import WeightDomain, in_domain
 
-SMALL_UPDATES_MAX = 1024
-"""Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
-over takes longer than doing it, and half as much again of the processor."""
+if TYPE_CHECKING:
+    from .device_side import DeviceSide, DeviceSidePlan
 
 _PIECE = 1 << 16
+
+T = TypeVar("T")
 
 
 def _none() -> Vertices:
@@ -93,21 +91,6 @@ class GraphChange:
         return self.inserted + self.overwritten + self.deleted + self.absent
 
 
-class HostSide:
-    """The rows that the host owns."""
-
-    def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool, crew: Crew) -> None:
-        """``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
-        if in_edges:
-            crew = Crew(max(1, crew.threads // 2), crew.words)
-        self.out = PackedMemoryArray(weighted=weighted, crew=crew)
-        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
-
-    @property
-    def arrays(self) -> list[PackedMemoryArray]:
-        return [self.out] if self.in_ is None else [self.out, self.in_]
-
-
 class Graph:
     """Edges on their sides. One writer; readers see a whole batch or none of it only if they wait for it."""
 
@@ -121,6 +104,7 @@ class Graph:
         in_weights: bool = True,
         threads: int | None = None,
         storage_threads: int | None = None,
+        device: bool = False,
     ) -> None:
         """``negative_weights``: whether those of a weighted graph may be; see ``weight_domain``.
 
@@ -128,6 +112,12 @@ class Graph:
         Without ``in_weights`` those of a weighted graph carry no weights, which saves 4 bytes a slot.
         ``threads``: how many its team has; None: as many as this process may use cores. ``storage_threads``: how
         many of them storage may use; None: all.
+        ``device``: whether a CUDA device keeps the same rows; see ``device``, the attribute.
+
+        Raises:
+            ImportError: ``device``, and CuPy is not installed.
+            RuntimeError: ``device``, and there is none, or it fails (as CuPy says it).
+            MemoryError: ``device``, and it has not enough memory.
         """
         self.directed = directed
         self.weighted = weighted
@@ -138,15 +128,15 @@ class Graph:
         self.self_loops = 0
         self.placement = Placement()
         self.existence = Existence()
+        kept = {"weighted": weighted, "in_edges": in_edges and directed, "in_weights": in_weights}
+        self.device: DeviceSide | None = _device_side(directed=directed, **kept) if device else None
+        """The device's rows, equal to the host's after each change; None: there are none, or no more."""
+        self.device_lost: str | None = None
+        """Why ``device`` is no more: the first reason."""
         self.team = Team(usable_cores() if threads is None else threads)
         self._storage_crew = self.team.crew(storage_threads)
-        self.host = HostSide(
-            weighted=weighted, in_edges=in_edges and directed, in_weights=in_weights, crew=self._storage_crew
-        )
-        self._pair = Pair(min(len(self.host.arrays), self._storage_crew.threads), "in-rows")
-        self._turnstile = Turnstile()
+        self.host = HostSide(**kept, crew=self._storage_crew)
         self._copy: EdgeCopy | None = None
-        self._memory = Memory()
         self._process = os.getpid()
 
     @property
@@ -231,6 +221,12 @@ class Graph:
             return neighbors, self.weights_of(pack(neighbors, np.full(copied, vertex, np.uint32)))
         return neighbors, weights[:copied] if weighted else None
 
+    def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
+        """Columns for a batch of ``n`` updates, to be filled for ``apply``: as ``EdgeBatch.empty``, but in memory
+        that a device, where there is one, reads by itself. Good until the next call, or an ``apply`` of others."""
+        columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
+        return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
+
     def apply(self, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> GraphChange:
         """Apply updates between dense vertices 0 .. n_vertices - 1, in order; the last one of a pair wins.
 
@@ -245,10 +241,12 @@ class Graph:
             NoMemory: the graph is as before.
             ValueError: there are fewer vertices than before, an update names one that is not there, a weight lies
                 outside ``weight_domain``, or there are more than ``MAX_UPDATES`` updates, those of an undirected
-                graph counted twice; the graph is as before.
+                graph counted twice, or vertices are placed on several sides; the graph is as before.
             RuntimeError: ``require_own_process``.
         """
         self.require_own_process()
+        if self.placement.n_sides != 1:  # the reports of the others would be missing from the change
+            raise ValueError(f"vertices are placed on {self.placement.n_sides} sides; here the host owns them all")
         n_updates = len(batch) if self.directed else 2 * len(batch)
         if n_updates > MAX_UPDATES:
             raise ValueError(f"a batch comes to at most {MAX_UPDATES} updates of rows, not {n_updates}")
@@ -264,16 +262,10 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before)
             if lives is not None:
                 batch = self._without(lives, batch)
-            if not self.directed:
-                batch = _both_directions(batch)
-            reports = [
-                self._apply_on_host(part.out, part.in_)
-                for part in route(batch, self.placement, in_edges=self.host.in_ is not None)
-            ]
+            arcs = self._apply_on_sides(batch)
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
-        arcs = reports[0] if reports else _no_change(self.weighted)
         if self._copy is not None:
             self._copy.note(arcs)
         loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
@@ -299,29 +291,34 @@ class Graph:
     def _apply_small(self, batch: EdgeBatch, n_updates: int, n_vertices: int) -> GraphChange | None:
         """``apply`` for a few updates of rows, by one compiled call. None: nothing was written, and they go the
         ordinary way, which also finds out what is wrong with them."""
-        before, out, in_ = self.n_vertices, self.host.out, self.host.in_
-        out_rows = out.for_small(n_updates)
-        in_rows = out_rows if in_ is None else in_.for_small(n_updates)
-        if out_rows is None or in_rows is None or self.existence.plan(batch, None, before) is not None:
+        before = self.n_vertices
+        if self.existence.plan(batch, None, before) is not None:
             return None
-        arrived = arrivals_of(batch, weighted=self.weighted)
-        keys = np.empty(n_updates, np.uint64)
-        weights = np.empty(2 * n_updates, np.float32) if self.weighted else arrived.weights
-        how = in_ is not None, not self.directed, self.weight_domain == "any", n_vertices
-        with self._turnstile.writing():
-            done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
-            if not done:
-                return None
-            slots_moved = out.after_small(out_did)
-        if in_ is not None:
-            in_.after_small(in_did)
+        small = self.host.apply_small(batch, n_updates, n_vertices, not self.directed, self.weight_domain == "any")
+        if small is None:
+            return None
+        arcs, totals = small
+        on_device = None
+        if self.device is not None:
+            on_device = self._begin_on_device(replace(batch, weights=self._kept_weights(batch.weights)))
         self.n_vertices = n_vertices
-        totals = Totals(*counts)
-        arcs = totals.report(keys, weights if self.weighted else None, slots_moved)
         if self._copy is not None:
             self._copy.note(arcs)
         self.self_loops += totals.inserted_loops - totals.deleted_loops
+        self._finish_on_device(on_device)
         return GraphChange(arcs, before, n_vertices, *totals.edges(self.directed))
+
+    def _apply_on_sides(self, batch: EdgeBatch) -> ChangeReport:
+        """A batch of updates of edges, on every side or on none: all that can fail on the host is behind it before
+        anything is written anywhere. The device, which is asked what the host has found good, works while that
+        writes."""
+        rows = batch if self.directed else _both_directions(batch)
+        parts = route(rows, self.placement, in_edges=self.host.in_ is not None)
+        plans = [self.host.prepare(part.out, part.in_) for part in parts]
+        on_device = self._begin_on_device(batch)
+        reports = [self.host.commit(plan) for plan in plans]
+        self._finish_on_device(on_device)
+        return reports[0] if reports else _no_change(self.weighted)
 
     def _without(self, lives: VertexChange, batch: EdgeBatch) -> EdgeBatch:
         """The batch for the storage: first the deletion of every edge that deleted vertices have, then those
@@ -370,15 +367,21 @@ class Graph:
             if in_ is None:
                 _require_heads(edges.keys, n_vertices)
             # In-rows take as much as out-rows at most, and so does putting them in order.
-            self._memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
+            self.host.memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
             in_plan = None if in_ is None else in_.prepare_load(self._in_arcs(edges))
         self.existence.load(dead)
         self.n_vertices = n_vertices
         self.self_loops = 0 if self.directed else _loops(edges.keys)
-        if in_ is None or in_plan is None:
-            out.commit_load(out_plan)
-        else:
-            self._pair.run(lambda: out.commit_load(out_plan), lambda: in_.commit_load(in_plan))
+        self.host.commit_load(out_plan, in_plan)
+        self._on_device(lambda device: device.load(edges))
+
+    def drop_device(self, reason: str) -> None:
+        """Go on without the device's rows, for good: it failed, or has no memory. ``reason``: in words.
+
+        Whoever still holds them must not read them.
+        """
+        if self.device is not None:
+            self.device, self.device_lost = None, reason
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
@@ -390,7 +393,7 @@ class Graph:
 
     def begin_copy(self) -> EdgeCopy:
         """Begin to copy all out-arcs while batches go on, any thread copying; there is one such copy at a time."""
-        self._copy = EdgeCopy(self._export_from, weighted=self.weighted, n_edges=self.n_arcs)
+        self._copy = EdgeCopy(self.host.export_from, weighted=self.weighted, n_edges=self.n_arcs)
         return self._copy
 
     def end_copy(self) -> None:
@@ -398,17 +401,13 @@ class Graph:
         self._copy = None
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes held by the arrays, by structure, orientations added up."""
-        total: dict[str, int] = {}
-        for array in self.host.arrays:
-            for name, size in array.memory_bytes().items():
-                total[name] = total.get(name, 0) + size
-        total["vertices"] = self.existence.memory_bytes()
-        return total
+        """Bytes of the host, by structure, orientations added up."""
+        return {**self.host.memory_bytes(), "vertices": self.existence.memory_bytes()}
 
     def check(self) -> list[str]:
-        """Violated storage invariants, in words: each array's own, and the agreement of out- and in-rows."""
-        problems = [problem for array in self.host.arrays for problem in array.check()]
+        """Violated storage invariants, in words: each array's own, the agreement of out- and in-rows, and that of
+        the sides."""
+        problems = self.host.check()
         out = self.export()
         dead = np.flatnonzero(~self.alive)
         if dead.size != self.existence.n_dead:
@@ -427,7 +426,8 @@ class Graph:
                 and not np.array_equal(seen.weights, mirror.weights)
             ):
                 problems.append("out-rows and in-rows disagree about weights")
-        return problems
+        on_device = self._on_device(lambda device: device.check(out, mirror if self.directed else None))
+        return problems + (on_device or [])
 
     def require_own_process(self) -> None:
         """Check that this is the process that made the graph, and none forked from it.
@@ -448,10 +448,8 @@ class Graph:
         """
         if os.getpid() != self._process:
             return
-        self._pair.close()
+        self.host.close()
         self.team.close()
-        for array in self.host.arrays:
-            array.close()
 
     def _kept_weights(self, weights: Weights | None) -> Weights | None:
         """Weights as this graph keeps them. Whoever decoded them has checked them; it costs a pass in cache."""
@@ -470,37 +468,46 @@ class Graph:
             if n_vertices > self.n_vertices:
                 self.placement.ensure_vertices(n_vertices)
                 self.existence.ensure_vertices(n_vertices)
-                for array in self.host.arrays:
-                    array.ensure_vertices(n_vertices)
+                self.host.ensure_vertices(n_vertices)
+                self._on_device(lambda device: device.ensure_vertices(n_vertices))
             yield
         except BaseException as error:
-            for array in self.host.arrays:
-                array.withdraw_vertices(self.n_vertices)
+            self.host.withdraw_vertices(self.n_vertices)
+            self._on_device(lambda device: device.withdraw_vertices(self.n_vertices))
             if isinstance(error, MemoryError):
                 raise NoMemory(str(error) or "there is not enough memory") from error
             raise
 
-    def _apply_on_host(self, out: EdgeBatch, in_: EdgeBatch | None) -> ChangeReport:
-        """Both orientations or neither: all that can fail is behind both before either is written."""
-        out_rows, in_rows = self.host.out, self.host.in_
-        if in_ is None or in_rows is None:
-            plan = out_rows.prepare(out)
-            self._memory.require(out_rows.more_bytes(plan))
-            return self._commit_out(plan)
-        run = in_turn if len(out) <= SMALL_UPDATES_MAX else self._pair.run
-        out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
-        self._memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
-        report, _ = run(lambda: self._commit_out(out_plan), lambda: in_rows.commit(in_plan))
-        return report
+    def _begin_on_device(self, batch: EdgeBatch) -> DeviceSidePlan | None:
+        """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""
 
-    def _commit_out(self, plan: Plan) -> ChangeReport:
-        with self._turnstile.writing():
-            return self.host.out.commit(plan)
+        def begin(device: DeviceSide) -> DeviceSidePlan:
+            plan = device.prepare(batch)
+            device.launch(plan)
+            return plan
 
-    def _export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
-        with self._turnstile.reading():
-            copied: int = export_from(self.out_rows(), np.uint64(first_key), keys, weights)
-        return copied
+        return self._on_device(begin)
+
+    def _finish_on_device(self, plan: DeviceSidePlan | None) -> None:
+        if plan is not None:
+            self._on_device(lambda device: device.finish(plan))
+
+    def _on_device(self, work: Callable[[DeviceSide], T]) -> T | None:
+        """What the work gives; None where there is no device, or it fails, which drops it: the host goes on."""
+        if self.device is None:
+            return None
+        try:
+            return work(self.device)
+        except Exception as error:
+            self.drop_device(f"{type(error).__name__}: {error}")
+            return None
+
+
+def _device_side(**kept: Any) -> DeviceSide:
+    # Not on machines without a device: the module and what it imports take a while.
+    from .device_side import DeviceSide
+
+    return DeviceSide(**kept)
 
 
 def _require_heads(keys: Keys, n_vertices: int) -> None:

@@ -10,6 +10,7 @@ import cuda_emulator
 import numpy as np
 import pytest
 from leaks import nothing_is_left_behind as nothing_is_left_behind  # for every test
+from path_runs import PathRun
 
 from graphtide.daemon.config import settings
 from graphtide.ops.kafka import DevKafka, KafkaUnavailable, missing_tools
@@ -85,6 +86,16 @@ def emulated_cupy() -> Iterator[ModuleType]:
         skip_or_fail("g++ not found (Debian: g++)")
     with cuda_emulator.emulated() as cupy:
         yield cupy
+
+
+@pytest.fixture(params=["host", "device"])
+def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the programs of a ``PathRun`` run: the test is for both processors, the device being emulated."""
+    home: str = request.param
+    if home == "device":
+        request.getfixturevalue("emulated_cupy")
+        monkeypatch.setattr(PathRun, "on_device", True)
+    return home
 
 
 def needs_device() -> ModuleType:

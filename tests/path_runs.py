@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from histories import EdgeSet, Epoch, History
 
+from graphtide.compute.device import is_on_device, twin
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Vertices
@@ -23,6 +24,8 @@ class PathRun:
     """
 
     name: ClassVar[str] = "word"
+    on_device: ClassVar[bool] = False
+    """Whether the program that is kept runs on a device; the fresh one is the host's. See the fixture ``home``."""
 
     def __init__(
         self,
@@ -33,10 +36,10 @@ class PathRun:
         weighted: bool = False,
         threads: int | None = None,
     ) -> None:
-        self.graph = Graph(directed=directed, weighted=weighted, threads=threads)
+        self.graph = Graph(directed=directed, weighted=weighted, threads=threads, device=self.on_device)
         self.edges = EdgeSet(directed=directed)
         self.sources = sources
-        self.program = make("kept", sources)
+        self.program = twin(make("kept", sources), self.graph) if self.on_device else make("kept", sources)
         self.fresh = make("fresh", sources)
         self.program.bind(self._bound())
         self.program.start(self.graph)
@@ -70,6 +73,7 @@ class PathRun:
 
     def check(self) -> None:
         """Equal to a fresh start, and both proven by the audit."""
+        assert is_on_device(self.program) == self.on_device
         self.fresh.bind(self._bound())
         self.fresh.start(self.graph)
         assert self.results(self.program) == self.results(self.fresh)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,12 @@ class Daemon:
     Start it as often as you like; the folder stays.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any] | None = None, program: Sequence[str] = ("-m", "graphtide")
+    ) -> None:
+        """``program``: what Python runs."""
         self.folder = folder
+        self.program = program
         self.spool = folder / "spool"
         self.spool.mkdir(parents=True, exist_ok=True)
         # A Unix socket's path has room for about a hundred characters; test folders can be deeper.
@@ -84,7 +88,7 @@ class Daemon:
             environment["GRAPHTIDE_KILL_AT"] = kill_at
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "graphtide", "run", "--config", str(self.config)],
+                [sys.executable, *self.program, "run", "--config", str(self.config)],
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,

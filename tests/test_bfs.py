@@ -26,6 +26,7 @@ from graphtide.compute.program import Published, parse_sources
 from graphtide.gpma.edges import NO_VERTEX
 
 SOURCE_WORD = np.uint64(NO_VERTEX)
+on_both_homes = pytest.mark.usefixtures("home")
 
 
 class Run(PathRun):
@@ -55,6 +56,7 @@ def test_any_history(history: History, sources: set[int]) -> None:
         run.check_against_oracle()
 
 
+@on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(12))
 def test_long_histories(seed: int, directed: bool) -> None:
@@ -65,6 +67,7 @@ def test_long_histories(seed: int, directed: bool) -> None:
     run.check_against_oracle()
 
 
+@on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_rmat_histories(seed: int, directed: bool) -> None:
@@ -76,6 +79,7 @@ def test_rmat_histories(seed: int, directed: bool) -> None:
     run.check_against_oracle()
 
 
+@on_both_homes
 @pytest.mark.parametrize(("name", "updates"), [("as733-21days", 150), ("highschool2012", 500)])
 def test_real_deletions(name: str, updates: int) -> None:
     run = Run(directed=False)
@@ -84,9 +88,14 @@ def test_real_deletions(name: str, updates: int) -> None:
             run.check_against_oracle()
 
 
+@on_both_homes
 @pytest.mark.parametrize("directed", [True, False])
 def test_starting_over_when_settling_costs_too_much(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphtide.compute.device import paths as on_device  # the one of this emulated device
+
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
+    monkeypatch.setattr(on_device, "SETTLE_LEAST", 0)
+    monkeypatch.setattr(on_device, "LOST_LEAST", 0)
     started_over = 0
     for seed in range(6):
         run = Run(directed)
@@ -116,6 +125,7 @@ def test_the_bridge_of_a_long_path_goes_and_comes_back() -> None:
     run.check()
 
 
+@on_both_homes
 def test_a_hub_is_deleted() -> None:
     n = 2_000
     rng = np.random.default_rng(1)
@@ -128,6 +138,7 @@ def test_a_hub_is_deleted() -> None:
     run.check_against_oracle()
 
 
+@on_both_homes
 def test_a_whole_frontier_is_deleted() -> None:
     """Three layers of a hundred; every edge between the first two goes, but one."""
     layer = [list(range(100 * k + 1, 100 * k + 101)) for k in range(3)]
@@ -195,6 +206,7 @@ def test_work_is_in_proportion_to_the_change() -> None:
 # -- sources ------------------------------------------------------------------------------------------------
 
 
+@on_both_homes
 def test_a_source_that_appears_later() -> None:
     run = Run(directed=True, sources=(3, 0))
     run.step(inserts([(1, 2)], 3))
@@ -204,6 +216,7 @@ def test_a_source_that_appears_later() -> None:
     run.check()
 
 
+@on_both_homes
 def test_a_source_that_is_one_no_longer() -> None:
     run = Run(directed=True, sources=(0,))
     run.step(inserts([(0, 1), (1, 2), (3, 2)], 4))
@@ -229,6 +242,7 @@ def test_bad_sources_are_refused(value: object) -> None:
 # -- reading, saving, the audit -----------------------------------------------------------------------------
 
 
+@on_both_homes
 def test_reading() -> None:
     run = Run(directed=True)
     run.step(inserts([(0, 1), (1, 2)], 4))
@@ -243,6 +257,7 @@ def word(hops: int, parent: int) -> np.uint64:
     return np.uint64(hops << 32 | parent)
 
 
+@on_both_homes
 @pytest.mark.parametrize(
     ("vertex", "value", "rule"),
     [
@@ -265,6 +280,7 @@ def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str
     assert rule in {violation.rule for violation in run.program.audit(run.graph)}
 
 
+@on_both_homes
 def test_the_audit_finds_values_that_support_each_other() -> None:
     run = Run(directed=True)
     run.step(inserts([*path(4), (4, 5), (5, 4)], 6))
@@ -272,6 +288,7 @@ def test_the_audit_finds_values_that_support_each_other() -> None:
     assert "forest" in {violation.rule for violation in run.program.audit(run.graph)}
 
 
+@on_both_homes
 def test_what_a_change_missed_is_found() -> None:
     """The graph moved on without the program."""
     run = Run(directed=False)

@@ -12,8 +12,10 @@ from graphtide.gpma.device import module
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 SOURCES = sorted([*module.FOLDER.glob("*.cu"), *BENCHMARKS.glob("*.cu")])
-# From the oldest devices that the product names to Hopper.
-ARCHITECTURES = ["sm_80", "sm_90"]
+# From the oldest devices that the product names to Blackwell.
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
+# What CuPy adds to the options of every module, last of all.
+AS_CUPY = ["-ftz=true", "--device-c"]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def compiled(nvrtc: object, code: str, name: str, options: list[str]) -> tuple[b
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_compiles_without_warnings(nvrtc: object, path: Path, weighted: bool, architecture: str) -> None:
-    options = [*module.options(weighted=weighted), f"-arch={architecture}"]
+    options = [*module.options(weighted=weighted), *AS_CUPY, f"-arch={architecture}"]
     code = module.source(path)
     done, log, ptx = compiled(nvrtc, code, path.name, options)
     assert done and not log, log

@@ -11,7 +11,9 @@ import cuda_emulator
 import numpy as np
 import pytest
 from cuda_emulator import EmulatorError
+from cuda_emulator.build import TWINS
 
+from graphtide.compute.device.functor import HEAD
 from graphtide.gpma.device.module import FOLDER
 
 SOURCE = f'#line 1 "self_test.cu"\n{(Path(cuda_emulator.__file__).parent / "self_test.cu").read_text()}'
@@ -191,6 +193,8 @@ def functions(path: Path) -> set[str]:
     return set(re.findall(r"^\w[\w \*]*?\b(\w+)\([^;]*?\)\s*\{", text, re.MULTILINE))
 
 
-def test_the_emulated_intrinsics_are_those_of_the_product() -> None:
-    emulated = functions(Path(cuda_emulator.__file__).parent / "intrinsics.cuh")
-    assert emulated == functions(FOLDER / "intrinsics.cuh") != set()
+@pytest.mark.parametrize("original", [FOLDER / "intrinsics.cuh", HEAD.with_name("ieee.cuh")], ids=lambda p: p.name)
+def test_the_emulated_functions_are_those_of_the_product(original: Path) -> None:
+    assert original.name in TWINS
+    emulated = functions(Path(cuda_emulator.__file__).parent / original.name)
+    assert emulated == functions(original) != set()

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,9 @@ def test_a_stream_of_edges_and_vertices_is_answered_right(daemon: Daemon, tmp_pa
         assert degree.out.tolist() == [
             len(model.out_neighbors(v)) if v in model.alive else None for v in range(200)
         ]
+        shares = client.degree_distribution()
+        counted = Counter(len(model.out_neighbors(v)) for v in model.alive)
+        assert list(zip(shares.degrees.tolist(), shares.counts.tolist(), strict=True)) == sorted(counted.items())
         labels = client.get("components", np.arange(200))
         assert labels.unknown.tolist() == degree.unknown.tolist()
         for u, v in model.contents():

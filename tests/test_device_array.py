@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import cuda_emulator
 import numpy as np
@@ -289,7 +291,7 @@ def test_heavy_batches_lose_nothing() -> None:
         assert step % 50 or array.check() == []
 
 
-# All or nothing.
+# A plan, its launch and its end.
 
 
 def batches(rng: np.random.Generator) -> dict[str, EdgeBatch]:
@@ -311,17 +313,119 @@ def batches(rng: np.random.Generator) -> dict[str, EdgeBatch]:
     }
 
 
-@pytest.mark.parametrize("name", batches(np.random.default_rng(0)))
+WAYS_OF_BATCHES = tuple(batches(np.random.default_rng(0)))
+
+
+def test_waiting_lets_other_threads_run_python(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphtide.gpma.device import waiting
+
+    monkeypatch.setattr(waiting, "LOOKS_MAX", 1 << 31)  # some seconds: then it would give up
+    told = waiting.Told(3, emulated_cupy.cuda.Stream())
+    waits = threading.Event()
+
+    def tell() -> None:
+        waits.wait()
+        for word in (2, 0, 1):
+            told._words[word] = 7 << 32 | 10 + word
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    waits.set()
+    told.wait(7)
+    thread.join()
+    assert [told.word(word) for word in range(3)] == [10, 11, 12]
+    monkeypatch.setattr(waiting, "LOOKS_MAX", 100)
+    with pytest.raises(RuntimeError, match="without telling"):
+        told.wait(8)
+
+
+def full_array(side: DeviceSide, stream: Any = None) -> Any:
+    """An array of 4,000 edges in 40 rows."""
+    array = side.array(weighted=True, stream=stream)
+    array.ensure_vertices(VERTICES)
+    keys = pack(np.repeat(np.arange(VERTICES), 100), np.tile(np.arange(100), VERTICES))
+    array.load(EdgeList(keys, np.random.default_rng(5).integers(1, 9, keys.size).astype(np.float32)))
+    return array
+
+
+@pytest.mark.parametrize("name", WAYS_OF_BATCHES)
+def test_a_plan_changes_nothing_until_it_is_launched_which_takes_no_memory(
+    emulated_cupy: ModuleType, way: Callable[[], None], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    way()
+    side = DeviceSide(emulated_cupy, 0, settings())
+    array, expected = full_array(side), full_array(side)
+    batch = batches(np.random.default_rng(5))[name]
+    before = side.export(array)
+    array.prepare(batch)
+    array.ensure_vertices(2 * VERTICES)
+    array.withdraw_vertices(VERTICES)
+    assert array.check() == []
+    assert np.array_equal(side.export(array).keys, before.keys)
+    assert np.array_equal(side.export(array).weights, before.weights)
+    plan = array.prepare(batch)
+    waited = mock.Mock(wraps=array._kernels.wait)
+    monkeypatch.setattr(array._kernels, "wait", waited)
+    with cuda_emulator.failing_allocation(0):
+        array.launch(plan)
+    waited.assert_not_called()
+    report = array.finish(plan).sorted()
+    wanted = expected.apply(batch).sorted()
+    for part in ("inserted", "overwritten", "deleted"):
+        assert np.array_equal(getattr(report, part).keys, getattr(wanted, part).keys)
+        assert np.array_equal(getattr(report, part).weights, getattr(wanted, part).weights)
+    assert array.check() == []
+    assert np.array_equal(side.export(array).keys, side.export(expected).keys)
+
+
+def test_a_batch_that_was_given_up_is_not_overwritten_while_it_is_copied(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = full_array(DeviceSide(emulated_cupy, 0, settings()))
+    batch = batches(np.random.default_rng(5))["small"]
+    waited = mock.Mock()
+    monkeypatch.setattr(emulated_cupy.cuda.Stream, "synchronize", waited)
+    array.apply(batch)
+    array.prepare(batch)
+    waited.assert_not_called()
+    array.prepare(batch)
+    waited.assert_called_once()
+    array._staging.columns(3, weighted=True)
+    assert waited.call_count == 2
+    array._staging.columns(3, weighted=True)
+    assert waited.call_count == 2, "nothing is being copied any more"
+
+
+def test_arrays_that_share_a_stream_are_launched_before_either_has_ended(
+    cupy: ModuleType, way: Callable[[], None]
+) -> None:
+    way()
+    side = DeviceSide(cupy, 0, settings())
+    stream = cupy.cuda.Stream(non_blocking=True)
+    arrays = [full_array(side, stream) for _ in range(2)]
+    alone = full_array(side)
+    for batch in batches(np.random.default_rng(5)).values():
+        plans = [array.prepare(batch) for array in arrays]
+        for array, plan in zip(arrays, plans, strict=True):
+            array.launch(plan)
+        wanted = alone.apply(batch).sorted()
+        for array, plan in zip(arrays, plans, strict=True):
+            assert np.array_equal(array.finish(plan).sorted().inserted.keys, wanted.inserted.keys)
+            assert array.check() == []
+            assert np.array_equal(side.export(array).keys, side.export(alone).keys)
+
+
+# All or nothing.
+
+
+@pytest.mark.parametrize("name", WAYS_OF_BATCHES)
 def test_a_failed_allocation_changes_nothing(
     emulated_cupy: ModuleType, way: Callable[[], None], name: str
 ) -> None:
     way()
     side = DeviceSide(emulated_cupy, 0, settings())
     rng = np.random.default_rng(5)
-    array = side.array(weighted=True)
-    array.ensure_vertices(VERTICES)
-    keys = pack(np.repeat(np.arange(VERTICES), 100), np.tile(np.arange(100), VERTICES))
-    array.load(EdgeList(keys, rng.integers(1, 9, keys.size).astype(np.float32)))
+    array = full_array(side)
     batch = batches(rng)[name]
     before = side.export(array)
     failures = 0

@@ -36,8 +36,8 @@ def to_host(dtype: np.dtype[np.void]) -> Places:
     return {"": (0, dtype.itemsize), **{name: (at[1], at[0].itemsize) for name, at in dtype.fields.items()}}
 
 
-def to_kernels(cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str) -> dict[str, Places]:
-    """Where a kernel that includes this file finds the fields of each structure."""
+def to_kernels(cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str, head: str = "") -> dict[str, Places]:
+    """Where a kernel that includes this file, after a ``head``, finds the fields of each structure."""
     from graphtide.gpma.device import module
 
     asked = [(name, field) for name, dtype in dtypes.items() for field in to_host(dtype)]
@@ -49,7 +49,8 @@ def to_kernels(cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str) -> dic
         for name, field in asked
     ]
     (folder / "places.cu").write_text(
-        f"""#include "{file}"
+        f"""{head}
+#include "{file}"
 
 extern "C" __global__ void places(u32* to)
 {{
@@ -68,10 +69,10 @@ extern "C" __global__ void places(u32* to)
 
 
 def differences(
-    cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str
+    cupy: ModuleType, folder: Path, dtypes: Dtypes, file: str, head: str = ""
 ) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
     """(offset, bytes) to the host and to kernels of whatever differs, by its name, "Batch.n" say."""
-    found = to_kernels(cupy, folder, dtypes, file)
+    found = to_kernels(cupy, folder, dtypes, file, head)
     return {
         f"{name}.{field}": (here, found[name][field])
         for name, dtype in dtypes.items()

@@ -197,6 +197,17 @@ def test_one_side_owns_everything_and_stores_nothing() -> None:
     assert route(EdgeBatch.of([], []), placement, in_edges=True) == []
 
 
+def test_a_change_is_never_of_some_sides_only() -> None:
+    """Nobody but the host owns rows: were some placed elsewhere, they would be missing from the change."""
+    with opened() as graph:
+        graph.apply(EdgeBatch.of([0, 1, 2, 3], [1, 2, 3, 0]), 4)
+        graph.placement = Placement(2)
+        for n in (3, 3000):
+            with pytest.raises(ValueError, match="placed on 2 sides"):
+                graph.apply(EdgeBatch.of(np.arange(n), np.arange(n)), n)
+            assert (graph.n_vertices, graph.n_edges) == (4, 4)
+
+
 @pytest.mark.parametrize("n_sides", [0, 256])
 def test_the_number_of_sides_is_bounded(n_sides: int) -> None:
     with pytest.raises(ValueError, match="n_sides"):

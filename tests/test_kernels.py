@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
+import inspect
 import logging
 import os
 import pickle
+import pkgutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numba as nb
 import psutil
 import pytest
+from numba.core.dispatcher import Dispatcher
 from running import Daemon
 from waiting import until
 
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
 from graphtide.gpma import runtime
+from graphtide.gpma.intrinsics import inner
 from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
 
+ROOT = Path(__file__).resolve().parents[1]
 COLD_S = 800.0
 LEAST: dict[str, Any] = {"graph": {"weights": "unweighted"}, "program": [{"name": "bfs", "source": 1}]}
 
@@ -55,6 +65,12 @@ def test_what_the_first_start_compiles_the_second_one_finds(tmp_path: Path, cold
         daemon.stop()
         assert "compiling kernels" not in daemon.log.read_text().removeprefix(first)
     assert compiled(cold) == after_first
+    for index in cold.rglob("*.nbi"):
+        with open(index, "rb") as file:
+            pickle.load(file)  # the compiler's version
+            _, forms = pickle.load(file)
+        plain = [tuple(map(nb.types.unliteral, form[0])) for form in forms]
+        assert len({*plain}) == len(plain), f"a literal made a form of its own: {index.name} {plain}"
 
 
 @pytest.mark.timeout(900)
@@ -278,3 +294,79 @@ def test_kernels_share_their_cache_whenever_numba_is_loaded(before: str) -> None
     script += "print(type(module._place_integers._cache).__name__, *map(type, sys.meta_path))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("SharedCache ") and "_AfterNumba" not in done.stdout
+
+
+# -- kernels that only kernels call ------------------------------------------------------------------------------
+
+
+def functions_of(namespace: Mapping[str, Any], module: str) -> Iterator[FunctionType]:
+    """Every function that a module defines, those of its classes included, but no kernel."""
+    for value in namespace.values():
+        if isinstance(value, property):
+            yield from functions_of({"get": value.fget, "set": value.fset}, module)
+        elif isinstance(value, staticmethod | classmethod):
+            yield from functions_of({"function": value.__func__}, module)
+        elif getattr(value, "__module__", None) != module or isinstance(value, Dispatcher):
+            continue
+        elif isinstance(value, type):
+            yield from functions_of(vars(value), module)
+        elif isinstance(function := inspect.unwrap(value), FunctionType):
+            yield function
+
+
+def names_in(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(names_in(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
+def named_in_vain(names: set[str], known: Mapping[str, Any]) -> set[str]:
+    """Of these names those of kernels that Python cannot call, known here or in a module that is."""
+    modules = [known[name] for name in names if isinstance(known.get(name), ModuleType)]
+    spaces = [known, *(vars(module) for module in modules if module.__name__.startswith("graphtide."))]
+    kernels = [
+        (name, space[name]) for space in spaces for name in names if isinstance(space.get(name), Dispatcher)
+    ]
+    return {name for name, kernel in kernels if kernel.targetoptions.get("no_cpython_wrapper")}
+
+
+@pytest.mark.parametrize("room", ["compute", "daemon", "gpma", "partition"])
+def test_python_calls_no_kernel_that_only_kernels_may_call(room: str) -> None:
+    """There would be no code to go to: the process would end."""
+    found = set()
+    for info in pkgutil.walk_packages([str(ROOT / room)], f"graphtide.{room}."):
+        known = vars(importlib.import_module(info.name))
+        for function in functions_of(known, info.name):
+            found |= {(function.__qualname__, name) for name in named_in_vain(names_in(function.__code__), known)}
+    assert found == set()
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_nor_do_tests_and_benchmarks(folder: str) -> None:
+    for file in (ROOT / folder).glob("*.py"):
+        tree = ast.parse(file.read_text())
+        known = {}
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.ImportFrom)
+                and (node.module or "").startswith("graphtide.")
+                and file != Path(__file__)
+            ):
+                with contextlib.suppress(ImportError):  # of what needs a device
+                    module = importlib.import_module(node.module or "")
+                    known |= {item.asname or item.name: vars(module).get(item.name) for item in node.names}
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert named_in_vain(names, known) == set(), file
+
+
+@inner
+def only_for_kernels(value):  # type: ignore[no-untyped-def]
+    return value + 1
+
+
+def calls_it() -> None:
+    only_for_kernels(1)
+
+
+def test_a_function_that_calls_such_a_kernel_is_found() -> None:
+    (function,) = functions_of({"calls_it": calls_it}, __name__)
+    assert named_in_vain(names_in(function.__code__), globals()) == {"only_for_kernels"}

@@ -130,7 +130,7 @@ def graph(system: System) -> Iterator[Graph]:
     system.write("proc/self/cgroup", "0::/a\n")
     system.group("a", GIB, GIB)
     graph = Graph(weighted=False)
-    graph._memory = system.memory
+    graph.host.memory = system.memory
     yield graph
     graph.close()
 

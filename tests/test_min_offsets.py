@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +21,12 @@ from graphtide.daemon.serve.supervisor import ServerLink
 REQUESTS: dict[str, dict[str, Any]] = {
     "get": {"program": "rank", "vertices": [100]},
     "top": {"program": "rank"},
+    "histogram": {"program": "rank"},
     "path": {"program": "hops", "target": 102},
     "component": {"vertex": 100},
     "neighbors": {"vertex": 100},
     "degree": {"vertices": [100]},
+    "degree_distribution": {},
     "has_edge": {"src": [100], "dst": [101]},
     "programs": {},
     "stats": {},
@@ -98,10 +101,15 @@ def test_the_clients_pass_it_with_every_request(running: tuple[Chain, ServerLink
 
     async def ask() -> None:
         async with AsyncClient(link.addresses[0]) as client:
-            for method, params in REQUESTS.items():
+            for method, params in answered.items():
                 assert (await getattr(client, method)(**params, **covered)).epoch == (1, chain.number)
+            async with contextlib.aclosing(client.subscribe("rank", **covered)) as changes:
+                assert (await anext(changes)).epoch == (1, chain.number)
 
+    answered = {method: params for method, params in REQUESTS.items() if method != "subscribe"}
     with Client(link.addresses[0], timeout=60) as client:
-        for method, params in REQUESTS.items():
+        for method, params in answered.items():
             assert getattr(client, method)(**params, **covered).epoch == (1, chain.number)
+        with client.subscribe("rank", **covered) as changes:
+            assert next(changes).epoch == (1, chain.number)
     asyncio.run(ask())

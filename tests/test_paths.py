@@ -24,7 +24,7 @@ from histories import (
     rmat_history,
     small_histories,
 )
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from naive import best_values
 from own_programs import Fading, Reached, Within
@@ -98,6 +98,7 @@ CASES = {
 every_case = pytest.mark.parametrize("name", list(CASES))
 weighted_cases = pytest.mark.parametrize("name", ["sssp", "sswp", "fading"])
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+on_both_homes = pytest.mark.usefixtures("home")
 
 
 class Run(PathRun):
@@ -138,6 +139,17 @@ def test_any_history(name: str, history: History, sources: set[int]) -> None:
 
 
 @every_case
+@pytest.mark.parametrize("home", ["device"], indirect=True)
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=small_histories(), sources=st.sets(st.integers(0, 9), min_size=1, max_size=3))
+def test_any_history_on_a_device(home: str, name: str, history: History, sources: set[int]) -> None:
+    run = Run(name, history.directed, tuple(sources))
+    for _ in epochs_of(history, run):
+        run.check_against_oracle()
+
+
+@on_both_homes
+@every_case
 @both_ways
 @pytest.mark.parametrize("seed", range(3))
 def test_long_histories(name: str, directed: bool, seed: int) -> None:
@@ -147,6 +159,7 @@ def test_long_histories(name: str, directed: bool, seed: int) -> None:
     run.check_against_oracle()
 
 
+@on_both_homes
 @every_case
 @both_ways
 def test_rmat_histories(name: str, directed: bool) -> None:
@@ -157,6 +170,7 @@ def test_rmat_histories(name: str, directed: bool) -> None:
     run.check_against_oracle()
 
 
+@on_both_homes
 @weighted_cases
 def test_real_deletions(name: str) -> None:
     """Real edges come and go; their weights are drawn, so that many are overwritten."""
@@ -168,6 +182,7 @@ def test_real_deletions(name: str) -> None:
         run.check()
 
 
+@on_both_homes
 def test_distances_are_networkx() -> None:
     rng = np.random.default_rng(2)
     run = Run("sssp", directed=True)
@@ -206,6 +221,7 @@ def weighted(edges: list[tuple[int, int, float]], n: int) -> Epoch:
     return epoch_of([(Op.INSERT, u, v, weight) for u, v, weight in edges], n)
 
 
+@on_both_homes
 def test_absorbed_sums_support_nothing_in_a_circle() -> None:
     """1e8 + 1 = 1e8 in float32: 1, 2 and 3 have one value, and must not keep it for each other."""
     run = Run("sssp", directed=True)
@@ -218,6 +234,7 @@ def test_absorbed_sums_support_nothing_in_a_circle() -> None:
     assert run.values() == [0, None, None, None]
 
 
+@on_both_homes
 def test_a_plateau_of_zeros_is_cut_off() -> None:
     n = 50
     ring = [(v, v % (n - 1) + 1, 0.0) for v in range(1, n)]
@@ -231,6 +248,7 @@ def test_a_plateau_of_zeros_is_cut_off() -> None:
     assert run.values() == [0.0, *[None] * (n - 1)]
 
 
+@on_both_homes
 def test_a_zero_has_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither sign is better: the first to come would stay, and a fresh start may meet the other first."""
     monkeypatch.setitem(CASES, "signed", Case(Signed, max, max, None))
@@ -244,6 +262,7 @@ def test_a_zero_has_one_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.bits == [0, 0, 0, *[int(NO_VERTEX)] * 3]
 
 
+@on_both_homes
 def test_a_sum_that_overflows_is_a_distance() -> None:
     most = float(np.finfo(np.float32).max)
     run = Run("sssp", directed=True)
@@ -270,6 +289,7 @@ def test_a_plateau_keeps_its_values_where_it_has_other_support() -> None:
     assert run.values() == [np.inf, *[None] * 199]
 
 
+@on_both_homes
 def test_equals_that_lose_support_together_do_not_support_each_other() -> None:
     for name in ("sswp", "sssp"):
         weight = 5.0 if name == "sswp" else 0.0
@@ -280,6 +300,7 @@ def test_equals_that_lose_support_together_do_not_support_each_other() -> None:
         assert run.values()[1:] == [None] * 3
 
 
+@on_both_homes
 def test_equals_far_along_a_plateau_are_given_up() -> None:
     """Following parents has an end; the values are the same without."""
     n = 3 * path_loss._STEPS
@@ -315,6 +336,7 @@ def test_inner_edges_without_room_are_pushed_along(name: str, monkeypatch: pytes
         run.check_against_oracle()
 
 
+@on_both_homes
 @pytest.mark.parametrize(
     ("name", "worse", "expected"), [("sssp", 9.0, [0, 1, 9, 10]), ("sswp", 0.5, [np.inf, 1, 0.5, 0.5])]
 )
@@ -330,6 +352,7 @@ def test_a_tree_edge_gets_worse_and_better_again(name: str, worse: float, expect
     assert run.values() == before
 
 
+@on_both_homes
 @weighted_cases
 def test_every_tree_edge_gets_worse_at_once(name: str) -> None:
     """Each vertex waits twice then: for its own edge, and as the child of another."""
@@ -352,6 +375,7 @@ def test_a_weight_that_changes_no_value_reads_nothing() -> None:
 # -- shapes that hurt -----------------------------------------------------------------------------------------
 
 
+@on_both_homes
 @every_case
 def test_the_bridge_of_a_long_path(name: str) -> None:
     n = 3_000
@@ -365,6 +389,7 @@ def test_the_bridge_of_a_long_path(name: str) -> None:
     run.check()
 
 
+@on_both_homes
 @every_case
 def test_leaves_on_a_long_chain_below_a_hub(name: str) -> None:
     """0 -> hub -> many, many -> chain -> leaves; the hub is cut off but for one long way round."""
@@ -383,6 +408,7 @@ def test_leaves_on_a_long_chain_below_a_hub(name: str) -> None:
     run.check()
 
 
+@on_both_homes
 @every_case
 def test_a_whole_frontier_is_deleted(name: str) -> None:
     layers = [list(range(100 * k + 1, 100 * k + 101)) for k in range(3)]
@@ -399,6 +425,7 @@ def test_a_whole_frontier_is_deleted(name: str) -> None:
     run.check()
 
 
+@on_both_homes
 @every_case
 def test_a_hub_is_deleted(name: str) -> None:
     n = 1_000
@@ -561,12 +588,17 @@ def test_starting_over_is_rare(name: str) -> None:
     assert sum(run.step(epoch).started_over for epoch in history.epochs[1:]) == 0
 
 
+@on_both_homes
 @every_case
 @both_ways
 def test_starting_over_when_settling_costs_too_much(
     name: str, directed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from graphtide.compute.device import paths as on_device  # the one of this emulated device
+
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 0)
+    monkeypatch.setattr(on_device, "SETTLE_LEAST", 0)
+    monkeypatch.setattr(on_device, "LOST_LEAST", 0)
     started_over = 0
     for seed in range(3):
         for refresh in epochs_of(random_history(seed, directed=directed), Run(name, directed)):
@@ -581,6 +613,7 @@ def word(value: float, parent: int) -> np.uint64:
     return np.uint64(int(np.float32(value).view(np.uint32)) << 32 | parent)
 
 
+@on_both_homes
 @pytest.mark.parametrize(
     ("vertex", "value", "rule"),
     [
@@ -605,6 +638,7 @@ def test_the_audit_finds_a_broken_value(vertex: int, value: np.uint64, rule: str
     assert vertex in found[rule].vertices
 
 
+@on_both_homes
 def test_the_audit_finds_values_that_support_each_other() -> None:
     run = Run("sssp", directed=True)
     run.step(weighted([(0, 1, 1.0), (4, 5, 0.0), (5, 4, 0.0)], 6))
@@ -612,6 +646,7 @@ def test_the_audit_finds_values_that_support_each_other() -> None:
     assert [violation.rule for violation in run.program.audit(run.graph)] == ["forest"]
 
 
+@on_both_homes
 @every_case
 def test_slices_of_the_audit_are_the_whole(name: str) -> None:
     history = rmat_history(7, directed=True, epochs=1)
@@ -667,6 +702,7 @@ def test_a_start_after_memory_ran_out_has_room_for_all(name: str, monkeypatch: p
         run.check()
 
 
+@on_both_homes
 def test_reading() -> None:
     run = Run("sssp", directed=True)
     run.step(weighted([(0, 1, 1.5), (1, 2, 2.0)], 4))

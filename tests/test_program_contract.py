@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from own_programs import Fading, Within
 
 from graphtide.compute import registry
+from graphtide.compute.device import is_on_device, twin
 from graphtide.compute.program import Answer, Column, Program, Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
 from graphtide.partition.graph import Graph
@@ -36,7 +37,9 @@ OWN = {
     "own within": lambda id, sources: Within(id, sources, limit=3),
     "own fading": Fading,
 }
-KINDS = [*registry.KINDS, *OWN]
+ON_DEVICE = " on a device"
+TWINS = [f"{kind}{ON_DEVICE}" for kind in ("bfs", "sssp", "sswp", *OWN)]
+KINDS = [*registry.KINDS, *OWN, *TWINS]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 
@@ -52,7 +55,8 @@ class DenseIds:
 
 
 def made(kind: str, id: str = "kept", sources: tuple[int, ...] = (0,)) -> Program:
-    """A program of this kind, not started; ``sources`` for those that have any."""
+    """A program of this kind, not started; ``sources`` for those that have any. Of a twin the host's."""
+    kind = kind.removesuffix(ON_DEVICE)
     if kind in OWN:
         return OWN[kind](id, sources)
     named = {parameter.name for parameter in registry.KINDS[kind].parameters} & {"source", "sources"}
@@ -89,13 +93,18 @@ class Run:
 
     def __init__(self, kind: str, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
         self.kind, self.sources = kind, sources
-        self.graph = Graph(directed=directed, weighted=True)
-        self.program = made(kind, sources=sources)
+        self.graph = Graph(directed=directed, weighted=True, device=kind in TWINS)
+        self.program = self.make("kept", sources)
         self.bind(self.program)
         self.program.start(self.graph)
         self.exact = self.program.family != "walk"
         """Whether equal graphs give equal values, however they came about; else they differ by the tolerance."""
         self.copied = Copied.of(self.program, 0)
+
+    def make(self, id: str, sources: tuple[int, ...]) -> Program:
+        """Another program of the same kind."""
+        program = made(self.kind, id, sources)
+        return twin(program, self.graph) if self.kind in TWINS else program
 
     def bind(self, program: Program) -> None:
         """What the engine does before each run: tell the sources, where they are vertices."""
@@ -175,7 +184,8 @@ class Run:
         return program.read(Published(program.columns(), program.scalars(), n), np.arange(n, dtype=np.uint32))
 
     def check(self) -> None:
-        """Equal to a fresh start, and both proven by the audit, whole and by slices."""
+        """Equal to a fresh start (on the host), and both proven by the audit, whole and by slices."""
+        assert is_on_device(self.program) == (self.kind in TWINS)
         fresh = made(self.kind, "fresh", tuple(self.program.sources))
         self.bind(fresh)
         fresh.start(self.graph)
@@ -218,12 +228,19 @@ class Run:
 
     def restored(self) -> Program:
         """Another program, with the state of this one."""
-        program = made(self.kind, "restored", tuple(self.program.sources))
+        program = self.make("restored", self.program.sources)
         program.restore(self.saved(), self.graph)
         return program
 
     def close(self) -> None:
         self.graph.close()
+
+
+@pytest.fixture(autouse=True)
+def device(request: pytest.FixtureRequest) -> None:
+    """An emulated device, where the test is of a twin."""
+    if "kind" in request.fixturenames and request.getfixturevalue("kind") in TWINS:
+        request.getfixturevalue("emulated_cupy")
 
 
 @pytest.fixture

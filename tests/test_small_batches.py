@@ -19,10 +19,11 @@ from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, source
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.small import apply_small
 from graphtide.partition import graph as graph_module
+from graphtide.partition import host_side
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange, NoMemory
 
-SMALL_MAX = graph_module.SMALL_UPDATES_MAX
+SMALL_MAX = host_side.SMALL_UPDATES_MAX
 VERTICES = 300
 
 OPTIONS = st.fixed_dictionaries(
@@ -50,7 +51,7 @@ def both_ways(**options: bool) -> Iterator[tuple[Graph, Graph]]:
 
 def went_small(graph: Graph, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> Any:
     """What ``apply`` gives, and whether one call did it."""
-    with mock.patch.object(graph, "_apply_on_host", wraps=graph._apply_on_host) as ordinary:
+    with mock.patch.object(graph.host, "prepare", wraps=graph.host.prepare) as ordinary:
         change = graph.apply(batch, n_vertices, vertex_ops)
     return change, not ordinary.called
 
@@ -325,7 +326,7 @@ def test_without_memory_it_is_as_before() -> None:
         source.loaded(3000, small, ordinary)
         batch = source.batch(30, inserts=0.5)
         with (
-            mock.patch.object(graph_module, "apply_small", side_effect=MemoryError),
+            mock.patch.object(host_side, "apply_small", side_effect=MemoryError),
             pytest.raises(NoMemory, match="not enough memory"),
         ):
             small.apply(batch, VERTICES + 5)
@@ -352,7 +353,7 @@ def test_vertices_that_are_deleted_or_revived_go_the_ordinary_way() -> None:
 
 def test_nothing_is_compiled_for_them_after_the_warm_up() -> None:
     """Whatever the graph is like, and wherever its columns lie, there is one form of the call."""
-    with mock.patch.object(graph_module, "apply_small", wraps=apply_small) as call:
+    with mock.patch.object(host_side, "apply_small", wraps=apply_small) as call:
         graph_module.warm_up()
         assert call.called
     for options in ({}, {"weighted": False}, {"in_weights": False}, {"in_edges": False}, {"directed": False}):

@@ -39,9 +39,11 @@ class Told:
 
     def take(self, notice: Notification) -> None:
         change = self.following.take(notice)
-        if change is None:
-            return
-        self.changes.append(change)
+        if change is not None:
+            self.changes.append(change)
+            self.apply(change)
+
+    def apply(self, change: Change) -> None:
         if change.is_snapshot:
             self.known.clear()
         for id in listed_ids(change.removed):

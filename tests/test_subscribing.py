@@ -9,7 +9,8 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,9 +20,15 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
+from graphtide.daemon.client.wire import ClientCore
 from graphtide.daemon.config.settings import LimitsConfig
-from graphtide.daemon.serve import shared_memory
+from graphtide.daemon.serve import shared_memory, telling
+from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
+from graphtide.daemon.serve.results import Snapshot
+from graphtide.daemon.serve.scopes import Everyone
+from graphtide.daemon.serve.serving import Serving
+from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.index.vertex_index import VertexIndex
 
@@ -408,6 +415,81 @@ def test_whoever_falls_behind_the_log_gets_a_snapshot(tmp_path: Path) -> None:
             slow.tell()
         assert len([change for change in told.changes if change.is_snapshot]) == 2
         assert told.known == dict(zip(range(100, 100 + N), made.rank.tolist(), strict=True))
+
+
+def test_whoever_does_not_read_gives_way_where_others_need_the_memory(tmp_path: Path) -> None:
+    short = {"memory_bytes_max": 1 << 20, "frame_bytes_max": 1 << 18, "output_bytes_max": 1 << 20}
+    with results(tmp_path, N, stall_seconds_max=0.2, **short) as (_, address), contextlib.ExitStack() as stack:
+        slow = stack.enter_context(contextlib.closing(Line(address)))
+        slow.subscribe(Told(program="rank"))
+        client = stack.enter_context(Client(address, timeout=60))
+        until(lambda: client.stats()["server"]["held_bytes"] > 0)
+        assert client.get("rank", np.arange(100, 10_100)).values.tolist() == [1.0] * 10_000
+        until(lambda: client.stats()["server"]["subscriptions"] == 0)
+        assert client.stats()["server"]["held_bytes"] == 0
+
+
+class Deaf:
+    """A connection that reads nothing."""
+
+    takes_more = False
+
+
+def test_what_fails_ends_a_subscription_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[bytes] = []
+    hearing = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
+    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, sequence=1, epoch=(1, 1)))
+
+    def fail() -> None:
+        raise ValueError("a mistake")
+
+    async def run() -> int:
+        subscriptions = Subscriptions(LimitsConfig())
+        for program in ("one", "other"):
+            connection = cast(OpenConnection, hearing)
+            subscriptions.add(connection, program, Everyone(0.0), snapshot, since=None, from_now=True)
+        serving = cast(Serving, SimpleNamespace(subscriptions=subscriptions, snapshot=fail))
+        task = asyncio.create_task(telling.Telling(serving).run())
+        while len(heard) < 2:
+            await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+        return subscriptions.count
+
+    assert asyncio.run(run()) == 0
+    contents = [ClientCore().messages(message)[0].content for message in heard]  # type: ignore[union-attr]
+    assert [content["subscription"] for content in contents] == [0, 1]
+    assert {content["error"]["code"] for content in contents} == {"internal"}
+    assert "telling of one failed" in caplog.text and "a mistake" in caplog.text
+
+
+def test_requests_get_their_turn_between_subscribers_and_connections_between_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(telling, "TURN_SECONDS", 0.0)
+    one, other = cast(OpenConnection, Deaf()), cast(OpenConnection, Deaf())
+    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, sequence=1, epoch=(1, 1)))
+    visits: list[tuple[OpenConnection, int]] = []
+    turns = 0
+
+    class Noting(telling.Telling):
+        def _advance(self, subscription: Subscription) -> None:
+            visits.append((subscription.connection, turns))
+
+    async def run() -> None:
+        nonlocal turns
+        subscriptions = Subscriptions(LimitsConfig())
+        for connection in (one,) * 30 + (other,) * 2:
+            subscriptions.add(connection, "rank", Everyone(0.0), snapshot, since=None, from_now=True)
+        task = asyncio.create_task(Noting(cast(Serving, SimpleNamespace(subscriptions=subscriptions))).run())
+        while len(visits) < 32:
+            turns += 1
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    assert [connection for connection, _ in visits[:5]] == [one, other, one, other, one]
+    assert [turn for _, turn in visits] == list(range(visits[0][1], visits[0][1] + 32))
 
 
 def test_a_subscriber_is_not_idle(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
+from ...gpma.intrinsics import inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
@@ -32,6 +33,7 @@ NEXT, SATURATED = 0, 16
 """What is where in a cursor: the next place, and the vertices at the limit."""
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 
 class Counts(NamedTuple):
@@ -63,14 +65,14 @@ def no_counts() -> Counts:
     )
 
 
-@_jit
+@_inner
 def pulling_is_cheaper(pushed_edges, pushed_rows, pulled_edges, pulled_rows, threads):  # type: ignore[no-untyped-def]
     """Whether to pull on so many threads rather than push on one. What comes of it is the same."""
     pushing = (pushed_edges + _ROW_EDGES * pushed_rows) * _PUSHED_EDGES * threads
     return pulled_edges + _ROW_EDGES * pulled_rows < pushing
 
 
-@_jit
+@_inner
 def _take_pieces(t, level, word, n, cursor, deepest):  # type: ignore[no-untyped-def]
     """Take the levels from words in pieces drawn from the cursor, and of each piece the number of levels."""
     while True:
@@ -96,7 +98,7 @@ def take_levels(level, word, n, crew):  # type: ignore[no-untyped-def]
     return deepest.max()
 
 
-@_jit
+@_inner
 def _tally_pieces(t, counts, out, in_, n, size, cursor, tally):  # type: ignore[no-untyped-def]
     """Begin to count: of each piece of so many vertices ``tally`` gets those of each level, and their edges."""
     level, count = counts.level, counts.paths
@@ -114,7 +116,7 @@ def _tally_pieces(t, counts, out, in_, n, size, cursor, tally):  # type: ignore[
             tally[piece, at, 2] += np.int64(in_.degrees[v])
 
 
-@_jit
+@_inner
 def _order_pieces(t, level, order, n, size, cursor, tally):  # type: ignore[no-untyped-def]
     """Put the vertices in order by level, those of each piece where its ``tally`` says."""
     last = tally.shape[1] - 1
@@ -129,7 +131,7 @@ def _order_pieces(t, level, order, n, size, cursor, tally):  # type: ignore[no-u
             tally[piece, at, 0] += 1
 
 
-@_jit
+@_inner
 def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no-untyped-def]
     """Cap the counts of order[.. end], which are complete, and write them down for those that pull."""
     saturated = np.int64(0)
@@ -148,7 +150,7 @@ def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no
     fetch_add(cursor, SATURATED, saturated)
 
 
-@_jit
+@_inner
 def _clear_pieces(t, above, order, end, cursor):  # type: ignore[no-untyped-def]
     while True:
         begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
@@ -213,7 +215,7 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
     return edges, ends[n_levels - 1] if n_levels else np.int64(0), cursor[SATURATED]
 
 
-@_jit
+@_inner
 @spliced
 def _push_counts(level, count, out, order, begin, end):  # type: ignore[no-untyped-def]
     """Add the counts of order[begin:end], all of one level, to those of the next."""
@@ -229,7 +231,7 @@ def _push_counts(level, count, out, order, begin, end):  # type: ignore[no-untyp
                     count[v] += at_tail
 
 
-@_jit
+@_inner
 @spliced
 def _pull_counts(t, count, above, in_, order, end, cursor, piece):  # type: ignore[no-untyped-def]
     """Count order[.. end], all of one level, in pieces drawn from the cursor.

@@ -6,12 +6,14 @@ and the search's words the one of now.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
 
 from ...gpma.atomics import compare_swap, fetch_add, load
 from ...gpma.edges import HALF, LOW
-from ...gpma.intrinsics import prefetch, prefetch_to_read
+from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -43,9 +45,10 @@ _NEXT, _TAIL, _READ = 0, 16, 32
 """What is where in a cursor (int64, a cache line apart): the next piece, the end of the queue, the edges read."""
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 
-@_jit
+@_inner
 def _grow(delta, role, v, difference):  # type: ignore[no-untyped-def]
     """Let the count of v grow by a difference; whether v must be queued. Any thread may do so.
 
@@ -179,7 +182,7 @@ def recount(counts, word, seeds, out, in_, n, crew):  # type: ignore[no-untyped-
     return n_changed, cursor[_READ], tail, saturated
 
 
-@_jit
+@_inner
 @spliced
 def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[no-untyped-def]
     """Count queue[head:tail], all of which are on level ``at`` now.
@@ -237,7 +240,7 @@ def _settle(counts, word, out, in_, at, head, tail, n_changed):  # type: ignore[
     return n_pushing, ahead, edges, n_changed, saturated
 
 
-@_jit
+@_inner
 def _push(counts, out, vertices, n_vertices, edges, cursor, crew):  # type: ignore[no-untyped-def]
     """Let the successors of these vertices grow by the ``delta`` of each; ``edges``: how many they have.
 
@@ -250,7 +253,7 @@ def _push(counts, out, vertices, n_vertices, edges, cursor, crew):  # type: igno
         share(crew, _push_pieces, (counts, out, vertices, n_vertices, cursor, np.int64(_PUSH_PIECE)))
 
 
-@_jit
+@_inner
 @spliced
 def _push_pieces(t, counts, out, vertices, n_vertices, cursor, piece):  # type: ignore[no-untyped-def]
     level, delta, role, queue = counts.level, counts.delta, counts.role, counts.queue
@@ -288,7 +291,7 @@ def _push_pieces(t, counts, out, vertices, n_vertices, cursor, piece):  # type: 
     _publish(gathered, n_gathered, queue, cursor)
 
 
-@_jit
+@_inner
 def _publish(gathered, size, queue, cursor):  # type: ignore[no-untyped-def]
     """Append what a thread has gathered to the queue that all share."""
     place = fetch_add(cursor, _TAIL, size)
@@ -296,7 +299,7 @@ def _publish(gathered, size, queue, cursor):  # type: ignore[no-untyped-def]
         queue[place + k] = gathered[k]
 
 
-@_jit
+@_inner
 def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing):  # type: ignore[no-untyped-def]
     """Whether the vertices of a level should look for those that push, rather than these walk ``ahead`` edges."""
     edges = np.int64(0)
@@ -309,7 +312,7 @@ def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing):  # type: ignore[no
     return pulling_is_cheaper(ahead, n_pushing, edges, rows, 1)
 
 
-@_jit
+@_inner
 def _pull(counts, in_, n, at, cursor, crew):  # type: ignore[no-untyped-def]
     """Let the vertices of a level grow by those that push: what ``_push`` does, from the other side."""
     cursor[_NEXT] = 0
@@ -319,7 +322,7 @@ def _pull(counts, in_, n, at, cursor, crew):  # type: ignore[no-untyped-def]
         share(crew, _pull_pieces, (counts, in_, n, at, cursor))
 
 
-@_jit
+@_inner
 @spliced
 def _pull_pieces(t, counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
     level, delta, role, queue = counts.level, counts.delta, counts.role, counts.queue

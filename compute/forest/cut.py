@@ -19,7 +19,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import uncounted
+from ...gpma.intrinsics import uncounted, uncounted_inner
 from ...gpma.rows import runs, runs_on
 from ...gpma.splice import spliced
 from .forest import Ints, lower_above, note_handle, rename, reroot, take_handle
@@ -95,6 +95,7 @@ class Pieces(NamedTuple):
 
 # As in ``forest.py``, they allocate nothing.
 _jit: Any = uncounted
+_inner: Any = uncounted_inner
 # For what runs once per cut: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
@@ -113,7 +114,7 @@ def _new_piece(pieces, q, rest):  # type: ignore[no-untyped-def]
     pieces.has_rest[q] = q == rest
 
 
-@_jit
+@_inner
 def _set_mark(search, run, v, piece, visited):  # type: ignore[no-untyped-def]
     """Write down that v belongs to this piece, and whether its search has reached v, for this run."""
     search.mark[v] = (np.uint64(run) << HALF) | (np.uint64(piece) << _ONE) | np.uint64(visited)
@@ -138,7 +139,7 @@ def _begin_search(search, pieces, out, run, q, v):  # type: ignore[no-untyped-de
     pieces.at[q] = v
     pieces.phase[q] = 0
     search.queue_next[v] = NO_VERTEX
-    _set_mark(search, run, v, q, 1)
+    _set_mark(search, run, v, q, np.int64(1))
     _begin_row(pieces, q, out)
 
 
@@ -153,14 +154,14 @@ def list_links(forest, search, deleted, children, above, run):  # type: ignore[n
             child, upper = upper, child
         if np.int64(search.mark[child] >> HALF) == run:
             continue  # the mirror image is in the list, too
-        _set_mark(search, run, child, 0, 0)
+        _set_mark(search, run, child, np.int64(0), np.int64(0))
         children[n] = child
         above[n] = upper
         n += 1
     return n
 
 
-@_jit
+@_inner
 def _group_of(pieces, q):  # type: ignore[no-untyped-def]
     group = pieces.group
     while group[q] != q:
@@ -169,7 +170,7 @@ def _group_of(pieces, q):  # type: ignore[no-untyped-def]
     return q
 
 
-@_jit
+@_inner
 def _piece_of(forest, search, pieces, run, v):  # type: ignore[no-untyped-def]
     """A piece of the group that holds v: climb to what is marked, or out of all pieces but the rest.
 
@@ -186,18 +187,18 @@ def _piece_of(forest, search, pieces, run, v):  # type: ignore[no-untyped-def]
             break
         if forest.level[top] < floor or forest.parent[top] == NO_VERTEX:
             piece = rest
-            _set_mark(search, run, top, piece, 0)
+            _set_mark(search, run, top, piece, np.int64(0))
             break
         top = np.int64(forest.parent[top])
     at = np.int64(v)
     while at != top:
-        _set_mark(search, run, at, piece, 0)
+        _set_mark(search, run, at, piece, np.int64(0))
         at = np.int64(forest.parent[at])
     search.counts[N_STEPS] += steps
     return piece
 
 
-@_jit
+@_inner
 def _merge(forest, search, pieces, g, x, other, y):  # type: ignore[no-untyped-def]
     """The edge between x (group g) and y (group other) is a replacement: hang one tree on the other."""
     if pieces.has_rest[g]:
@@ -217,7 +218,7 @@ def _merge(forest, search, pieces, g, x, other, y):  # type: ignore[no-untyped-d
     pieces.all_last[other] = pieces.all_last[g]
 
 
-@_jit
+@_inner
 @spliced
 def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-untyped-def]
     """Read on in the row at which piece q stands, at most ``budget`` edges: (edges read, merged)."""
@@ -242,7 +243,7 @@ def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-u
                 _merge(forest, search, pieces, g, x, other, y)
                 merged = True
             elif not visited:
-                _set_mark(search, run, y, q, 1)
+                _set_mark(search, run, y, q, np.int64(1))
                 search.queue_next[y] = NO_VERTEX
                 search.queue_next[pieces.last[q]] = y
                 pieces.last[q] = y
@@ -255,7 +256,7 @@ def _scan(forest, search, pieces, rows, run, g, q, budget):  # type: ignore[no-u
     return read, merged
 
 
-@_jit
+@_inner
 def _turn(forest, search, pieces, out, in_, both, run, g):  # type: ignore[no-untyped-def]
     """Let group g read some edges; what came of it."""
     budget = np.int64(TURN_EDGES)
@@ -289,7 +290,7 @@ def _turn(forest, search, pieces, out, in_, both, run, g):  # type: ignore[no-un
             return _EXHAUSTED
 
 
-@_jit
+@_inner
 def _split_off(forest, changes, search, pieces, g):  # type: ignore[no-untyped-def]
     """Group g, exhausted, becomes a tree of its own under a new handle."""
     counts = search.counts
@@ -351,7 +352,7 @@ def _search_near(forest, changes, search, pieces, out, in_, both, run, rest, q):
     return outcome
 
 
-@_jit
+@_inner
 def _begin_pieces(forest, search, pieces, out, run, rest):  # type: ignore[no-untyped-def]
     """Begin the searches of all pieces of one old tree; how many there are."""
     n = np.int64(0)
@@ -376,7 +377,7 @@ def _begin_pieces(forest, search, pieces, out, run, rest):  # type: ignore[no-un
     return n + 1
 
 
-@_jit
+@_inner
 def _search_in_turn(forest, changes, search, pieces, out, in_, both, run, rest, work_max):  # type: ignore[no-untyped-def]
     """Let the pieces of one old tree search in turn; a vertex of the one that is left, or -1: too much work."""
     counts = search.counts

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
-from ...gpma.intrinsics import uncounted
+from ...gpma.intrinsics import uncounted, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 
@@ -78,6 +78,7 @@ class Changes(NamedTuple):
 
 # They allocate nothing, and so count no references: those would be atomic writes wherever a field is taken.
 _jit: Any = uncounted
+_inner: Any = uncounted_inner
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
@@ -85,7 +86,7 @@ _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 # -- handles ---------------------------------------------------------------------------------------------
 
 
-@_jit
+@_inner
 def note_handle(forest, changes, h):  # type: ignore[no-untyped-def]
     """Keep what handle h stood for before the run, before it is written for the first time."""
     if np.int64(changes.handle_stamp[h]) == changes.run:
@@ -98,7 +99,7 @@ def note_handle(forest, changes, h):  # type: ignore[no-untyped-def]
     changes.counts[N_HANDLES] = k + 1
 
 
-@_jit
+@_inner
 def rename(forest, changes, v, h):  # type: ignore[no-untyped-def]
     """Give v the handle h; the one that it had before the run is kept."""
     if np.int64(changes.vertex_stamp[v]) != changes.run:
@@ -110,7 +111,7 @@ def rename(forest, changes, v, h):  # type: ignore[no-untyped-def]
     forest.handle[v] = h
 
 
-@_jit
+@_inner
 def take_handle(forest, changes):  # type: ignore[no-untyped-def]
     """A handle that names no tree, for the caller to fill: a free one, or else one that was never used."""
     counts = forest.counts
@@ -126,7 +127,7 @@ def take_handle(forest, changes):  # type: ignore[no-untyped-def]
     return h
 
 
-@_jit
+@_inner
 def _free_handle(forest, h):  # type: ignore[no-untyped-def]
     """Tree h is no more: its handle may be taken again."""
     forest.size[h] = 0
@@ -152,7 +153,7 @@ def add_vertices(forest, changes, begin, end):  # type: ignore[no-untyped-def]
 # -- joining ---------------------------------------------------------------------------------------------
 
 
-@_jit
+@_inner
 def reroot(forest, v):  # type: ignore[no-untyped-def]
     """Make v the root of its tree by turning the parents on its way up: (the old root, steps).
 
@@ -170,7 +171,7 @@ def reroot(forest, v):  # type: ignore[no-untyped-def]
     return np.int64(below), steps
 
 
-@_jit
+@_inner
 def lower_above(forest, v):  # type: ignore[no-untyped-def]
     """Lower what is above v until levels rise again on the way down to it: (the lowest of those given, steps).
 
@@ -382,7 +383,7 @@ def audit_edges(forest, n, rows, linked):  # type: ignore[no-untyped-def]
 WRONG_HANDLE, SPLIT_EDGE, WRONG_LINK, WRONG_LIST, WRONG_NAME, WRONG_LEVEL = 1, 2, 4, 8, 16, 32
 
 
-@_jit
+@_inner
 @spliced
 def _audit_row(forest, rows, u, parent):  # type: ignore[no-untyped-def]
     """(whether an edge of this row joins different handles, whether the parent is among the neighbours)."""

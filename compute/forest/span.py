@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
-from ...gpma.intrinsics import uncounted
+from ...gpma.intrinsics import uncounted, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
@@ -37,6 +37,7 @@ _PARALLEL_MIN = 1 << 15
 
 # As in ``forest.py``, they allocate nothing.
 _jit: Any = uncounted
+_inner: Any = uncounted_inner
 # For what runs once per vertex: a call that hands over these tuples of arrays costs more than its work.
 _inline = nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
 
@@ -107,14 +108,14 @@ def _find_held(rows, v, held):  # type: ignore[no-untyped-def]
     return np.int64(-1), read
 
 
-@_jit
+@_inner
 def _hold(held, queue, begin, end):  # type: ignore[no-untyped-def]
     for i in range(begin, end):
         v = np.uint64(queue[i])
         held[v >> np.uint64(6)] |= _ONE << (v & np.uint64(63))
 
 
-@_jit
+@_inner
 def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore[no-untyped-def]
     """Vertices in no tree, in pieces drawn from the cursor, look for a neighbour in the bitmap.
 
@@ -145,7 +146,7 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, reach):  # type: ignore
     fetch_add(reach.cursor, READ, read_all)
 
 
-@_jit
+@_inner
 def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
     """What was found goes to the queue, from where ``edges`` says of each piece, and to the bitmap."""
     while True:
@@ -159,7 +160,7 @@ def _append_pieces(t, n, reach):  # type: ignore[no-untyped-def]
         _hold(reach.held, reach.found, begin, begin + reach.counts[piece])
 
 
-@_jit
+@_inner
 def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type: ignore[no-untyped-def]
     """Every vertex in no tree looks for a neighbour in the bitmap, of tree h: (new tail, edges of the new)."""
     counts, edges = reach.counts, reach.edges
@@ -181,7 +182,7 @@ def _pull_sweep(forest, n, out, in_, both, h, level, reach, tail, crew):  # type
     return tail, ahead
 
 
-@_jit
+@_inner
 def _link_pieces(t, forest, queue, begin, end, cursor):  # type: ignore[no-untyped-def]
     """Link the members of a tree, queue[begin:end], in pieces drawn from the cursor."""
     while True:
@@ -194,7 +195,7 @@ def _link_pieces(t, forest, queue, begin, end, cursor):  # type: ignore[no-untyp
             forest.prev[v] = queue[i - 1] if i > begin else queue[end - 1]
 
 
-@_jit
+@_inner
 def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew):  # type: ignore[no-untyped-def]
     """Span the component of ``root`` by levels, pushing small frontiers and pulling to large ones.
 
@@ -245,7 +246,7 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
     return tail, unheld
 
 
-@_jit
+@_inner
 def _clear_pieces(t, forest, n, cursor):  # type: ignore[no-untyped-def]
     while True:
         begin = fetch_add(cursor, NEXT, np.int64(_SWEEP_PIECE))
@@ -257,7 +258,7 @@ def _clear_pieces(t, forest, n, cursor):  # type: ignore[no-untyped-def]
             forest.representative[v] = NO_VERTEX
 
 
-@_jit
+@_inner
 def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
     """Of the vertices in no tree, ``counts`` of each piece gets how many have no edges; the others go to the begin
     of its part of ``found``, as many as ``edges`` then says."""
@@ -277,7 +278,7 @@ def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untype
         reach.edges[begin // _SWEEP_PIECE] = end - begin
 
 
-@_jit
+@_inner
 def _lone_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
     """Vertices without edges are trees of their own, with handles from where ``counts`` says of each piece."""
     while True:

@@ -16,7 +16,7 @@ from . import audit as path_audit
 from . import loss as path_loss
 from . import mend as path_kernels
 from . import search as path_search
-from .templates import Kernel, digest, inlined, specialise
+from .templates import Kernel, digest, inlined, specialise, step
 
 # What the steps call, each made of those before it.
 _HELPERS: tuple[Callable[..., Any], ...] = (
@@ -186,8 +186,8 @@ def kernels_of(form: Form) -> Kernels:
 def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
     own = {
         "settle": _settle_kernel(names),
-        "relax": specialise(path_kernels.relax, names),
-        "push": specialise(push, names),
+        "relax": step(path_kernels.relax, names),
+        "push": step(push, names),
     }
     return specialise(path_kernels.mend, {**names, **own})
 
@@ -214,25 +214,25 @@ def _settle_kernel(names: Mapping[str, Any]) -> Kernel:
         ("take_offers", path_loss.take),
         ("relax_inner", path_loss.relax_between),
     ):
-        own[name] = specialise(made_of, own)
-    return specialise(path_loss.settle, own)
+        own[name] = step(made_of, own)
+    return step(path_loss.settle, own)
 
 
 def _search_kernel(names: Mapping[str, Any]) -> Kernel:
-    own = {**names, "publish": specialise(path_search.publish, names)}
+    own = {**names, "publish": step(path_search.publish, names)}
     steps = {
-        "push_level": specialise(path_search.level_push, own),
-        "pull_level": specialise(path_search.level_pull, own),
-        "list_frontier": specialise(path_search.frontier, own),
+        "push_level": step(path_search.level_push, own),
+        "pull_level": step(path_search.level_pull, own),
+        "list_frontier": step(path_search.frontier, own),
     }
     return specialise(path_search.search_by_level, {**own, **steps})
 
 
 def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {
-        "publish": specialise(path_search.publish, names),
-        "step_bound": specialise(path_search.step_bound, names),
-        "split": specialise(path_search.split_far, names),
+        "publish": step(path_search.publish, names),
+        "step_bound": step(path_search.step_bound, names),
+        "split": step(path_search.split_far, names),
     }
-    own["expand"] = specialise(path_search.expand_near, {**names, **own})
+    own["expand"] = step(path_search.expand_near, {**names, **own})
     return specialise(path_search.spread, {**names, **own})

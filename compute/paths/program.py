@@ -136,13 +136,12 @@ class PathProgram(Program):
     def start(self, graph: Graph) -> Refresh:
         n = graph.n_vertices
         self._add_vertices(graph)
-        self._source_moved = self._source_waits = False
+        sources = self.sources_to_start(graph)
         self._word[:n] = UNREACHED
         self._role[:] = 0
         # A run that was broken off may have left entries that the log does not count.
         self._log.listed[:] = 0
         self._log.counted[0] = 0
-        sources = self._living_sources(graph)
         if self._kernels.search is not None:
             crew = graph.crew
             levels, edges, reached = self._kernels.search(
@@ -163,16 +162,14 @@ class PathProgram(Program):
         return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=int(self._log.counted[0]))
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        if self._source_moved or self._source_died(change):
+        if self.must_start(change):
             return self._start_over(graph, 0)
         before = self._n
         self._add_vertices(graph)
-        self._source_waits |= self._n > before or change.revived_vertices.size > 0
+        sources = self.sources_to_reach(graph, change)
         lost, improving, weights = self._classify(change)
-        if not (lost.size or improving.size or self._source_waits):
+        if not (lost.size or improving.size or sources.size):
             return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
-        sources = self._living_sources(graph) if self._source_waits else _NONE
-        self._source_waits = False
         n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
         if n_lost < 0:
             return self._start_over(graph, edges)
@@ -266,6 +263,33 @@ class PathProgram(Program):
     def _source_died(self, change: GraphChange) -> bool:
         dead = change.deleted_vertices
         return dead.size > 0 and bool(np.isin(self._bound, dead).any())
+
+    # -- what another processor needs that keeps the words (compute/device/paths.py) ----------------------
+
+    @property
+    def source_word(self) -> np.uint64:
+        """The word of a source."""
+        return self._source_word
+
+    def words(self, graph: Graph) -> Keys:
+        """The words in place, with room for the graph's vertices; new ones are unreached."""
+        self._add_vertices(graph)
+        return self._word
+
+    def must_start(self, change: GraphChange) -> bool:
+        """Whether a source is one no longer, so that words from before the change are void."""
+        return self._source_moved or self._source_died(change)
+
+    def sources_to_start(self, graph: Graph) -> Vertices:
+        """The sources of a run from scratch, which is then thought to be made."""
+        self._source_moved = self._source_waits = False
+        return self._living_sources(graph)
+
+    def sources_to_reach(self, graph: Graph, change: GraphChange) -> Vertices:
+        """The sources that may be without their word, which are then thought to get it."""
+        born = change.n_vertices > change.n_vertices_before or change.revived_vertices.size > 0
+        waits, self._source_waits = self._source_waits or born, False
+        return self._living_sources(graph) if waits else _NONE
 
     # -- state ------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import numba as nb
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 
-from ...gpma.intrinsics import uncounted
+from ...gpma.intrinsics import uncounted, uncounted_inner
 from ..program import ProgramError
 
 Kernel = Callable[..., Any]
@@ -32,7 +32,7 @@ _LIBRARIES = ("numpy", "numba", "math")
 
 
 def template(function: Callable[..., Any]) -> Any:
-    """Marks a function that is never called as it is, only as ``specialise`` and ``inlined`` make it."""
+    """Marks a function that is never called as it is, only as ``specialise``, ``step`` and ``inlined`` make it."""
     return function
 
 
@@ -58,6 +58,11 @@ def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
         ProgramError: as ``digest``.
     """
     return uncounted(_bound(made_of, names))
+
+
+def step(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
+    """Like ``specialise``, for what only kernels call, by a call of its own."""
+    return uncounted_inner(_bound(made_of, names))
 
 
 def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Kernel:

@@ -6,7 +6,7 @@ vertices). Kept are an estimate ``value`` and its ``residual`` b - M value, floa
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, Vertices
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import inner, prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -37,6 +37,7 @@ _NO_ROW = np.int64(1) << np.int64(40)
 _AHEAD = 16
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 
 class Editing(NamedTuple):
@@ -184,7 +185,7 @@ def edit_rows(rows, inserted, deleted, damping, editing):  # type: ignore[no-unt
     editing.counts[2] = edges
 
 
-@_jit
+@_inner
 def _edit_either(thread, rows, inserted, deleted, damping, first, second, cursor):  # type: ignore[no-untyped-def]
     """A thread's share of ``edit_two``."""
     while True:

@@ -37,7 +37,7 @@ Sums are added up by chunk: results do not depend on the threads.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -45,6 +45,7 @@ import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW
+from ...gpma.intrinsics import inner
 from ...gpma.rows import RowView, live_runs, runs_in_order
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, share
@@ -56,6 +57,7 @@ BLOCK_SHIFT = 4
 BLOCK = 1 << BLOCK_SHIFT
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 CHUNKS = 256
 # Chunks begin at multiples of this: threads then share no word of flags and no cache line.
@@ -134,7 +136,7 @@ def _cut(rows, n, cuts):  # type: ignore[no-untyped-def]
         cuts[k] = max(cuts[k - 1], min(n, cut // _GRAIN * _GRAIN))
 
 
-@_jit
+@_inner
 def _share_out(  # type: ignore[no-untyped-def]
     thread, in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums
 ):
@@ -191,7 +193,7 @@ def _share_out(  # type: ignore[no-untyped-def]
         sums[chunk, _DEGREE_MAX] = degree_max
 
 
-@_jit
+@_inner
 def _share_fixed(  # type: ignore[no-untyped-def]
     thread, out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums
 ):
@@ -209,7 +211,7 @@ def _share_fixed(  # type: ignore[no-untyped-def]
             shares[v] = value[v] * (damping / np.float64(out_degrees[v])) / over
 
 
-@_jit
+@_inner
 @spliced
 def _pull(  # type: ignore[no-untyped-def]
     thread,

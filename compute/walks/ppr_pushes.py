@@ -5,14 +5,14 @@ A vertex is in at most one place of each list, so lists have room for all vertic
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import LOW
-from ...gpma.intrinsics import prefetch
+from ...gpma.intrinsics import inner, prefetch
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 
@@ -49,6 +49,7 @@ _AHEAD = 16
 _ROWS_AHEAD = 4
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 
 class Walks(NamedTuple):
@@ -120,7 +121,7 @@ def note_changed(vertices, walks):  # type: ignore[no-untyped-def]
         _join(np.int64(vertices[i]), CHANGED, marks, changed, counts, N_CHANGED)
 
 
-@_jit
+@_inner
 def _balance(sources, walks):  # type: ignore[no-untyped-def]
     """Choose the right-hand side anew, such that residuals add up to zero; whether that was worth it."""
     residual = walks.residual

@@ -12,7 +12,7 @@ solve no residual in an unflagged block is over its limits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -21,7 +21,7 @@ from numba.extending import register_jitable
 
 from ...gpma.atomics import fetch_add
 from ...gpma.edges import LOW
-from ...gpma.intrinsics import prefetch, prefetch_to_read
+from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
 from ...gpma.team import share
@@ -96,6 +96,7 @@ PUSH_EDGES = 48
 _ONE = np.uint64(1)
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
+_inner: Any = inner
 
 
 @_jit
@@ -284,7 +285,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     work[SWEEPS] += 1
 
 
-@_jit
+@_inner
 def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untyped-def]
     """Add what sweeps of the other part sent to vertices ``begin`` to ``end`` - 1; the outbox is empty then."""
     residual = system.residual
@@ -321,7 +322,7 @@ def deliver(limits, begin, end, system, outbox, sums):  # type: ignore[no-untype
     sums[SLIPPED] += 2.0 * steps * system.sums[SIZE]
 
 
-@_jit
+@_inner
 def _sweep_parts(  # type: ignore[no-untyped-def]
     thread, rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works
 ):
@@ -334,7 +335,7 @@ def _sweep_parts(  # type: ignore[no-untyped-def]
         sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums[part], works[part])
 
 
-@_jit
+@_inner
 def _deliver_parts(thread, rows, limits, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
     while True:
         part = fetch_add(cursor, 0, np.int64(1))
@@ -392,7 +393,7 @@ def solve(rows, limits, level, damping, cost_max, alone_max, costs, system, outb
         look(rows, limits, np.int64(0), capacity, system, costs)
 
 
-@_jit
+@_inner
 def _reweigh_pieces(thread, ranks, majorant, bound, hub, hysteresis, cursor, found):  # type: ignore[no-untyped-def]
     """A thread's part of ``reweigh``; ``found``: float64[pieces, 2], how much weights shrank, what was rounded."""
     value = ranks.value
@@ -468,7 +469,7 @@ def moved_ratio_max(ranks, majorant):  # type: ignore[no-untyped-def]
     return largest
 
 
-@_jit
+@_inner
 def _ratio_pieces(thread, n, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
     """A thread's part of ``ratio_max``; ``found``: float64[pieces]."""
     value = ranks.value

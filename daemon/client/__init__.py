@@ -12,7 +12,9 @@ __all__ = [
     "Client",
     "Component",
     "Degree",
+    "DegreeDistribution",
     "EdgeFlags",
+    "Histogram",
     "Info",
     "Neighbors",
     "Path",
@@ -24,7 +26,20 @@ __all__ = [
 if TYPE_CHECKING:
     from .asynchronous import AsyncClient
     from .blocking import Client
-    from .results import Change, Component, Degree, EdgeFlags, Info, Neighbors, Path, Result, Top, Values
+    from .results import (
+        Change,
+        Component,
+        Degree,
+        DegreeDistribution,
+        EdgeFlags,
+        Histogram,
+        Info,
+        Neighbors,
+        Path,
+        Result,
+        Top,
+        Values,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -180,10 +180,11 @@ class _Listening(Client):
         """
         try:
             while not self._heard:
-                if self._socket is None:
+                connection = self._socket
+                if connection is None:
                     raise ConnectionError("it was closed")
-                self._socket.settimeout(max(self._timeout, SILENCE_S_MAX))
-                self._take(self._socket.recv(RECEIVE_BYTES))
+                connection.settimeout(max(self._timeout, SILENCE_S_MAX))
+                self._take(connection.recv(RECEIVE_BYTES))
         except TimeoutError:
             self.close()
             raise self._no_answer() from None
@@ -191,6 +192,13 @@ class _Listening(Client):
             self.close()
             raise self._broken(error) from error
         return self._heard.popleft()
+
+    def hang_up(self) -> None:
+        """End it while another thread hears, who is told that it broke."""
+        connection = self._socket
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _take(self, data: bytes, msgid: int | None = None) -> Response | None:
         if not data:
@@ -205,7 +213,7 @@ class _Listening(Client):
 
 
 class Subscription:
-    """Changes as they come; to be closed when no more are wanted. One thread at a time iterates over it."""
+    """Changes as they come, until it is closed. One thread iterates over it; any may close it."""
 
     def __init__(self, client: _Listening, following: Following, *, reconnect: bool) -> None:
         """Subscribes.
@@ -217,6 +225,7 @@ class Subscription:
         self._following = following
         self._reconnect = reconnect
         self._closed = threading.Event()
+        self._hearing = threading.Lock()
         self._begin()
 
     @property
@@ -231,30 +240,38 @@ class Subscription:
         self.close()
 
     def close(self) -> None:
-        """End it."""
+        """End it, and the iteration over it."""
         self._closed.set()
-        self._client.close()
+        self._client.hang_up()
+        with self._hearing:
+            self._client.close()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Change:
         """The next change, for which it waits."""
-        while not self._closed.is_set():
+        with self._hearing:
             try:
-                change = self._following.take(self._client.hear())
-            except (Unavailable, TimedOut):
-                if not self._reconnect or self._closed.is_set():
-                    self.close()
-                    raise
-                self._begin_again()
-                continue
+                while not self._closed.is_set():
+                    change = self._next()
+                    if change is not None:
+                        return change
             except GraphtideError:
-                self.close()
-                raise
-            if change is not None:
-                return change
+                self._client.close()
+                if not self._closed.is_set():
+                    self._closed.set()
+                    raise
         raise StopIteration
+
+    def _next(self) -> Change | None:
+        try:
+            return self._following.take(self._client.hear())
+        except (Unavailable, TimedOut):
+            if not self._reconnect or self._closed.is_set():
+                raise
+        self._begin_again()
+        return None
 
     def _begin(self) -> None:
         try:

@@ -15,7 +15,9 @@ from .changes import Following
 from .results import (
     Component,
     Degree,
+    DegreeDistribution,
     EdgeFlags,
+    Histogram,
     Ids,
     Info,
     Neighbors,
@@ -105,6 +107,31 @@ class Requests:
         return _call("top", {"program": program, "k": k, "order": order}, decode, min_offsets, timeout_ms)
 
     @ClientMethod
+    def histogram(
+        self,
+        program: str,
+        bins: int | None = None,
+        *,
+        scale: str = "linear",
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Histogram]:
+        """How many vertices have values within each of some bins (20), of equal width by value or by ``"log"``."""
+
+        def decode(result: Mapping[str, Any]) -> Histogram:
+            return Histogram(
+                *_stamp(result),
+                edges=unpack_column(result["edges"]),
+                counts=unpack_column(result["counts"]),
+                outside=result["outside"],
+                without_value=result["without_value"],
+                stale=result.get("stale"),
+            )
+
+        params = {"program": program, "bins": bins, "scale": scale}
+        return _call("histogram", params, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
     def path(
         self,
         program: str,
@@ -192,6 +219,22 @@ class Requests:
             )
 
         return _call("degree", {"vertices": _wire_vertices(vertices)}, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def degree_distribution(
+        self,
+        direction: str = "out",
+        *,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[DegreeDistribution]:
+        """How many vertices have each out- (or ``"in"``-) degree."""
+
+        def decode(result: Mapping[str, Any]) -> DegreeDistribution:
+            degrees, counts = unpack_column(result["degrees"]), unpack_column(result["counts"])
+            return DegreeDistribution(*_stamp(result), degrees=degrees, counts=counts)
+
+        return _call("degree_distribution", {"direction": direction}, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def has_edge(

@@ -50,6 +50,21 @@ class Top(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Histogram(Result):
+    """``counts[i]`` vertices have values from ``edges[i]`` on below ``edges[i + 1]``, or at the last edge.
+
+    int64[n] and float64[n + 1]. ``outside``: vertices whose values are in no bin (infinite, or not above 0 on a
+    logarithmic scale); ``without_value``: those that have none.
+    """
+
+    edges: npt.NDArray[np.float64]
+    counts: npt.NDArray[np.int64]
+    outside: int
+    without_value: int
+    stale: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Path(Result):
     """``vertices`` from the source to the target, none when there is no path; ``weights``: one per edge."""
 
@@ -88,6 +103,14 @@ class Degree(Result):
     out: np.ma.MaskedArray[Any, Any]
     in_: np.ma.MaskedArray[Any, Any] | None
     unknown: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class DegreeDistribution(Result):
+    """``counts[i]`` vertices have ``degrees[i]`` edges: int64[n] both, ``degrees`` in ascending order."""
+
+    degrees: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -643,12 +643,19 @@ class CheckpointConfig(Section):
 
 
 class DeviceConfig(Section):
-    """The GPU."""
+    """The GPU. It needs CuPy: `pip install 'graphtide[cuda13]'`, or `graphtide[cuda12]` for CUDA 12."""
 
     enabled: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Whether to use a CUDA device: when there is one, always, never. This version computes on the "
-        "host only, so `auto` means `off` and `on` is refused.",
+        description="Whether a CUDA device keeps the graph beside the host, for programs that run on it: `auto`: "
+        "where CuPy is installed and finds one; `on` (or `true`): without one the daemon refuses to start; `off` "
+        "(or `false`): never. A device that fails later is given up, and the host goes on alone.",
+    )
+    memory: Annotated[str, BeforeValidator(_written_number), AfterValidator(_checked_budget)] = Field(
+        default="90%",
+        description="How much of the device's memory may be taken: bytes, or a share such as `90%`; `off`: all. A "
+        "device whose memory is used up is given up.",
+        examples=["34359738368"],
     )
 
     @model_validator(mode="before")

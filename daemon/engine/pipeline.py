@@ -17,6 +17,7 @@ import numpy as np
 
 from ...compute.engine import Engine, ProgramRun
 from ...compute.program import Violation
+from ...gpma.device.card import Card
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
@@ -33,6 +34,7 @@ from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
 from .recording import Recording
+from .sides import Sides
 from .standing import Standing
 from .storage import Storage
 
@@ -73,11 +75,12 @@ class Pipeline:
         stop: threading.Event,
         dead_letters: Mapping[str, int],
         numbering: Mapping[str, Any] | None = None,
+        card: Card | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
-        ``stop``: ends a wait for memory.
+        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -101,6 +104,7 @@ class Pipeline:
         self.stop = stop
         self.dead_letters = dead_letters
         self.numbering = numbering
+        self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs)
         self.full_audit = full_audit
         self._published_at = 0.0
         self._passes_published = 0
@@ -155,7 +159,7 @@ class Pipeline:
         for item in taken:
             self.metrics.stage("queue", started - item.prepared_at)
         self.recording.begin(self.position.offsets, taken, in_trouble=lambda: self._publish([], None))
-        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted)
+        batch, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=self.graph.columns)
         updates = len(batch) + (0 if vertex_ops is None else len(vertex_ops))
         applied = started
         runs: list[ProgramRun] = []
@@ -311,6 +315,7 @@ class Pipeline:
             density=self.graph.density,
             memory_bytes=self.memory_bytes(),
         )
+        self.sides.look()
         self.metrics.published(self.position.incarnation, self.position.number)
 
     def memory_bytes(self) -> dict[str, int]:
@@ -327,6 +332,8 @@ class Pipeline:
         lag = self.source.lag()
         newest = self.checkpoints.newest
         recovery = self.health.recovery
+        sizes = self.memory_bytes()
+        of_graph = sum(size for name, size in sizes.items() if name.startswith("graph_"))
         return {
             "stage": recovery.stage,
             "recovery": recovery.stats(),
@@ -337,10 +344,10 @@ class Pipeline:
             "weighted": self.graph.weighted,
             "updates_applied": self.position.updates,
             "queue_updates": self.queue.updates,
-            "memory_bytes": self.memory_bytes(),
+            "memory_bytes": sizes,
             "memory": self.memory.stats(),
             "numbering": self.numbering,
-            "placement": {"sides": ["host"], "vertices": [self.graph.n_alive]},
+            "placement": self.sides.stats(of_graph),
             "lag": {"unit": self.source.unit, "amount": offsets_to_wire(lag.amount), "seconds": lag.seconds},
             "order": {**self.source.order, "trouble": self.recording.trouble},
             "waiting": self.source.waiting,

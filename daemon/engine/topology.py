@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
+from ..errors import LimitExceeded
 from ..records.stream import Offsets, Partition, Source, Standing, offsets_to_wire
-from ..records.topology import Degrees, EdgesExist, NeighborPage, StorageState
+from ..records.topology import DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
 from .storage import Storage
 
 HOLD_S = 0.05
@@ -57,6 +58,19 @@ class EngineTopology:
             except LookupError:
                 return Degrees(state, known, out, None)
         return Degrees(state, known, out, in_)
+
+    def degree_counts(self, direction: Literal["out", "in"], vertices_max: int, timeout_s: float) -> DegreeCounts:
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            state, n = self.current_epoch(), self._graph.n_vertices
+            if self._graph.n_alive > vertices_max:
+                raise LimitExceeded(
+                    f"there are {self._graph.n_alive} vertices; the degrees of at most {vertices_max} are counted",
+                    {"vertices_max": vertices_max},
+                )
+            rows = self._graph.out_rows() if direction == "out" else self._graph.in_rows()
+            own = rows.degrees[:n][self._graph.alive[:n]]
+        degrees, counts = np.unique(own, return_counts=True)
+        return DegreeCounts(state, degrees.astype(np.int64), counts.astype(np.int64))
 
     def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
         with self._gate.read(settled=False, timeout_s=timeout_s):

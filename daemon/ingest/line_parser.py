@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ...gpma.edges import Weights
 from ...gpma.index.hashing import Bytes
 from ...gpma.index.ids import IntColumn
+from ...gpma.intrinsics import inner
 from ..records.stream import UpdateBlock
 from .decode_columns import timestamps_in_full, weights_in_full
 
@@ -121,7 +122,7 @@ def _integer(data: Bytes, at: int) -> tuple[int, int, bool]:
     return -number if negative else number, at, 0 < at - first <= _DIGITS_MAX
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _real(data: Bytes, at: int) -> tuple[float, int, int]:
     """(value, where it ends, status), from ``at`` on: to be read again by ``float`` where it may be inexact."""
     negative = data[at] == _MINUS
@@ -158,7 +159,7 @@ def _real(data: Bytes, at: int) -> tuple[float, int, int]:
     return -number if negative else number, at, GOOD
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _op(data: Bytes, at: int, delimiter: int) -> tuple[int, int]:
     """(the code of the operation, or -1: to be set aside; where it ends), from ``at`` on."""
     first = at
@@ -186,7 +187,7 @@ def _op(data: Bytes, at: int, delimiter: int) -> tuple[int, int]:
     return -1, at
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _skip(data: Bytes, at: int, delimiter: int) -> tuple[int, bool]:
     """(where a field that nobody reads ends, whether it is plain)."""
     plain = True
@@ -209,7 +210,7 @@ def _at_line_end(data: Bytes, at: int) -> bool:
     return bool(data[at] == _LF or (data[at] == _CR and data[at + 1] == _LF))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _parse_line(
     data: Bytes, at: int, roles: npt.NDArray[np.int8], delimiter: int, default_ts: int
 ) -> tuple[int, int, int, int, int, float, int, int, int, bool]:

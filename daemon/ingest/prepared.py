@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -116,19 +117,28 @@ class PreparedQueue:
             self._changed.notify_all()
 
 
-def one_batch(prepared: Sequence[Prepared], *, weighted: bool) -> tuple[EdgeBatch, VertexOps | None]:
-    """One batch of all updates, in order; weights only where the graph keeps them."""
+class Columns(Protocol):
+    """Makes columns for ``n`` updates, to be filled."""
+
+    def __call__(self, n: int, *, weighted: bool) -> EdgeBatch: ...
+
+
+def one_batch(
+    prepared: Sequence[Prepared], *, weighted: bool, columns: Columns = EdgeBatch.empty
+) -> tuple[EdgeBatch, VertexOps | None]:
+    """One batch of all updates, in order, in columns of its own; weights only where the graph keeps them."""
     dense = [batch for item in prepared for batch in item.batches]
     batches = [batch.edges for batch in dense]
-    if not batches:
-        return EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8)), None
-    weights = None
-    if weighted and any(batch.weights is not None for batch in batches):
-        weights = np.concatenate(
-            [np.ones(len(batch), np.float32) if batch.weights is None else batch.weights for batch in batches]
-        )
-    keys = np.concatenate([batch.keys for batch in batches])
-    edges = EdgeBatch(keys, np.concatenate([batch.ops for batch in batches]), weights)
+    weighted = weighted and any(batch.weights is not None for batch in batches)
+    edges = columns(sum(len(batch) for batch in batches), weighted=weighted)
+    if batches:
+        np.concatenate([batch.keys for batch in batches], out=edges.keys)
+        np.concatenate([batch.ops for batch in batches], out=edges.ops)
+    if edges.weights is not None:
+        begin = 0
+        for batch in batches:
+            edges.weights[begin : begin + len(batch)] = 1 if batch.weights is None else batch.weights
+            begin += len(batch)
     return edges, _concatenated_vertex_ops(dense)
 
 

@@ -50,6 +50,15 @@ class Degrees:
 
 
 @dataclass(frozen=True, slots=True)
+class DegreeCounts:
+    """``counts[i]`` vertices have ``degrees[i]`` edges: int64[m] both, ``degrees`` in ascending order."""
+
+    state: StorageState
+    degrees: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class EdgesExist:
     """``exists`` bool[n]."""
 
@@ -85,6 +94,14 @@ class Topology(Protocol):
         ...
 
     def degree(self, vertices: Vertices, timeout_s: float) -> Degrees: ...
+
+    def degree_counts(self, direction: Literal["out", "in"], vertices_max: int, timeout_s: float) -> DegreeCounts:
+        """Of all vertices.
+
+        Raises:
+            LimitExceeded: there are more than ``vertices_max``.
+        """
+        ...
 
     def has_edge(self, src: Vertices, dst: Vertices, timeout_s: float) -> EdgesExist:
         """Whether src[i] -> dst[i] exists."""

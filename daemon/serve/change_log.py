@@ -73,7 +73,7 @@ class ChangeLogWriter:
         if not lost:
             moved = _NONE if alive is None or changed is None else changed[changed < self._n_vertices]
             gone = self._external(_NONE if alive is None else moved[~alive[moved]])
-            content["alive"] = moved.astype(np.uint32).tobytes()
+            content["alive"] = _packed(moved)
             content["gone"] = gone.to_list() if isinstance(gone, StringColumn) else gone.tobytes()
             content["programs"] = {id: self._entry(id, item) for id, item in publication.programs.items()}
         self._known = {id: (item.is_fresh, self._scalars(id, item)) for id, item in publication.programs.items()}
@@ -95,8 +95,7 @@ class ChangeLogWriter:
         if not program.is_fresh:
             return [{}, []]
         columns = {
-            name: None if changed is None else changed.astype(np.uint32).tobytes()
-            for name, changed in program.changed.items()
+            name: None if changed is None else _packed(changed) for name, changed in program.changed.items()
         }
         names = {*program.scalars, *before[1]}
         return [columns, [name for name in names if program.scalars.get(name) != before[1].get(name)]]
@@ -111,11 +110,15 @@ class ChangeLogWriter:
             tail += self._lengths.popleft()
         self._words[_TAIL] = tail
         fence()
-        padding = bytes(length - _HEADER * 8 - len(content))
-        _write(self._ring, head, np.frombuffer(header.tobytes() + content + padding, np.uint8))
+        _write(self._ring, head, header.view(np.uint8))
+        _write(self._ring, head + _HEADER * 8, np.frombuffer(content, np.uint8))
         fence()
         self._words[_HEAD] = head + length
         self._lengths.append(length)
+
+
+def _packed(indices: Vertices) -> memoryview:
+    return memoryview(np.ascontiguousarray(indices, np.uint32)).cast("B")
 
 
 def _parts(memory: npt.NDArray[np.uint8], ring_bytes: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -284,7 +287,7 @@ class ChangeLog:
             fence()
             if int(self._words[_TAIL]) > entry.start or not packed:
                 return None
-            unpacker = msgpack.Unpacker(max_buffer_size=0)  # there is padding behind it
+            unpacker = msgpack.Unpacker(max_buffer_size=0)  # there is something of before behind it
             unpacker.feed(packed)
             union.add(entry.epoch, unpacker.unpack())
         return union.changes()

@@ -32,7 +32,9 @@ from ..errors import (
     UnknownVertex,
 )
 from ..records.stream import Partition, offsets_from_wire
+from . import histograms
 from .asker import Asker
+from .histograms import Scale
 from .results import ProgramResults, Snapshot
 from .scopes import Chosen, Everyone
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 PATH_STEPS_INLINE = 64
 """Longer paths are followed on a copy of all parents."""
 PAGE_DEFAULT = 1000
+BINS_DEFAULT = 20
 PROGRAMS_NAMED_MAX = 20
 PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"
 SCAN_CHUNK = 1 << 20
@@ -55,9 +58,7 @@ Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
 METHODS: dict[str, Handler] = {}
 
-NOT_OFFERED = frozenset(
-    {"histogram", "egonet", "khop", "subgraph", "cross_edges", "placement", "compute", "keep", "drop"}
-)
+NOT_OFFERED = frozenset({"egonet", "khop", "subgraph", "cross_edges", "placement", "compute", "keep", "drop"})
 """Methods of the protocol that this server does not answer."""
 
 
@@ -425,20 +426,58 @@ async def top(serving: Serving, params: Params) -> Reply:
     _program(serving.snapshot(), id)
 
     def compute() -> Reply:
-        snapshot, published, dead = serving.read(
-            lambda snapshot: (snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id))
-        )
-        result = snapshot.programs[id]
-        read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
-        if read.vertex_valued:
-            raise NotSupported(f"the values of {result.kind} are vertices, which have no order")
-        read.null[dead] = True
+        snapshot, read, _ = _all_values(serving, id)
         chosen = top_k(read, k, descending=order == "desc")
         ids = wire_ids(serving.external(chosen))
-        answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(result)}
+        answer = {"ids": ids, "values": pack_column(read.values[chosen]), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(params.asker, (id, k, order), compute)
+    return await serving.cached(params.asker, ("top", id, k, order), compute)
+
+
+@method("histogram")
+async def histogram(serving: Serving, params: Params) -> Reply:
+    """How many vertices have values within each of some bins."""
+    id = params.program()
+    bins = params.whole("bins", 1, serving.limits.top_k_max, min(BINS_DEFAULT, serving.limits.top_k_max))
+    scale: Scale = "log" if params.choice("scale", ("linear", "log")) == "log" else "linear"
+    params.end()
+    await params.covered(serving)
+    _program(serving.snapshot(), id)
+
+    def compute() -> Reply:
+        snapshot, read, alive = _all_values(serving, id)
+        found = histograms.histogram(read.values[~read.null], bins, scale)
+        answer = {
+            "edges": pack_column(found.edges),
+            "counts": pack_column(found.counts),
+            "outside": found.outside,
+            "without_value": alive - int(np.count_nonzero(~read.null)),
+            **staleness(snapshot.programs[id]),
+        }
+        return Reply(serving.stamp(snapshot), answer)
+
+    return await serving.cached(params.asker, ("histogram", id, bins, scale), compute)
+
+
+def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
+    """The values of all dense ids of one epoch, null where there is no vertex; and how many vertices there are.
+
+    Raises:
+        NotSupported: the values are vertices.
+    """
+
+    def copied(snapshot: Snapshot) -> tuple[Snapshot, Published, npt.NDArray[np.int64], int]:
+        alive = snapshot.n_vertices if snapshot.alive is None else int(np.count_nonzero(snapshot.alive))
+        return snapshot, _copied(_program(snapshot, id)), _dead(snapshot, id), alive
+
+    snapshot, published, dead, alive = serving.read(copied)
+    result = snapshot.programs[id]
+    read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
+    if read.vertex_valued:
+        raise NotSupported(f"the values of {result.kind} are vertices, which have no order")
+    read.null[dead] = True
+    return snapshot, read, alive
 
 
 def _copied(result: ProgramResults) -> Published:
@@ -709,6 +748,21 @@ async def degree(serving: Serving, params: Params) -> Reply:
         return Reply(result["stamp"], {**degrees, "null": pack_bitmap(unknown), "unknown": wire_ids(ids[unknown])})
 
     return reply() if len(ids) <= VERTICES_INLINE_MAX else await serving.in_thread(params.asker, reply)
+
+
+@method("degree_distribution")
+async def degree_distribution(serving: Serving, params: Params) -> Reply:
+    """How many vertices have each out- or in-degree, from the storage."""
+    direction = params.choice("direction", ("out", "in"))
+    params.end()
+    await params.covered(serving)
+    limit = serving.limits.vertices_max
+    vertices = min(serving.snapshot().n_vertices, limit)
+    await serving.make_room(params.asker, vertices)
+    asked = {"direction": direction, "vertices_max": limit}
+    result = await serving.engine.call(params.asker, "degree_counts", asked, vertices, params.deadline)
+    answer = {name: {"dtype": "<i8", "data": result[name]} for name in ("degrees", "counts")}
+    return Reply(result["stamp"], answer)
 
 
 @method("has_edge")

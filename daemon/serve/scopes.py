@@ -193,7 +193,8 @@ class Chosen:
             if moved.size:
                 again |= self._dense == NO_VERTEX
         dense = self._dense.copy()
-        dense[again] = look.names.lookup_in(look.snapshot, self._ids[again])
+        if again.any():
+            dense[again] = look.names.lookup_in(look.snapshot, self._ids[again])
         known = dense != NO_VERTEX
         touched = np.full(len(self._ids), True) if look.touched is None else _members(dense, look.touched)
         at = np.flatnonzero(known & (again | touched))

@@ -88,7 +88,7 @@ class Telling:
         self._subscriptions = serving.subscriptions
         self._tasks: set[asyncio.Task[None]] = set()
         # By program and the publications between which its values were touched: many who ask know the same.
-        self._recent: dict[tuple[str, int, int], Vertices | None] = {}
+        self._recent: dict[tuple[str, int, int], tuple[Vertices | None]] = {}
 
     async def run(self) -> None:
         """Tell clients what is new, until cancelled."""
@@ -128,7 +128,7 @@ class Telling:
                 return
         except Unavailable:
             return  # epochs follow each other too fast: the next one, or the next tick, comes soon
-        except GraphtideError as error:
+        except Exception as error:
             self._fail(subscription, error)
             return
         task = asyncio.get_running_loop().create_task(self._advance_long(subscription, size))
@@ -154,7 +154,7 @@ class Telling:
             self._subscriptions.news.set()
         except Unavailable:
             pass
-        except GraphtideError as error:
+        except Exception as error:
             self._fail(subscription, error)
         finally:
             self._serving.making.give_back(asker.making_bytes)
@@ -187,12 +187,10 @@ class Telling:
         place = subscription.place
         changes = None if place is None else self._log.between(place, snapshot.sequence)
         key = (subscription.program, place or 0, snapshot.sequence)
-        if changes is None:
-            touched = None
-        elif key in self._recent:
-            touched = self._recent[key]
-        else:
-            touched = self._touched(result, changes.programs.get(subscription.program), changes)
+        touched = None
+        if changes is not None:
+            found = self._recent.get(key)
+            touched = self._touched(result, subscription.program, changes) if found is None else found[0]
         news = subscription.scope.look(Look(self._serving, snapshot, result, changes, touched))
         limit = self._serving.limits.vertices_max
         if len(news) > limit:
@@ -201,9 +199,9 @@ class Telling:
             )
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
 
-    def _touched(
-        self, result: ProgramResults, program: ProgramChanges | None, changes: Changes
-    ) -> Vertices | None:
+    def _touched(self, result: ProgramResults, id: str, changes: Changes) -> Vertices | None:
+        """Whose values may be others, in ascending order; None: anyone's."""
+        program = changes.programs.get(id)
         if program is None:
             return None
         kind, stale = self._serving.program_class(result.kind), bool(staleness(result))
@@ -224,7 +222,7 @@ class Telling:
         if len(self._recent) >= RECENT_MAX:
             self._recent.clear()
         if found.epochs:
-            self._recent[found.key] = found.touched
+            self._recent[found.key] = (found.touched,)
         since = subscription.epoch if found.epochs else None
         totals = self._subscriptions.totals
         subscription.place = found.snapshot.sequence
@@ -245,8 +243,11 @@ class Telling:
             subscription.connection.push(message)
         subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
 
-    def _fail(self, subscription: Subscription, error: GraphtideError) -> None:
+    def _fail(self, subscription: Subscription, error: Exception) -> None:
         """End one, and tell the client why."""
+        if not isinstance(error, GraphtideError):
+            log.error("telling of %s failed", subscription.program, exc_info=error)
+            error = GraphtideError("the server failed to tell what changed; its log says why")
         content = {"subscription": subscription.number, "error": error_to_wire(error)}
         if self._subscriptions.end(subscription.connection, subscription.number):
             subscription.connection.push(encode_notification("ended", content))

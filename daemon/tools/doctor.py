@@ -184,25 +184,27 @@ def _numba(config: Config) -> Iterator[Finding]:
 
 
 def _gpu(config: Config) -> Iterator[Finding]:
-    if config.device.enabled == "on":
-        yield Finding("gpu", "fail", "device.enabled is on", "this version has no GPU side: set auto or off")
+    from ...gpma.device import card
+    from ..memory import budget_bytes
+    from ..terminal import size
+
+    if config.device.enabled == "off":
+        yield Finding("gpu", "ok", "device.enabled is off; the host computes")
         return
-    if ctypes.util.find_library("cuda") is None:
-        yield Finding("gpu", "ok", "no CUDA driver; the host computes")
-    elif find_spec("cupy") is None:
-        yield Finding("gpu", "ok", "a CUDA driver without CuPy; the host computes")
-    else:
-        yield Finding("gpu", "ok", f"{_devices()}; not used by this version")
-
-
-def _devices() -> str:
-    cupy = importlib.import_module("cupy")
     try:
-        number = cupy.cuda.runtime.getDeviceCount()
-        names = [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(number)]
-    except Exception as error:  # CuPy raises its own types, which cannot be named without it
-        return f"CuPy finds no device: {error}"
-    return ", ".join(names) or "no device"
+        found = card.find_card()
+    except card.NoDevice as error:
+        if config.device.enabled == "on":
+            hint = "device.enabled is on, so that the daemon refuses to start without a device"
+            yield Finding("gpu", "fail", str(error), hint)
+        elif ctypes.util.find_library("cuda") is None:
+            yield Finding("gpu", "ok", "no CUDA driver; the host computes")
+        else:
+            yield Finding("gpu", "ok", f"{error}; the host computes")
+    else:
+        limit = budget_bytes(config.device.memory, found.memory_bytes)
+        allowed = "" if limit is None else f", of which {size(limit)} may be taken"
+        yield Finding("gpu", "ok", f"{found}{allowed}")
 
 
 # -- what the configuration names --------------------------------------------------------------------------

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..edges import EMPTY_KEY, EdgeBatch, EdgeList, SubCSR
-from ..layout import Layout
 from . import load_export, reads
 from .constants import BAD_ROW, FIRST_BAD_ROW, HEAVY
 from .geometry import LEAF_LEAST, holding
@@ -22,7 +23,7 @@ from .invariants import violations
 from .module import import_cupy
 from .reads import DeviceRows
 from .report import DeviceReport
-from .sorted import Run, SortedUpdates
+from .sorted import Rebuild, SortedUpdates
 from .staging import DeviceBatch, Staging
 from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
 from .update import SMALL_MAX, UpdateKernels
@@ -37,16 +38,33 @@ UNTRIED = 8
 ROOM = 1.5
 
 
+@dataclass(slots=True)
+class DevicePlan:
+    """A batch that was prepared. ``columns``: on the device; None: there is nothing to apply.
+
+    ``rebuild``: the new array that it is merged into, with ``totals`` known before; None: it is applied in place.
+    ``small``: by the one kernel that may give it up.
+    """
+
+    columns: DeviceBatch | None
+    rebuild: Rebuild | None = None
+    totals: tuple[int, int, int, int] = (0, 0, 0, 0)
+    small: bool = False
+
+
+_NOTHING = DevicePlan(None)
+
+
 class DevicePackedArray:
     """Edges sorted by (src, dst) in device memory, one weight each where ``weighted``. One writer at a time.
 
     All work runs on ``stream``, in order.
     """
 
-    def __init__(self, *, weighted: bool) -> None:
-        cupy = import_cupy()
+    def __init__(self, *, weighted: bool, stream: Any = None) -> None:
+        """``stream``: a CuPy stream that the array shares with others; None: one of its own."""
         self.weighted = weighted
-        self.stream: Any = cupy.cuda.Stream(non_blocking=True)
+        self.stream: Any = import_cupy().cuda.Stream(non_blocking=True) if stream is None else stream
         self._n_edges = 0
         self._n_vertices = 0
         self._layout = holding(0)
@@ -77,14 +95,22 @@ class DevicePackedArray:
         Raises:
             MemoryError: there is not enough; nothing was changed.
         """
+        if n_vertices <= self._n_vertices:
+            return
         room = self._rows.room
         if n_vertices > room:
             with self.stream:
                 rows = new_rows(max(n_vertices, int(room * ROOM)))
                 rows.pairs[: self._rows.pairs.size] = self._rows.pairs
             self._rows = rows
-        self._n_vertices = max(self._n_vertices, n_vertices)
+        self._n_vertices = n_vertices
         self._point()
+
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """Take ``ensure_vertices`` back: there are only so many rows, of which the others were never written."""
+        if n_vertices != self._n_vertices:
+            self._n_vertices = n_vertices
+            self._point()
 
     def load(self, edges: EdgeList) -> None:
         """Replace the contents by these edges (ascending keys, no key twice; NumPy or CuPy columns).
@@ -107,29 +133,80 @@ class DevicePackedArray:
             self._load(*load_export.sorted_last_wins(*self._brought(keys, weights)))
 
     def apply(self, batch: EdgeBatch) -> DeviceReport:
-        """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised.
+        """Apply a batch, of NumPy or CuPy columns: all of it, or nothing when an exception is raised (those of
+        ``prepare`` and ``finish``)."""
+        plan = self.prepare(batch)
+        self.launch(plan)
+        return self.finish(plan)
 
-        Until the report is there, nothing is written to the array that could not be undone by forgetting it: all
-        memory is taken before.
+    def prepare(self, batch: EdgeBatch) -> DevicePlan:
+        """Bring a batch to the device, of NumPy or CuPy columns, and take all memory that it needs as a rule.
+
+        The contents are only read. Where the batch may be merged with them into a new array, it is looked up
+        before, and waited for. A plan is good until the next ``prepare`` or change; one that is not launched is
+        simply dropped.
 
         Raises:
-            ValueError: the batch names a row that does not exist (``ensure_vertices``).
+            ValueError: the batch names a row that does not exist, where that is found out already.
             MemoryError: there is not enough.
         """
         n = len(batch)
         if n == 0:
-            return self._empty_report()
+            return _NOTHING
         columns = self._staging.bring(batch, weighted=self.weighted)
-        kernels = self._kernels
-        kernels.begin(columns)
+        self._kernels.begin(columns)
         if self._may_grow(columns) or n > REBUILD_SHARE * self._n_edges:
-            report = self._apply_rebuilding(columns, n)
-            if report is not None:
-                return report
-            kernels.begin(columns)
-        flags = self._try_small() if n <= SMALL_MAX else HEAVY
-        if flags == HEAVY:
-            flags = kernels.large()
+            with self.stream:
+                rebuilding = self._rebuilding(columns, n)
+            if rebuilding is not None:
+                return rebuilding
+            self._kernels.begin(columns)
+        return DevicePlan(columns)
+
+    def launch(self, plan: DevicePlan) -> None:
+        """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next.
+
+        What is put on ``stream`` after it finds the batch applied, unless the kernels give it up (``finish``).
+        """
+        if plan.columns is None:
+            return
+        if plan.rebuild is not None:
+            self._adopt(plan.rebuild)
+        elif len(plan.columns.keys) > SMALL_MAX:
+            self._kernels.begin_large()
+        elif self._untried:
+            self._untried -= 1
+            self._kernels.begin_large()
+        else:
+            plan.small = True
+            self._kernels.begin_small()
+
+    def finish(self, plan: DevicePlan) -> DeviceReport:
+        """Wait for the end of what ``launch`` began; returns what it changed.
+
+        Where many updates fall into one leaf, the kernels give the batch up without having written anything to
+        the array, and it is applied here, by kernels that sort it. After many deletions the array is made smaller.
+
+        Raises:
+            ValueError: the batch named a row that does not exist (``ensure_vertices``); nothing was changed.
+            MemoryError: there is not enough to sort; nothing was changed.
+            RuntimeError: the device failed; the contents are lost.
+        """
+        kernels, columns = self._kernels, plan.columns
+        if columns is None:
+            return self.empty_report()
+        if plan.rebuild is not None:
+            self.stream.synchronize()
+            self._staging.arrived()
+            report = self._report(columns, plan.totals, plan.rebuild.n_edges)
+            kernels.end()
+            return report
+        flags = kernels.wait()
+        self._staging.arrived()
+        if flags == HEAVY and plan.small:
+            self._untried = UNTRIED
+            kernels.begin_large()
+            flags = kernels.wait()
         if flags == BAD_ROW:
             raise self._no_such_row()
         if flags == HEAVY:
@@ -142,11 +219,21 @@ class DevicePackedArray:
         kernels.end()
         return report
 
+    def empty_report(self) -> DeviceReport:
+        """The report of a batch without updates."""
+        cupy = import_cupy()
+        bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
+        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
+
     def view(self) -> DeviceRows:
         """The array as kernels read it in place (``rows.cuh``), on ``stream``; valid until the next change."""
         state = plain(self._kernels.state.copy())
         rows = self._rows
         return DeviceRows(state, self._slots.counts, rows.degrees, self._n_vertices, self._n_edges, self.weighted)
+
+    def write_state(self, to: npt.NDArray[np.void]) -> None:
+        """Write what ``view`` has as ``state`` into ``to``, of the same bytes: for whoever launches often."""
+        to[:] = plain(self._kernels.state)
 
     def export(self) -> EdgeList:
         """All edges in ascending key order, copied into CuPy columns."""
@@ -228,27 +315,23 @@ class DevicePackedArray:
         self._leaf_least = LEAF_LEAST
         self._point()
 
-    def _apply_rebuilding(self, columns: DeviceBatch, n: int) -> DeviceReport | None:
-        """Merge array and batch into a new array, if it must grow or the batch is large; None: neither is so."""
-        kernels = self._kernels
-        with self.stream:
-            run, flags = self._sorted.probe(columns)
-            if flags == BAD_ROW:
-                raise self._no_such_row()
-            totals = kernels.totals()
-            n_edges = self._n_edges + totals[0] - totals[2]
-            layout = self._layout.resized(n_edges)
-            if layout is self._layout and n <= REBUILD_SHARE * self._n_edges:
-                return None
-            try:
-                self._rebuild(run, layout, n_edges)
-            except MemoryError:
-                if layout.n_leaves > self._layout.n_leaves:
-                    raise
-                return None  # the ordinary way needs no second array
-        report = self._report(columns, totals, n_edges)
-        kernels.end()
-        return report
+    def _rebuilding(self, columns: DeviceBatch, n: int) -> DevicePlan | None:
+        """The plan to merge array and batch into a new array, if it must grow or the batch is large; else None."""
+        run, flags = self._sorted.probe(columns)
+        if flags == BAD_ROW:
+            raise self._no_such_row()
+        totals = self._kernels.totals()
+        n_edges = self._n_edges + totals[0] - totals[2]
+        layout = self._layout.resized(n_edges)
+        if layout is self._layout and n <= REBUILD_SHARE * self._n_edges:
+            return None
+        try:
+            rebuild = self._sorted.prepare_rebuild(run, layout, self._slots, self._rows, n_edges)
+        except MemoryError:
+            if layout.n_leaves > self._layout.n_leaves:
+                raise
+            return None  # the ordinary way needs no second array
+        return DevicePlan(columns, rebuild, totals)
 
     def _may_grow(self, columns: DeviceBatch) -> bool:
         """Whether the batch may add more edges than the array has room for: no more than it inserts."""
@@ -257,16 +340,6 @@ class DevicePackedArray:
             return False
         with self.stream:
             return int(import_cupy().count_nonzero(columns.ops)) > room
-
-    def _try_small(self) -> int:
-        """Apply the batch by one kernel, unless batches of late had too many updates of one leaf for that."""
-        if self._untried:
-            self._untried -= 1
-            return HEAVY
-        flags = self._kernels.small()
-        if flags == HEAVY:
-            self._untried = UNTRIED
-        return flags
 
     def _finish_heavy(self, columns: DeviceBatch) -> None:
         kernels = self._kernels
@@ -278,21 +351,25 @@ class DevicePackedArray:
             raise
         kernels.finish()
 
-    def _rebuild(self, run: Run | None, layout: Layout, n_edges: int) -> None:
-        self._slots = self._sorted.rebuild(run, layout, self._slots, self._rows, n_edges)
-        self._layout, self._n_edges = layout, n_edges
+    def _adopt(self, rebuild: Rebuild) -> None:
+        """Merge the array into a new one, which is the array from here on."""
+        self._sorted.launch_rebuild(rebuild)
+        self._slots, self._layout, self._n_edges = rebuild.slots, rebuild.layout, rebuild.n_edges
         self._leaf_least = LEAF_LEAST
         self._point()
 
     def _shrink(self) -> None:
         """Move to a smaller array; without the memory for it stay, until the next batch tries again."""
+        layout, now = self._layout.resized(self._n_edges), (self._slots, self._rows)
         try:
             with self.stream:
-                self._rebuild(None, self._layout.resized(self._n_edges), self._n_edges)
+                rebuild = self._sorted.prepare_rebuild(None, layout, *now, self._n_edges)
         except MemoryError:
             # The root may by now be so sparse that leaves hold fewer keys than rows are searched for.
             self._leaf_least = min(self._leaf_least, self._n_edges // self._layout.n_leaves)
             self._point()
+        else:
+            self._adopt(rebuild)
 
     def _point(self) -> None:
         """Tell everybody where the arrays are now."""
@@ -303,11 +380,6 @@ class DevicePackedArray:
         work = self._kernels.work
         keys, ops, weights = columns
         return DeviceReport(keys, ops, weights, totals, slots_moved, work.outcome, work.old_weights)
-
-    def _empty_report(self) -> DeviceReport:
-        cupy = import_cupy()
-        bytes_, floats = cupy.empty(0, np.uint8), cupy.empty(0, np.float32) if self.weighted else None
-        return DeviceReport(cupy.empty(0, np.uint64), bytes_, floats, (0, 0, 0, 0), 0, bytes_, floats)
 
     def _no_such_row(self) -> ValueError:
         row = self._kernels.told(FIRST_BAD_ROW)

@@ -41,6 +41,7 @@ constexpr u32 WARP_HEIGHT = GPMA_WARP_HEIGHT;      // of up to 2^3 leaves by one
 constexpr u32 SHARED_BYTES = GPMA_SHARED_BYTES;    // of a block that merges or redistributes
 constexpr u32 CHUNK_EDGES = GPMA_CHUNK_EDGES;      // of a walk, that a warp visits in one piece
 constexpr u32 LOOK_UP_LANES = GPMA_LOOK_UP_LANES;  // that look for the first slot of a row
+constexpr u32 LONG_ROW = GPMA_LONG_ROW;            // edges of a row that warps share
 
 constexpr u32 BLOCK_THREADS = GPMA_BLOCK_THREADS;  // of cooperative kernels, and of those that allocate
 constexpr u32 LOCATE_THREADS = GPMA_LOCATE_THREADS;

@@ -27,6 +27,8 @@ WARP_HEIGHT = 3
 CHUNK_EDGES = 256
 # Lanes that look for the first slot of a row.
 LOOK_UP_LANES = 8
+# Edges from which on the row of a frontier's vertex is shared by warps. On an H200 from 48 to 256 differed by 10%.
+LONG_ROW = 64
 
 # Threads of a block: of cooperative kernels and those that allocate; of the others of update.cu, sorted.cu,
 # load_export.cu and reads.cu.

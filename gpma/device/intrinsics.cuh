@@ -9,6 +9,12 @@ template <class T> __device__ __forceinline__ T load_cached(const T* from) { ret
 // A load of what is read once in a pass, so that it does not push out of the caches what is read often.
 template <class T> __device__ __forceinline__ T load_once(const T* from) { return __ldcs(from); }
 
+// A load of what nobody writes while the kernel runs.
+template <class T> __device__ __forceinline__ T load_constant(const T* from) { return __ldg(from); }
+
+// A store past the first-level cache.
+template <class T> __device__ __forceinline__ void store_cached(T* to, T value) { __stcg(to, value); }
+
 // As load_cached for a structure of 16 bytes, in one access.
 template <class T> __device__ __forceinline__ T load_wide(const T* from)
 {

@@ -88,10 +88,17 @@ def load_cooperative(path: str | Path, *, weighted: bool) -> Any:
     return _compile(path, weighted, cooperative=True)
 
 
+@cache
+def load_cooperative_text(text: str, *, weighted: bool, macros: tuple[str, ...] = ()) -> Any:
+    """As ``load_cooperative``, for a whole text, with these options (``-DNAME=1``) beside the usual ones."""
+    return _compile_text(text, (*options(weighted=weighted), *macros), cooperative=True)
+
+
 def _compile(path: str | Path, weighted: bool, cooperative: bool) -> Any:
+    return _compile_text(source(path), options(weighted=weighted), cooperative)
+
+
+def _compile_text(text: str, options: tuple[str, ...], cooperative: bool) -> Any:
     return import_cupy().RawModule(
-        code=source(path),
-        options=options(weighted=weighted),
-        backend="nvrtc",
-        enable_cooperative_groups=cooperative,
+        code=text, options=options, backend="nvrtc", enable_cooperative_groups=cooperative
     )

@@ -22,7 +22,7 @@ class DeviceReport:
     there; else 0.
     ``totals``: updates by outcome, from INSERTED to ABSENT. ``slots_moved``: keys that redistribution wrote.
 
-    ``outcome`` and ``old_weights`` are the array's own work arrays: good until its next ``apply``.
+    ``outcome`` and ``old_weights`` are the array's own work arrays: good until its next ``prepare``.
     """
 
     keys: Any

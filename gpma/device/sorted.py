@@ -5,9 +5,10 @@ Sorting, sums and searches are CuPy's. All memory is taken before the first writ
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..layout import Layout
 from .constants import HEAVY_LEAVES, HEAVY_RECORDS, RUN_THREADS
@@ -51,6 +52,17 @@ class Run:
     def sum_changes(self) -> None:
         """Fill ``before``, once ``change`` is known."""
         import_cupy().cumsum(self.change, out=self.before[1:])
+
+
+class Rebuild(NamedTuple):
+    """A run that is about to be merged with the array into a new one, ``slots``, which will hold ``n_edges``."""
+
+    run: Run
+    layout: Layout
+    slots: Slots
+    n_edges: int
+    target: npt.NDArray[np.void]
+    scratch: tuple[DeviceArray, DeviceArray]
 
 
 class SortedUpdates:
@@ -105,33 +117,35 @@ class SortedUpdates:
         self._launch("merge_heavy", _ceil(n_leaves * 32), arguments, loops=True)
         self._launch("add_heavy", _ceil(run.n), arguments)
 
-    def rebuild(self, run: Run | None, layout: Layout, slots: Slots, rows: RowIndex, n_edges: int) -> Slots:
-        """Merge the array, ``slots``, and a run that was looked up into a new array of this layout.
-
-        ``n_edges``: what it will hold. Returns the new array; the row index is written in place.
+    def prepare_rebuild(
+        self, run: Run | None, layout: Layout, slots: Slots, rows: RowIndex, n_edges: int
+    ) -> Rebuild:
+        """All memory that it takes to merge the array, ``slots``, and a run that was looked up (None: no updates)
+        into a new array of this layout, which will hold ``n_edges``. Good until the array changes.
 
         Raises:
             MemoryError: there is not enough; nothing was changed.
         """
-        kernels = self._kernels
-        new = new_slots(layout, weighted=kernels.weighted)
+        new = new_slots(layout, weighted=self._kernels.weighted)
         run = run or _empty_run()
-        n_leaves = int(slots.counts.size)
         ranks = import_cupy().cumsum(slots.counts, dtype=np.uint64)
-        leaf_begin = allocate(n_leaves + 1, np.uint32)
+        leaf_begin = allocate(int(slots.counts.size) + 1, np.uint32)
         run.structure["ranks"], run.structure["leaf_begin"] = address(ranks), address(leaf_begin)
         target = np.zeros(1, STATE)
         point_at(target, new)
         target["rows"], target["n_leaves"] = address(rows.pairs), layout.n_leaves
-        edges = np.uint64(n_edges)
-        arguments = (kernels.state, target, kernels.batch, run.structure, edges)
+        return Rebuild(run, layout, new, n_edges, target, (ranks, leaf_begin))
+
+    def launch_rebuild(self, rebuild: Rebuild) -> None:
+        """Begin to merge; the row index is written in place. Takes no memory, waits for nothing."""
+        kernels, run, n_leaves = self._kernels, rebuild.run, int(rebuild.scratch[1].size) - 1
+        edges = np.uint64(rebuild.n_edges)
+        arguments = (kernels.state, rebuild.target, kernels.batch, run.structure, edges)
         self._launch("find_leaf_begins", _ceil(n_leaves + 1), (kernels.state, run.structure))
         self._launch("rebuild_kept", _ceil(n_leaves * 32), arguments, loops=True)
         if run.n:
             self._launch("rebuild_added", _ceil(run.n), arguments)
-        self._launch("index_leaves", _ceil(layout.n_leaves * 32), (target, edges), loops=True)
-        kernels.stream.synchronize()
-        return new
+        self._launch("index_leaves", _ceil(rebuild.layout.n_leaves * 32), (rebuild.target, edges), loops=True)
 
     def _look_up(self, run: Run) -> None:
         self._launch(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..edges import EdgeBatch
 from .module import import_cupy
@@ -37,10 +36,25 @@ class Staging:
         self._room = 0
         self._pinned: Any = None
         self._host = np.empty(0, np.uint8)
+        self._address = 0
         self._device: Any = None
+        self._under_way = False
+
+    def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
+        """Columns for ``n`` updates, to be filled, in pinned memory: ``bring`` need not copy them.
+
+        Good until the next call of either, but for that ``bring``.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        self._take(n)
+        keys, *weights, ops = (self._host[part].view(dtype) for part, dtype in _places(n, weighted))
+        return EdgeBatch(keys, ops, *weights)
 
     def bring(self, batch: EdgeBatch, *, weighted: bool) -> DeviceBatch:
-        """The batch on the device, in the order of the stream. NumPy columns are copied; good until the next call.
+        """The batch on the device, in the order of the stream. NumPy columns are copied, by way of pinned memory;
+        good until the next call, which waits for the stream unless ``arrived`` was called.
 
         Raises:
             MemoryError: there is not enough.
@@ -60,6 +74,10 @@ class Staging:
             None if weights is None else self._straight(weights, _WEIGHT),
         )
 
+    def arrived(self) -> None:
+        """What came after the last batch on the stream has been waited for, and so the batch has been copied."""
+        self._under_way = False
+
     def _straight(self, column: DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
         """The column without gaps and of this type: itself, as a rule."""
         if column.dtype == dtype and column.flags.c_contiguous:
@@ -69,19 +87,26 @@ class Staging:
 
     def _copied(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
         n = len(batch)
+        self._take(n)
+        columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
+        places = _places(n, weights is not None)
+        for column, (part, dtype) in zip(columns, places, strict=True):
+            at = column.__array_interface__["data"][0]
+            if at != self._address + part.start or not column.flags.c_contiguous:  # not one of ``columns``
+                self._host[part].view(dtype)[:] = column
+        self._under_way = True
+        self._device.data.copy_from_host_async(self._address, places[-1][0].stop, self._stream)
+        keys, *of_weights, ops = (
+            self._cupy.ndarray(n, dtype, self._device.data + part.start) for part, dtype in places
+        )
+        return DeviceBatch(keys, ops, of_weights[0] if of_weights else None)
+
+    def _take(self, n: int) -> None:
+        """Have room for ``n`` updates, of which none is being copied."""
+        if self._under_way:  # whoever brought a batch gave it up
+            self._stream.synchronize()
+            self._under_way = False
         self._reserve(n)
-        parts: list[npt.NDArray[Any]] = [batch.keys, batch.ops]
-        if weights is not None:
-            parts.insert(1, np.asarray(weights, np.float32))
-        offsets = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
-        for part, begin in zip(parts, offsets[:-1], strict=True):
-            self._host[begin : begin + part.nbytes].view(part.dtype)[:] = part
-        self._device.data.copy_from_host_async(self._pinned.ptr, offsets[-1], self._stream)
-        on_device = [
-            self._cupy.ndarray(n, part.dtype, self._device.data + begin)
-            for part, begin in zip(parts, offsets[:-1], strict=True)
-        ]
-        return DeviceBatch(on_device[0], on_device[-1], None if weights is None else on_device[1])
 
     def _reserve(self, n: int) -> None:
         if n <= self._room:
@@ -90,8 +115,16 @@ class Staging:
         device = allocate(room * UPDATE_BYTES, np.uint8)
         self._pinned = self._cupy.cuda.alloc_pinned_memory(room * UPDATE_BYTES)
         self._host = np.frombuffer(self._pinned, np.uint8, room * UPDATE_BYTES)
+        self._address = int(self._pinned.ptr)
         self._device, self._room = device, room
 
     def memory_bytes(self) -> int:
         """Bytes held on the device."""
         return self._room * UPDATE_BYTES
+
+
+def _places(n: int, weighted: bool) -> list[tuple[slice, np.dtype[Any]]]:
+    """Where the columns of ``n`` updates lie, in bytes, and of which type they are: keys, weights, ops."""
+    if not weighted:
+        return [(slice(0, 8 * n), _KEY), (slice(8 * n, 9 * n), _OP)]
+    return [(slice(0, 8 * n), _KEY), (slice(8 * n, 12 * n), _WEIGHT), (slice(12 * n, 13 * n), _OP)]

@@ -45,6 +45,12 @@ WALK = np.dtype(
 TARGET = np.dtype(
     [*_longs("keys", "weights", "counts", "heads", "rows", "n_edges"), *_words("n_leaves", "unused")]
 )
+TURN = np.dtype(
+    [
+        *_longs("keys", "ops", "weights", "turned_keys", "turned_ops", "turned_weights"),
+        *_words("n", "unused"),
+    ]
+)
 
 # Elements of arrays on the device.
 ROW = np.dtype(_words("leaf", "degree"))

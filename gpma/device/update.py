@@ -28,6 +28,7 @@ from .module import import_cupy, load, load_cooperative
 from .staging import DeviceBatch
 from .state import RowIndex, Slots, Work, address, allocate, new_work, point_at, zeros
 from .structures import BATCH, COUNTERS, STATE
+from .waiting import Told
 
 # struct Batch, packed: a third of what it costs to assign a tuple to a structured array.
 BATCH_FIELDS = struct.Struct("=" + "".join({8: "Q", 4: "I"}[BATCH[name].itemsize] for name in BATCH.names or ()))
@@ -47,8 +48,6 @@ BY_LEAF_SHARE = 0.25
 # Work arrays grow by this factor; those for more updates than ROOM_MAX are given back after the batch.
 ROOM = 1.5
 ROOM_MAX = 1 << 23
-# How often a batch's end is looked for before the thread goes to sleep; about a millisecond.
-SPINS_MAX = 20_000
 
 
 class Launcher:
@@ -96,14 +95,11 @@ class UpdateKernels:
         self._room = 0
         self._counters = zeros(COUNTERS.itemsize, np.uint8)
         self._partials = allocate(2 * self.n_blocks_max, np.uint64)
-        pinned = cupy.cuda.alloc_pinned_memory(STATUS_WORDS * 8)
-        status = np.frombuffer(pinned, np.uint64, STATUS_WORDS)
-        status[:] = 0
-        self._words = memoryview(status)
+        self._status = Told(STATUS_WORDS, stream)
         self._sequence = 0
         self._n = self._n_leaves = 0
         state = self.state
-        state["counters"], state["status"] = address(self._counters), pinned.ptr
+        state["counters"], state["status"] = address(self._counters), self._status.address
         state["partials"] = address(self._partials)
         together = load_cooperative("update.cu", weighted=weighted)
         alone = load("update.cu", weighted=weighted)
@@ -162,16 +158,18 @@ class UpdateKernels:
         if self._room > ROOM_MAX:
             self._work, self._room = None, 0
 
-    def small(self) -> int:
-        """Apply the batch, of at most SMALL_MAX updates; returns the flags. HEAVY: nothing was done."""
+    def begin_small(self) -> None:
+        """Begin to apply the batch, of at most SMALL_MAX updates; ``wait`` has the flags.
+
+        HEAVY: nothing was done.
+        """
         blocks = min(max(_ceil(self._n, BLOCK_THREADS // 32), BLOCKS_LEAST), self.n_blocks)
         if self._n > FEW_MAX:
             blocks = self.n_blocks_max
         self._launcher.start_cooperative(self._small, blocks, BLOCK_THREADS, self.shared_bytes)
-        return self.wait()
 
-    def large(self) -> int:
-        """Apply the batch; returns the flags.
+    def begin_large(self) -> None:
+        """Begin to apply the batch; ``wait`` has the flags.
 
         HEAVY: nothing was written but work arrays; ``SortedUpdates.merge_heavy`` and ``finish`` apply the batch,
         ``abandon`` forgets it.
@@ -184,43 +182,33 @@ class UpdateKernels:
         else:
             start(self._by_update, min(_ceil(n, BLOCK_THREADS), 4 * self.n_blocks), BLOCK_THREADS)
         start(self._place, _ceil(n, LOCATE_THREADS), LOCATE_THREADS)
-        return self._merge_and_rebalance()
+        self._merge_and_rebalance()
 
     def finish(self) -> int:
-        """Apply what is left of a batch whose heavy leaves have been merged."""
+        """Apply what is left of a batch whose heavy leaves have been merged; returns the flags."""
         self.batch["heavy_merged"] = 1
         self.batch["sequence"] = self.next_sequence()
-        return self._merge_and_rebalance()
+        self._merge_and_rebalance()
+        return self.wait()
 
     def abandon(self) -> None:
-        """Forget a batch of which nothing was written but work arrays."""
+        """Forget a batch of which nothing was written but work arrays. Takes no memory."""
         self.batch["sequence"] = self.next_sequence()
         self._launcher.start_cooperative(self._abandon, self.n_blocks, BLOCK_THREADS, 0)
         self.wait()
 
     def wait(self) -> int:
-        """Wait for the end of the batch; returns the flags.
+        """Wait for the end of what was begun last; returns the flags.
 
         Raises:
             RuntimeError: a kernel failed.
         """
+        self._status.wait(self._sequence)
         return self.told(FLAGS)
 
     def told(self, word: int) -> int:
-        """What the device says of the batch, as soon as it does.
-
-        Raises:
-            RuntimeError: a kernel failed.
-        """
-        words, sequence = self._words, self._sequence
-        spins = 0
-        while (value := words[word]) >> 32 != sequence:
-            spins += 1
-            if spins > SPINS_MAX:
-                self.stream.synchronize()
-                if words[word] >> 32 != sequence:
-                    raise RuntimeError("the device did not finish a batch")
-        return value & 0xFFFF_FFFF
+        """What the device said of what was waited for last."""
+        return self._status.word(word)
 
     def totals(self) -> tuple[int, int, int, int]:
         """Updates of the batch by outcome: INSERTED, OVERWRITTEN, DELETED, ABSENT."""
@@ -239,14 +227,13 @@ class UpdateKernels:
         """Bytes of work arrays by update."""
         return sum(array.nbytes for array in self._work or () if array is not None)
 
-    def _merge_and_rebalance(self) -> int:
+    def _merge_and_rebalance(self) -> None:
         n_items_max = min(self._n, self._n_leaves)
         blocks = min(_ceil(n_items_max, MERGE_THREADS // BUCKET), self.n_blocks * MERGE_BLOCKS)
         self._launcher.start(self._merge, blocks, MERGE_THREADS)
         # Idle blocks cost some microseconds; where much is to be redistributed more of them pay.
         blocks = self.n_blocks if self._n <= QUIET_MAX else self.n_blocks_max
         self._launcher.start_cooperative(self._rebalance, blocks, BLOCK_THREADS, self.shared_bytes)
-        return self.wait()
 
     def _reserve(self, room: int) -> None:
         if room > UPDATES_MAX:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Keys, Offsets, Vertices
-from ..intrinsics import copy, uncounted
+from ..intrinsics import copy, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
@@ -105,7 +105,7 @@ def commit(
                     (slots, rows.leaf, pending, windows, n_windows, size, cursor),
                 )
             else:
-                redistribute(slots, rows.leaf, pending, windows, 0, n_windows)
+                redistribute(slots, rows.leaf, pending, windows, np.int64(0), n_windows)
         finish(slots, rows, updates, parts, lists, pending.rows, columns, crew)
     return Written(
         n_waiting,
@@ -144,7 +144,7 @@ def finish(
     )
 
 
-@uncounted
+@uncounted_inner
 def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the leaf of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
@@ -153,7 +153,7 @@ def _other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
     return begin + np.searchsorted(leaves[begin:end], leaf, side="right")
 
 
-@uncounted
+@uncounted_inner
 def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
     """The first update from ``begin`` on that is not of the row of the one before; ``end``: there is none."""
     if begin == 0 or begin >= end:
@@ -162,7 +162,7 @@ def _other_row(keys: Keys, begin: Int, end: Int) -> Int:
     return begin + np.searchsorted(keys[begin:end], last, side="right")
 
 
-@uncounted
+@uncounted_inner
 def _merge_parts(
     thread: Int,
     slots: Slots,
@@ -193,7 +193,7 @@ def _merge_parts(
         )
 
 
-@uncounted
+@uncounted_inner
 def _join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
     """Move the pending leaves of all parts to the front, and their new edges; returns how many there are."""
     n, n_waiting = np.int64(0), np.int64(0)
@@ -212,7 +212,7 @@ def _join(pending: Pending, lists: Offsets) -> tuple[Int, Int]:
     return n, n_waiting
 
 
-@uncounted
+@uncounted_inner
 def _redistribute_pieces(
     thread: Int,
     slots: Slots,
@@ -230,7 +230,7 @@ def _redistribute_pieces(
         redistribute(slots, row_leaf, pending, windows, first, min(first + size, n))
 
 
-@uncounted
+@uncounted_inner
 def _finish_parts(
     thread: Int,
     slots: Slots,

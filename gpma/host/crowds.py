@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 
 from ..edges import Int
-from ..intrinsics import uncounted
+from ..intrinsics import uncounted_inner
 from ..layout import LEAF_SLOTS
 from .arrays import Pending, Slots
 from .hot_spot import CROWDED, HOT_SHARE
@@ -52,13 +52,13 @@ class Signs(NamedTuple):
     beside: Int
 
 
-@uncounted
+@uncounted_inner
 def no_signs() -> Signs:
     none: Int = np.uint64(0)
     return Signs(False, none, none, False, none, none, 0.0, np.int64(0))
 
 
-@uncounted
+@uncounted_inner
 def plan(
     slots: Slots,
     lower: Bounds,
@@ -100,7 +100,7 @@ def plan(
     return n, signs
 
 
-@uncounted
+@uncounted_inner
 def hot_leaves(
     pending: Pending, windows: Windows, n: Int, leaves_max: Int, waiting_max: Int
 ) -> tuple[Int, Int, Int]:
@@ -129,7 +129,7 @@ def hot_leaves(
     return first, last, beside
 
 
-@uncounted
+@uncounted_inner
 def densest_block(slots: Slots, pending: Pending, n_pending: Int, leaves: Int) -> Crowd:
     """The densest of some blocks of up to so many leaves around pending ones."""
     counts = slots.counts
@@ -151,7 +151,7 @@ def densest_block(slots: Slots, pending: Pending, n_pending: Int, leaves: Int) -
     return densest
 
 
-@uncounted
+@uncounted_inner
 def whole_crowd(slots: Slots, crowd: Crowd, least: Int) -> Crowd:
     """The crowd, and what is around it as far as leaves hold at least so many keys in the mean."""
     begin, end = np.int64(crowd.first), np.int64(crowd.last) + 1

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
+from ..intrinsics import inner
 from ..rows import RowView, runs_of
 from ..splice import spliced
 from ..team import Crew, at_most, share
@@ -52,7 +53,7 @@ def copy_pieces(
     share(at_most(crew, neighbors.size // piece + 1), _copy_pieces, work)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _copy_pieces(
     thread: int,
     rows: RowView,

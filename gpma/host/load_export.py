@@ -7,7 +7,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import EMPTY_KEY, HALF, LOW, Int, Keys, Offsets, Vertices, Weights
-from ..intrinsics import copy
+from ..intrinsics import copy, inner
 from ..layout import LEAF_SHIFT
 from ..team import Crew, at_most, share
 from .arrays import RowIndex, Slots
@@ -18,7 +18,7 @@ PIECE_LEAVES = 1 << 11
 _PIECE_KEYS = PIECE_LEAVES << LEAF_SHIFT
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _finish_leaf(slots: Slots, leaf: Int, count: Int, row: Int, row_leaf: Vertices) -> Int:
     """Set the count, the head and the index of a written leaf; ``row`` is the row before it; returns its last."""
     base = leaf << LEAF_SHIFT
@@ -49,7 +49,7 @@ def first_bad_key(keys: Keys, n_vertices: Int, crew: Crew) -> Int:
     return np.int64(-1)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Offsets) -> None:
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
@@ -75,7 +75,7 @@ def load(keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, crew: Crew)
     set_head(slots.heads, slots.tops, np.int64(0), np.uint64(0))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _clear(thread: Int, degrees: Vertices, cursor: Offsets) -> None:
     while True:
         begin = _PIECE_KEYS * fetch_add(cursor, 0, np.int64(1))
@@ -84,7 +84,7 @@ def _clear(thread: Int, degrees: Vertices, cursor: Offsets) -> None:
         degrees[begin : begin + _PIECE_KEYS] = np.uint32(0)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _count_degrees(thread: Int, keys: Keys, degrees: Vertices, cursor: Offsets) -> None:
     """The degrees of the rows that begin in each piece; keys ascending."""
     n = np.int64(keys.size)
@@ -105,7 +105,7 @@ def _count_degrees(thread: Int, keys: Keys, degrees: Vertices, cursor: Offsets) 
             degrees[np.uintp(row)] = np.uint32(i - first)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _load_leaves(
     thread: Int, keys: Keys, weights: Weights, slots: Slots, row_leaf: Vertices, cursor: Offsets
 ) -> None:
@@ -143,7 +143,7 @@ def export(slots: Slots, keys: Keys, weights: Weights, crew: Crew) -> None:
     share(crew, _copy_edges, (slots, keys, weights, cursor, starts))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _count_edges(thread: Int, counts: Int, cursor: Offsets, sums: Offsets) -> None:
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))
@@ -155,7 +155,7 @@ def _count_edges(thread: Int, counts: Int, cursor: Offsets, sums: Offsets) -> No
         sums[piece] = total
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _copy_edges(thread: Int, slots: Slots, keys: Keys, weights: Weights, cursor: Offsets, starts: Offsets) -> None:
     while True:
         piece = fetch_add(cursor, 0, np.int64(1))

@@ -32,7 +32,7 @@ from ..edges import (
     Vertices,
     Weights,
 )
-from ..intrinsics import prefetch, shift, uncounted
+from ..intrinsics import prefetch, shift, uncounted, uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .search import AHEAD, LINE, set_head
@@ -44,7 +44,7 @@ ROWS_AHEAD = 16
 NO_LEAF = np.int64(1 << 40)
 
 
-@uncounted
+@uncounted_inner
 def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Vertices) -> Int:
     """Bring degrees up to date, and the row index as far as insertions change it, before anything moves.
 
@@ -82,7 +82,7 @@ def note_rows(updates: Updates, lo: Int, hi: Int, rows: RowIndex, shortened: Ver
     return listed
 
 
-@uncounted
+@uncounted_inner
 def advance_rows(slots: Slots, rows: RowIndex, shortened: Vertices, begin: Int, end: Int) -> None:
     """Let the index of the listed rows point at their first keys again, after everything moved."""
     keys, counts = slots.keys, slots.counts
@@ -144,14 +144,14 @@ def _close_gaps(
     return to + end - read
 
 
-@uncounted
+@uncounted_inner
 def merge_leaves(
     slots: Slots,
     updates: Updates,
     lo: Int,
     hi: Int,
     pending: Pending,
-    all_wait: bool,
+    all_wait: bool | np.bool_,
 ) -> tuple[Int, Int]:
     """Apply updates lo..hi to their leaves; what finds no room, or everything new if ``all_wait``, is put aside.
 
@@ -229,7 +229,7 @@ def _index_leaf(keys: Keys, base: Int, count: Int, leaf: Int, row_leaf: Vertices
             previous = u
 
 
-@uncounted
+@uncounted_inner
 def _pack(slots: Slots, begin: Int, end: Int) -> Int:
     """First sweep over leaves begin..end; returns how many keys there are."""
     keys, weights, counts = slots.keys, slots.weights, slots.counts
@@ -242,7 +242,7 @@ def _pack(slots: Slots, begin: Int, end: Int) -> Int:
     return to - (begin << LEAF_SHIFT)
 
 
-@uncounted
+@uncounted_inner
 def _spread(slots: Slots, row_leaf: Vertices, pending: Pending, window: Window, stay: Int, not_row: Int) -> None:
     """Second sweep over the window's new leaves: ``stay`` keys lie packed at the begin of the window, old or new;
     they and the waiting keys go evenly. The index of ``not_row`` stays as it is."""
@@ -280,7 +280,7 @@ def _spread(slots: Slots, row_leaf: Vertices, pending: Pending, window: Window, 
         _index_leaf(keys, base, count, leaf, row_leaf, not_row)
 
 
-@uncounted
+@uncounted_inner
 def _redistribute(slots: Slots, row_leaf: Vertices, pending: Pending, window: Window) -> None:
     """Spread the keys of a window, and those that wait for it, evenly over its new leaves.
 
@@ -307,7 +307,7 @@ def _redistribute(slots: Slots, row_leaf: Vertices, pending: Pending, window: Wi
         slots.counts[np.uintp(leaf)] = np.int32(0)
 
 
-@uncounted
+@uncounted_inner
 def redistribute(
     slots: Slots, row_leaf: Vertices, pending: Pending, windows: Windows, first: Int, last: Int
 ) -> None:
@@ -330,7 +330,7 @@ def resize(
     _redistribute(slots, row_leaf, pending, window)
 
 
-@uncounted
+@uncounted_inner
 def split_report(updates: Updates, lo: Int, hi: Int, columns: ReportColumns, starts: Offsets) -> None:
     """Sort updates lo..hi by what became of them, into the columns from ``starts`` (one for each state) on."""
     keys, states = updates.keys, updates.status

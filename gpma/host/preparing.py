@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops
-from ..intrinsics import uncounted
+from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
 from .search import locate, probe
@@ -131,7 +131,7 @@ def look_up(
     return parts, row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
 
 
-@uncounted
+@uncounted_inner
 def _survey_chunks(thread: Int, keys: Keys, cursor: Offsets, found: Keys) -> None:
     n, n_chunks = np.int64(keys.size), np.int64(found.shape[0])
     while True:
@@ -142,7 +142,7 @@ def _survey_chunks(thread: Int, keys: Keys, cursor: Offsets, found: Keys) -> Non
         found[chunk, 0], found[chunk, 1], found[chunk, 2] = differing, largest, np.uint64(ordered)
 
 
-@uncounted
+@uncounted_inner
 def _count_chunks(
     thread: Int, keys: Keys, packing: Packing, splitters: Keys, ranges: Ops, cursor: Offsets, counts: Positions
 ) -> None:
@@ -155,7 +155,7 @@ def _count_chunks(
         count_ranges(keys, begin, end, packing, splitters, ranges, counts[chunk])
 
 
-@uncounted
+@uncounted_inner
 def _deal_chunks(
     thread: Int,
     keys: Keys,
@@ -174,7 +174,7 @@ def _deal_chunks(
         deal(keys, begin, end, packing, ranges, cursors[chunk], scratch)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _sort_ranges(
     thread: Int,
     batch: Arrivals,
@@ -200,7 +200,7 @@ def _sort_ranges(
             parts[piece, END] = count_distinct(packing, scratch, flipped[piece], begin, end)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _look_up_parts(
     thread: Int,
     slots: Slots,

@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
-from ..intrinsics import prefetch, uncounted
+from ..intrinsics import inner, prefetch, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, TOP_LEAVES, TOP_SHIFT
 from .arrays import Slots, Updates
 
@@ -42,7 +42,7 @@ def find_leaf(slots: Slots, key: Int) -> Int:
     return leaf
 
 
-@uncounted
+@uncounted_inner
 def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     """How many of keys[begin:end] (ascending, at most a leaf) are smaller than the key."""
     place = np.int64(begin)
@@ -57,7 +57,7 @@ def find_place(keys: Keys, begin: Int, end: Int, key: Int) -> Int:
     return place + smaller - begin
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, hi: Int, leaf: Vertices) -> None:
     """leaf[i] = the leaf of keys[i], for ascending keys lo..hi that belong into leaves first..end.
 
@@ -103,18 +103,18 @@ def _locate(heads: Keys, tops: Keys, first: Int, end: Int, keys: Keys, lo: Int, 
         previous = lanes[LANES - 1]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def locate(slots: Slots, updates: Updates, lo: Int, hi: Int) -> None:
     """Fill ``leaf`` of updates lo..hi."""
     heads, tops, keys, leaf = slots.heads, slots.tops, updates.keys, updates.leaf
     split = np.int64(hi)
     if slots.stretch_end < heads.size:
         split = lo + np.searchsorted(keys[lo:hi], heads[slots.stretch_end])
-    _locate(heads, tops, 0, slots.stretch_begin, keys, lo, split, leaf)
+    _locate(heads, tops, np.int64(0), slots.stretch_begin, keys, lo, split, leaf)
     _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf)
 
 
-@uncounted
+@uncounted_inner
 def probe(slots: Slots, updates: Updates, lo: Int, hi: Int) -> tuple[Int, Int, Int, Int]:
     """Fill ``place`` and ``status`` of updates lo..hi; nothing of the array is written.
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
-from ..intrinsics import prefetch
+from ..intrinsics import inner, prefetch
 from ..layout import LEAF_SHIFT, LEAF_SLOTS
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
@@ -35,6 +35,8 @@ from .windows import Bounds, Windows, outcome
 
 # Wider windows bring their own leaves: they are read in order.
 _ASKED_LEAVES = 8
+# Not a literal, for which kernels that also take other numbers would be compiled once more.
+_FIRST = np.int64(0)
 _INFINITY_BITS = np.uint32(0x7F80_0000)
 _MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 _MAGNITUDE_BITS = np.uint32(0x7FFF_FFFF)
@@ -122,7 +124,7 @@ class _Task(NamedTuple):
     windows: Windows
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _is_good(batch: Arrivals, n_vertices: Int, negative: bool) -> bool:
     """Whether all vertices are there and all weights are as an array keeps them."""
     n = np.uint64(n_vertices)
@@ -138,7 +140,7 @@ def _is_good(batch: Arrivals, n_vertices: Int, negative: bool) -> bool:
     return good
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _transposed(batch: Arrivals) -> Arrivals:
     keys = np.empty(batch.keys.size, np.uint64)
     for i in range(keys.size):
@@ -146,7 +148,7 @@ def _transposed(batch: Arrivals) -> Arrivals:
     return Arrivals(keys, batch.ops, batch.weights)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _mirrored(batch: Arrivals) -> Arrivals:
     """Each update followed by its mirror image."""
     n, n_weights = batch.keys.size, batch.weights.size
@@ -160,7 +162,7 @@ def _mirrored(batch: Arrivals) -> Arrivals:
     return both
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
     """Put the updates in order, and find their leaves; ask for all that they will read."""
     n = arrived.keys.size
@@ -171,19 +173,19 @@ def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
     updates = Updates(words[2], states[0], weights[0], numbers[2], states[1], states[2], weights[1])
     pending = Pending(numbers[3], numbers[4], words[0], weights[2], numbers[0])
     windows = Windows(places[0], places[1], places[2], places[3], places[4], places[5], places[6], places[7])
-    differing, _, in_order = survey(arrived.keys, 0, n)
+    differing, _, in_order = survey(arrived.keys, _FIRST, n)
     if in_order:
-        end = compact_ordered(arrived, 0, n, updates, 0)
+        end = compact_ordered(arrived, _FIRST, n, updates, _FIRST)
     else:
         packing = packing_of(arrived.keys[0], differing, n)
         pack_words(arrived.keys, packing, scratch)
-        flipped = sort_range(packing, scratch, 0, n, packing.high_bits + packing.low_bits)
-        end = compact(packing, scratch, flipped, 0, n, arrived, updates, 0)
+        flipped = sort_range(packing, scratch, _FIRST, n, packing.high_bits + packing.low_bits)
+        end = compact(packing, scratch, flipped, _FIRST, n, arrived, updates, _FIRST)
     for i in range(end):
         row = np.int64(updates.keys[i] >> HALF)
         prefetch(rows.degrees, row)
         prefetch(rows.leaf, row)
-    locate(slots, updates, 0, end)
+    locate(slots, updates, _FIRST, end)
     for i in range(end):
         leaf = np.int64(updates.leaf[i])
         prefetch(slots.counts, leaf)
@@ -191,7 +193,7 @@ def _ordered(slots: Slots, rows: RowIndex, arrived: Arrivals) -> _Task:
     return _Task(end, updates, pending, windows)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _ask_for_leaf(slots: Slots, leaf: Int) -> None:
     base = np.int64(leaf) << LEAF_SHIFT
     for line in range(0, LEAF_SLOTS, LINE):
@@ -201,7 +203,7 @@ def _ask_for_leaf(slots: Slots, leaf: Int) -> None:
             prefetch(slots.weights, base + line)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _ask_for_windows(slots: Slots, windows: Windows, n: Int) -> None:
     for x in range(n):
         if windows.end[x] - windows.begin[x] <= _ASKED_LEAVES:
@@ -209,7 +211,7 @@ def _ask_for_windows(slots: Slots, windows: Windows, n: Int) -> None:
                 _ask_for_leaf(slots, leaf)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _write(
     slots: Slots,
     rows: RowIndex,
@@ -222,21 +224,21 @@ def _write(
 ) -> Outcome:
     """Write looked-up updates, and redistribute what must be."""
     end, updates, pending, found = task.end, task.updates, task.pending, task.windows
-    n_more_left = net_change(updates, 0, end, slots.stretch_begin)
-    listed = note_rows(updates, 0, end, rows, pending.rows)
-    n_pending, _ = merge_leaves(slots, updates, 0, end, pending, False)
+    n_more_left = net_change(updates, _FIRST, end, slots.stretch_begin)
+    listed = note_rows(updates, _FIRST, end, rows, pending.rows)
+    n_pending, _ = merge_leaves(slots, updates, _FIRST, end, pending, np.bool_(False))
     moved, stretch_begin, stretch_end = np.int64(0), np.int64(slots.stretch_begin), np.int64(slots.stretch_end)
     signs = no_signs()
     if n_pending > 0:
         n, signs = plan(slots, lower, upper, pending, n_pending, found, end, hot_for, crowded_leaves)
         _ask_for_windows(slots, found, n)
         moved, stretch_begin, stretch_end = outcome(slots, found, n)
-        redistribute(slots, rows.leaf, pending, found, 0, n)
-    advance_rows(slots, rows, pending.rows, 0, listed)
+        redistribute(slots, rows.leaf, pending, found, _FIRST, n)
+    advance_rows(slots, rows, pending.rows, _FIRST, listed)
     return end, n_more, n_more_left, moved, stretch_begin, stretch_end, signs
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _n_loops(keys: Keys) -> Int:
     n = np.int64(0)
     for i in range(keys.size):
@@ -310,9 +312,9 @@ def apply_small(
     if both:
         here = _ordered(in_, in_rows, _transposed(arrived))
     updates, end = there.updates, there.end
-    inserted, overwritten, deleted, absent = probe(out, updates, 0, end)
+    inserted, overwritten, deleted, absent = probe(out, updates, _FIRST, end)
     if both:
-        probe(in_, here.updates, 0, end)
+        probe(in_, here.updates, _FIRST, end)
     starts = np.zeros(4, np.int64)
     out_did = _write(
         out, out_rows, out_lower, out_upper, out_hot_for, out_crowded_leaves, there, inserted - deleted
@@ -334,7 +336,7 @@ def apply_small(
         changed_weights[old : old + deleted],
         absent_keys,
     )
-    split_report(updates, 0, end, columns, starts)
+    split_report(updates, _FIRST, end, columns, starts)
     loops = (none, none, none, none)
     if mirrored:
         loops = (_n_loops(came_keys), _n_loops(over_keys), _n_loops(gone_keys), _n_loops(absent_keys))

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import ChangeReport, EdgeList, Int, Keys, Weights
-from ..intrinsics import copy
+from ..intrinsics import copy, inner
 from ..rows import RowView, live_runs
 from ..splice import spliced
 
@@ -36,7 +36,7 @@ ExportFrom = Callable[[int, Keys, Weights], int]
 hold only at the end. Called from one thread at a time, and never while the edges change."""
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 @spliced
 def _first_leaf(rows: RowView, first_key: Int) -> Int:
     """The first leaf that ends with ``first_key`` or above, by halving; empty leaves may lie anywhere."""

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import HALF, LOW, Int, Keys, Ops, Weights
+from ..intrinsics import inner
 from .arrays import Updates
 
 # Up to here insertion beats counting.
@@ -67,7 +68,7 @@ class SortScratch(NamedTuple):
     other_positions: Positions
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def bit_length(word: Int) -> Int:
     """How many bits a number (uint64) has without leading zeros."""
     bits = np.int64(0)
@@ -77,7 +78,7 @@ def bit_length(word: Int) -> Int:
     return bits
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def packing_of(key: Int, differing: Int, n: Int) -> Packing:
     """For n updates, of which one has this key, and others differ from it in these bits."""
     high_bits, low_bits = bit_length(differing >> HALF), bit_length(differing & LOW)
@@ -88,7 +89,7 @@ def packing_of(key: Int, differing: Int, n: Int) -> Packing:
     return Packing(key & ~varying, high_bits, low_bits, position_bits)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _insertion_sort(words: Keys, positions: Positions, shift: Int) -> None:
     for i in range(1, words.size):
         word = words[i]
@@ -104,7 +105,7 @@ def _insertion_sort(words: Keys, positions: Positions, shift: Int) -> None:
             positions[j] = position
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _radix_pass(
     words: Keys,
     positions: Positions,
@@ -124,7 +125,7 @@ def _radix_pass(
             to_positions[to] = positions[np.uintp(i)]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _radix_sort(
     words: Keys, positions: Positions, other_words: Keys, other_positions: Positions, low: Int, n_bits: Int
 ) -> bool:
@@ -157,7 +158,7 @@ def _radix_sort(
     return bool(passes % 2 == 1)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def survey(keys: Keys, begin: Int, end: Int) -> tuple[Int, Int, bool]:
     """Of keys begin..end: (bits in which they differ from the first of all, the largest one, whether each is at
     least the one before it)."""
@@ -180,7 +181,7 @@ def _packed(key: Int, high_mask: Int, low_bits: Int, low_mask: Int) -> Int:
     return (((key >> HALF) & high_mask) << low_bits) | (key & low_mask)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitters: Keys) -> None:
     """Words without positions that divide these keys in about equal ranges, of which there are a power of two.
 
@@ -198,7 +199,7 @@ def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitte
     for x in range(n):
         words[x] = _packed(keys[(x * step) % keys.size], high_mask, low_bits, low_mask)
     none = scratch.positions[:0]
-    if _radix_sort(words, none, other_words, none, 0, packing.high_bits + packing.low_bits):
+    if _radix_sort(words, none, other_words, none, np.int64(0), packing.high_bits + packing.low_bits):
         words = other_words
     level = np.int64(1)
     while level < n_ranges:
@@ -207,7 +208,7 @@ def choose_splitters(keys: Keys, packing: Packing, scratch: SortScratch, splitte
         level *= 2
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def count_ranges(
     keys: Keys, begin: Int, end: Int, packing: Packing, splitters: Keys, ranges: Ops, counts: Positions
 ) -> None:
@@ -224,7 +225,7 @@ def count_ranges(
         counts[np.uintp(at - n)] += np.uint32(1)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def deal(
     keys: Keys, begin: Int, end: Int, packing: Packing, ranges: Ops, cursors: Positions, scratch: SortScratch
 ) -> None:
@@ -245,7 +246,7 @@ def deal(
             words[to] = (word << position_bits) | np.uint64(i)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def pack_words(keys: Keys, packing: Packing, scratch: SortScratch) -> None:
     """Pack all keys and their positions into words, in their order."""
     low_bits, position_bits = np.uint64(packing.low_bits), np.uint64(packing.position_bits)
@@ -261,7 +262,7 @@ def pack_words(keys: Keys, packing: Packing, scratch: SortScratch) -> None:
             words[np.uintp(i)] = (word << position_bits) | np.uint64(i)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def varying_bits(packing: Packing, scratch: SortScratch, begin: Int, end: Int) -> Int:
     """Up to which bit, counted from the lowest one of the keys, words begin..end differ."""
     words = scratch.words
@@ -271,7 +272,7 @@ def varying_bits(packing: Packing, scratch: SortScratch, begin: Int, end: Int) -
     return bit_length(differing >> np.uint64(packing.position_bits))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def sort_range(packing: Packing, scratch: SortScratch, begin: Int, end: Int, n_bits: Int) -> bool:
     """Sort words begin..end by so many bits of their keys; whether the result is in the other words.
 
@@ -287,7 +288,7 @@ def sort_range(packing: Packing, scratch: SortScratch, begin: Int, end: Int, n_b
     return _radix_sort(words, positions, other_words, other_positions, packing.position_bits, n_bits)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def count_distinct(packing: Packing, scratch: SortScratch, flipped: bool, begin: Int, end: Int) -> Int:
     """How many keys sorted words begin..end have."""
     words = scratch.other_words if flipped else scratch.words
@@ -298,7 +299,7 @@ def count_distinct(packing: Packing, scratch: SortScratch, flipped: bool, begin:
     return distinct
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def compact(
     packing: Packing,
     scratch: SortScratch,
@@ -333,7 +334,7 @@ def compact(
     return to
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def count_last(keys: Keys, begin: Int, end: Int) -> Int:
     """How many of ascending keys begin..end are the last of their value."""
     last = np.int64(0)
@@ -342,7 +343,7 @@ def count_last(keys: Keys, begin: Int, end: Int) -> Int:
     return last
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def compact_ordered(batch: Arrivals, begin: Int, end: Int, updates: Updates, to: Int) -> Int:
     """As ``compact``, of updates begin..end of a batch that came in ascending order."""
     keys, ops, weights = batch.keys, batch.ops, batch.weights

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Offsets, Vertices
-from ..intrinsics import copy, uncounted
+from ..intrinsics import copy, inner, uncounted, uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
 from ..team import Crew, at_most, share
 from .arrays import Slots, Updates
@@ -58,7 +58,7 @@ class Move(NamedTuple):
     stretch_end: Int
 
 
-@uncounted
+@uncounted_inner
 def net_change(updates: Updates, lo: Int, hi: Int, leaf_end: Int) -> Int:
     """By how many edges updates lo..hi change what is in the leaves before ``leaf_end``."""
     leaf, status = updates.leaf, updates.status
@@ -71,7 +71,7 @@ def net_change(updates: Updates, lo: Int, hi: Int, leaf_end: Int) -> Int:
     return net
 
 
-@uncounted
+@uncounted_inner
 def plan_left(slots: Slots, edges_left: Int, edges_wanted: Int) -> Move:
     """The next move of a stretch that moves left, of about so many edges at most; ``edges_left`` are left of it.
 
@@ -96,7 +96,7 @@ def plan_left(slots: Slots, edges_left: Int, edges_wanted: Int) -> Move:
     return Move(source, stays, end - width, end, edges - stays, begin, end - width)
 
 
-@uncounted
+@uncounted_inner
 def plan_right(slots: Slots, edges_wanted: Int) -> Move:
     """The next move of a stretch that moves right: whole leaves, with about so many edges (at least MOVED_MIN).
 
@@ -119,7 +119,7 @@ def plan_right(slots: Slots, edges_wanted: Int) -> Move:
     return Move(source, np.int64(0), begin, begin + width, edges, begin + width, source + taken)
 
 
-@uncounted
+@uncounted_inner
 def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int, crowded: Int) -> Move:
     """The next move of a stretch that is carried past so many leaves (to the left, if they are fewer than none).
 
@@ -141,7 +141,7 @@ def plan_carry(slots: Slots, leaves: Int, edges_wanted: Int, crowded: Int) -> Mo
     return Move(end, np.int64(0), begin, begin + width, edges, begin + width, end + taken)
 
 
-@uncounted
+@uncounted_inner
 def plan_move(slots: Slots, way: Int, leaves: Int, edges_left: Int, edges_wanted: Int) -> Move:
     """The next move of ``way``; ``leaves`` only matter where the stretch goes past leaves."""
     if way == SPREAD:
@@ -167,14 +167,14 @@ def sparse_block(slots: Slots) -> tuple[Int, Int, Int]:
     return np.int64(counts.size), np.int64(counts.size), before
 
 
-@uncounted
+@uncounted_inner
 def _before(move: Move, leaf: Int) -> Int:
     """How many edges of the move go into leaves before this one of its target."""
     n = move.end - move.begin
     return (leaf - move.begin) * (move.edges // n) + min(leaf - move.begin, move.edges % n)
 
 
-@uncounted
+@uncounted_inner
 def _skip(slots: Slots, source: Int, taken: Int, edges: Int) -> tuple[Int, Int]:
     """Where so many edges from edge ``taken`` of leaf ``source`` on end: (leaf, how many edges of it)."""
     counts = slots.counts
@@ -187,7 +187,7 @@ def _skip(slots: Slots, source: Int, taken: Int, edges: Int) -> tuple[Int, Int]:
     return source, taken + edges
 
 
-@uncounted
+@uncounted_inner
 def _write_leaves(
     slots: Slots, row_leaf: Vertices, move: Move, first: Int, last: Int, source: Int, taken: Int
 ) -> None:
@@ -224,7 +224,7 @@ def _write_leaves(
                 row = u
 
 
-@uncounted
+@uncounted_inner
 def _write_pieces(
     thread: Int, slots: Slots, row_leaf: Vertices, move: Move, starts: Offsets, cursor: Offsets
 ) -> None:
@@ -236,7 +236,7 @@ def _write_pieces(
         _write_leaves(slots, row_leaf, move, first, last, starts[piece, 1], starts[piece, 2])
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def write_move(slots: Slots, row_leaf: Vertices, move: Move, divided_min: Int, crew: Crew) -> None:
     """Write the target of a move, one of ``divided_min`` edges or more in pieces that the threads draw."""
     source, taken = np.int64(move.source), np.int64(move.source_slot)
@@ -255,7 +255,7 @@ def write_move(slots: Slots, row_leaf: Vertices, move: Move, divided_min: Int, c
     share(at_most(crew, n_pieces), _write_pieces, (slots, row_leaf, move, starts, np.zeros(1, np.int64)))
 
 
-@uncounted
+@uncounted_inner
 def _row_before(slots: Slots, leaf: Int, slot: Int) -> Int:
     """The row of the key before this one; EMPTY_KEY where there is none."""
     while slot == 0 and leaf > 0:
@@ -266,7 +266,7 @@ def _row_before(slots: Slots, leaf: Int, slot: Int) -> Int:
     return slots.keys[np.uintp((leaf << LEAF_SHIFT) + slot - 1)] >> HALF
 
 
-@uncounted
+@uncounted_inner
 def vacate(slots: Slots, move: Move) -> None:
     """After everything of the move was written: its sources are empty."""
     counts = slots.counts

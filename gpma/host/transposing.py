@@ -14,6 +14,7 @@ import numpy as np
 
 from ..atomics import fetch_add
 from ..edges import HALF, LOW, EdgeList, Int, Keys, Offsets, Weights
+from ..intrinsics import inner
 from ..team import Crew, at_most, share
 
 # Of the first pass; more places to write to at once than a processor remembers pages cost a miss each.
@@ -80,7 +81,7 @@ def transpose_into(arcs: Arcs, n_chunks: Int, between: Arcs, out: Arcs, crew: Cr
     share(crew, _order_buckets, (between, bounds, low_bits, cursor, out))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _find_largest(thread: int, keys: Keys, cursor: Offsets, largest: Keys) -> None:
     """The largest head of each chunk."""
     n, n_chunks = np.int64(keys.size), np.int64(largest.size)
@@ -94,7 +95,7 @@ def _find_largest(thread: int, keys: Keys, cursor: Offsets, largest: Keys) -> No
         largest[chunk] = found
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _count_chunks(thread: int, keys: Keys, low_bits: int, cursor: Offsets, counts: Offsets) -> None:
     """How many heads of each chunk fall into each bucket."""
     n, n_chunks = np.int64(keys.size), np.int64(counts.shape[0])
@@ -107,7 +108,7 @@ def _count_chunks(thread: int, keys: Keys, low_bits: int, cursor: Offsets, count
             own[np.uintp((keys[np.uintp(i)] & LOW) >> np.uint64(low_bits))] += np.int64(1)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _fill_chunks(thread: int, arcs: Arcs, low_bits: int, cursor: Offsets, cursors: Offsets, to_arcs: Arcs) -> None:
     """Move the arcs of each chunk, seen from their heads, to the places of their buckets, in their order."""
     keys, weights, to_keys, to_weights = arcs.keys, arcs.weights, to_arcs.keys, to_arcs.weights
@@ -128,7 +129,7 @@ def _fill_chunks(thread: int, arcs: Arcs, low_bits: int, cursor: Offsets, cursor
                 to_weights[to] = weights[np.uintp(i)]
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _order_buckets(
     thread: int, arcs: Arcs, bounds: Offsets, low_bits: int, cursor: Offsets, to_arcs: Arcs
 ) -> None:

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import Int
-from ..intrinsics import uncounted
+from ..intrinsics import uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SLOTS, SHARE_FULL
 from .arrays import Pending, Slots
 
@@ -73,7 +73,7 @@ class Window(NamedTuple):
     waiting_end: Int
 
 
-@uncounted
+@uncounted_inner
 def waiting(ends: npt.NDArray[np.uint32], pending: Int) -> Int:
     """How many new edges wait for a pending leaf."""
     return np.int64(ends[pending]) - (np.int64(ends[pending - 1]) if pending > 0 else np.int64(0))
@@ -85,7 +85,7 @@ def squeezed(bound: float) -> float:
     return (1.0 + bound) / 2.0
 
 
-@uncounted
+@uncounted_inner
 def _climb(
     slots: Slots,
     lower: Bounds,
@@ -174,7 +174,7 @@ def _climb(
             reach_begin, part_begin = np.int64(slots.stretch_begin) - 1, np.int64(0)
 
 
-@uncounted
+@uncounted_inner
 def plan_windows(
     slots: Slots,
     lower: Bounds,
@@ -206,7 +206,7 @@ def plan_windows(
             if -edges > crowd_density * ((end - begin) * LEAF_SLOTS):
                 crowd_density = -edges / ((end - begin) * LEAF_SLOTS)
                 crowd_first, crowd_last = begin, end - 1
-            squeeze = True
+            squeeze = bool(edges < 0)  # true, but no literal, for which _climb would be compiled once more
             begin, end, new_begin, new_end, edges, p_begin, p_end = _climb(
                 slots, lower, upper, pending, n_pending, first, windows, n_windows, taken, leaves_max, squeeze
             )
@@ -227,7 +227,7 @@ def plan_windows(
     return n_windows, crowd_first, crowd_last, crowd_density
 
 
-@uncounted
+@uncounted_inner
 def outcome(slots: Slots, windows: Windows, n: Int) -> tuple[Int, Int, Int]:
     """(edges of n windows, the stretch after them)."""
     edges = np.int64(0)

@@ -21,7 +21,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..intrinsics import load_acquire, store_release
+from ..intrinsics import inner, load_acquire, store_release
 from .hashing import Words
 
 SEED_0, SEED_1, GENERATION, START, MOVED, COVERED = range(6)
@@ -118,7 +118,7 @@ def vacant_before(table: Words, shift: np.uint64, hashed: np.uint64, at: np.int6
     return np.int64(cell)
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def vacate(table: Words, shift: np.uint64, hashed: np.uint64, dense: np.uint64) -> np.int64:
     """Remove the cell of a vertex: how many cells it emptied; -1 when there is none.
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..edges import Int
-from ..intrinsics import fold, load_byte, load_word
+from ..intrinsics import fold, inner, load_byte, load_word
 
 Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -77,7 +77,7 @@ def equal_bytes(left: Int, right: Int, length: Int) -> bool:
     return bool(_last_word(left, length) == _last_word(right, length))
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def less_bytes(left: Int, n_left: Int, right: Int, n_right: Int) -> bool:
     """Whether the bytes from one address on come before those from another, unsigned; a prefix comes first."""
     n = min(n_left, n_right)

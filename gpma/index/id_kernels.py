@@ -20,7 +20,15 @@ import numpy.typing as npt
 
 from ..atomics import fetch_add
 from ..edges import NO_VERTEX, Int, Offsets, Vertices
-from ..intrinsics import address_of, ask_for_byte, copy_bytes, load_acquire, prefetch_to_read, store_release
+from ..intrinsics import (
+    address_of,
+    ask_for_byte,
+    copy_bytes,
+    inner,
+    load_acquire,
+    prefetch_to_read,
+    store_release,
+)
 from ..team import Crew, at_most, share
 from .hash_table import (
     COVERED,
@@ -84,7 +92,7 @@ class TableArrays(NamedTuple):
     arena: Bytes | None
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _find(
     header: Words,
     cells: Words,
@@ -167,7 +175,7 @@ def lookup_shared(
     )
 
 
-@nb.njit(cache=True, nogil=True, error_model="numpy")
+@inner
 def _look_up_pieces(
     thread: Int,
     table: TableArrays,

@@ -276,6 +276,26 @@ GRAPH = (
         (Query(f"max({_series('waits_for_memory')})", "waits"),),
     ),
     PanelSpec(
+        "Device",
+        "1 while a device keeps the graph beside the host, how many programs run there, and how often one was "
+        "given up; the log says why.",
+        "short",
+        (
+            Query(f"sum({_series('device_present')})", "present"),
+            Query(f"sum({_series('device_programs')})", "programs"),
+            Query(f"sum({_series('device_lost_total')})", "lost"),
+        ),
+    ),
+    PanelSpec(
+        "Device memory",
+        "What the daemon has taken on the device, and what it may (device.memory).",
+        "bytes",
+        (
+            Query(f"sum({_series('device_memory_held_bytes')})", "held"),
+            Query(f"sum({_series('device_memory_limit_bytes')})", "limit"),
+        ),
+    ),
+    PanelSpec(
         "Density",
         "Share of the packed memory array's slots that is used.",
         "percentunit",

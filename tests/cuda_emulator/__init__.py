@@ -17,6 +17,6 @@ a wait in between, streams (everything is synchronous), weak memory order.
 from __future__ import annotations
 
 from .build import EmulatorError, compiler
-from .cupy import emulated, failing_allocation, seed
+from .cupy import emulated, failing_allocation, failing_card, seed
 
-__all__ = ["EmulatorError", "compiler", "emulated", "failing_allocation", "seed"]
+__all__ = ["EmulatorError", "compiler", "emulated", "failing_allocation", "failing_card", "seed"]

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent
 FLAGS = ["-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-strict-aliasing", "-w"]
 ERROR_BYTES = 4000
 # Files of the product that a file of this folder stands in for.
-TWINS = {"intrinsics.cuh"}
+TWINS = {"intrinsics.cuh", "ieee.cuh"}
 
 _PART = re.compile(r'^(#line \d+ "([^"]+)"\n)', re.MULTILINE)
 _KERNEL = re.compile(
@@ -61,7 +61,7 @@ def compiler() -> str | None:
 
 def translated(code: str) -> str:
     """CUDA C++ as C++ for ``emulator.h``: shared memory declared anew, an entry for each kernel."""
-    code = _with_twins(code)
+    code = with_twins(code)
     if re.search(r"^extern\s+__shared__", code, re.MULTILINE):
         raise EmulatorError("declare dynamic shared memory inside of the functions that use it")
     code = _DYNAMIC.sub(lambda m: f"EMULATED_DYNAMIC_SHARED({m[1]}, {m[2]});", code)
@@ -73,10 +73,13 @@ def translated(code: str) -> str:
         f'    return emulator::launch_kernel(product::{name}, "{name}", launch);\n}}\n'
         for name in _KERNEL.findall(code)
     ]
+    entries.append(
+        'extern "C" EMULATED_ENTRY void emulated_give_back_stacks() { emulator::give_back_stacks(); }\n'
+    )
     return f'#include "emulator.h"\nnamespace product {{\n{code}\n}}\n' + "".join(entries)
 
 
-def _with_twins(code: str) -> str:
+def with_twins(code: str) -> str:
     """``code`` with this folder's version of each file in TWINS in the place of its own.
 
     A file is in several parts when it includes others; the twin stands where the last one stood.

@@ -15,6 +15,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,51 @@ _random = random.Random(0)
 def seed(value: int) -> None:
     """Repeat the same orders of threads and blocks from here on."""
     _random.seed(value)
+
+
+# -- a card that fails -----------------------------------------------------------------------------------------
+
+
+class _Fault:
+    """The card's next failure, and whether it has come."""
+
+    def __init__(self) -> None:
+        self.calls_left: int | None = None
+        self.quiet = self.broken = False
+
+
+_fault = _Fault()
+
+
+@contextlib.contextmanager
+def failing_card(at: int, *, quiet: bool) -> Iterator[_Fault]:
+    """Within it the card fails for good, at call ``at`` of those that put work on a stream or wait (0: the next).
+
+    That call raises, and every later one. ``quiet``: a launch says nothing at first, as those do whose kernels
+    fail; nothing is done any more, and the next call that waits raises. Yields what tells whether it is broken.
+    """
+    _fault.calls_left, _fault.quiet, _fault.broken = at, quiet, False
+    try:
+        yield _fault
+    finally:
+        _fault.calls_left, _fault.broken = None, False
+
+
+def _fails(*, waits: bool) -> bool:
+    """Whether a call does nothing, for the card is broken; or raises."""
+    fault = _fault
+    if fault.calls_left is None:
+        return False
+    if not fault.broken:
+        fault.broken = fault.calls_left == 0
+        fault.calls_left -= 1
+    if fault.broken and (waits or not fault.quiet):
+        raise CUDARuntimeError("cudaErrorIllegalAddress: the emulated card was made to fail")
+    return fault.broken
+
+
+class CUDARuntimeError(RuntimeError):
+    """``cupy.cuda.runtime.CUDARuntimeError``."""
 
 
 # -- memory ----------------------------------------------------------------------------------------------------
@@ -85,11 +131,14 @@ _failing_at: list[int] = []
 
 
 @contextlib.contextmanager
-def failing_allocation(at: int) -> Iterator[None]:
-    """Within it the allocation ``at`` (0: the next one) fails, CuPy's own ones counted too."""
+def failing_allocation(at: int) -> Iterator[list[int]]:
+    """Within it the allocation ``at`` (0: the next one) fails, CuPy's own ones counted too.
+
+    Yields how many come before it; empty once it has failed.
+    """
     _failing_at[:] = [at]
     try:
-        yield
+        yield _failing_at
     finally:
         _failing_at.clear()
 
@@ -130,16 +179,19 @@ class MemoryPointer:
         self.device_id = 0
 
     def __int__(self) -> int:
+        _fails(waits=True)
         return self.ptr
 
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ctypes.data + offset)
 
     def copy_from_host_async(self, source: int, size: int, stream: Any = None) -> None:
-        ctypes.memmove(self.ptr, int(getattr(source, "value", source)), size)
+        if not _fails(waits=False):
+            ctypes.memmove(self.ptr, int(getattr(source, "value", source)), size)
 
     def copy_to_host_async(self, target: int, size: int, stream: Any = None) -> None:
-        ctypes.memmove(int(getattr(target, "value", target)), self.ptr, size)
+        if not _fails(waits=False):
+            ctypes.memmove(int(getattr(target, "value", target)), self.ptr, size)
 
     def copy_from_device_async(self, source: MemoryPointer, size: int, stream: Any = None) -> None:
         ctypes.memmove(self.ptr, source.ptr, size)
@@ -232,6 +284,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return self._values.base
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True) -> np.ndarray:
+        _fails(waits=True)
         if out is None:
             return self._values.copy()
         out[...] = self._values
@@ -258,9 +311,11 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         np.add.at(self._values, _plain(slices), _plain(value))
 
     def item(self) -> Any:
+        _fails(waits=True)
         return self._values.item()
 
     def tolist(self) -> Any:
+        _fails(waits=True)
         return self._values.tolist()
 
     def fill(self, value: Any) -> None:
@@ -300,9 +355,11 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
+        _fails(waits=True)
         return bool(self._values)
 
     def __int__(self) -> int:
+        _fails(waits=True)
         return int(self._values)
 
     def __index__(self) -> int:
@@ -395,10 +452,11 @@ class Event:
         self.done = True
 
     def record(self, stream: Any = None) -> None:
+        _fails(waits=False)
         self.time = time.perf_counter()
 
     def synchronize(self) -> None:
-        pass
+        _fails(waits=True)
 
 
 class Stream:
@@ -426,7 +484,7 @@ class Stream:
         return self
 
     def synchronize(self) -> None:
-        pass
+        _fails(waits=True)
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
@@ -477,10 +535,6 @@ class Device:
         pass
 
 
-class CUDARuntimeError(RuntimeError):
-    """``cupy.cuda.runtime.CUDARuntimeError``."""
-
-
 def alloc_pinned_memory(size: int) -> Any:
     """A buffer with the address ``ptr``; device and host know it by the same one."""
     kind = type("PinnedMemoryPointer", (ctypes.c_ubyte * size,), {"ptr": property(ctypes.addressof)})
@@ -527,7 +581,22 @@ class RawModule:
             entry = self._library[f"emulated_{name}"]
         except AttributeError:
             raise RuntimeError(f"CUDA_ERROR_NOT_FOUND: named symbol not found: {name}") from None
-        return RawKernel(name, entry, self._cooperative)
+        return RawKernel(name, entry, self._cooperative, self._library)
+
+
+# The modules whose kernels ran last keep the stacks of their threads.
+MODULES_WITH_STACKS = 12
+_recent: dict[ctypes.CDLL, None] = {}
+
+
+def _keep_stacks(library: ctypes.CDLL) -> None:
+    """This module's kernels ran last: another one may have to give its stacks back."""
+    _recent.pop(library, None)
+    _recent[library] = None
+    if len(_recent) > MODULES_WITH_STACKS:
+        oldest = next(iter(_recent))
+        del _recent[oldest]
+        oldest.emulated_give_back_stacks()
 
 
 # What the driver knows kernels by.
@@ -552,14 +621,22 @@ def _driver() -> dict[str, Any]:
         *dims, shared, _stream, parameters = how
         launch(True, kernel, *dims, shared=shared, parameters=parameters)
 
-    return {"launchKernel": launch_kernel, "launchCooperativeKernel": launch_cooperative_kernel}
+    def active_blocks(kernel: int, threads: int, shared: int) -> int:
+        return 1  # as if registers allowed no more
+
+    return {
+        "launchKernel": launch_kernel,
+        "launchCooperativeKernel": launch_cooperative_kernel,
+        "occupancyMaxActiveBlocksPerMultiprocessor": active_blocks,
+    }
 
 
 class RawKernel:
     """A kernel: ``kernel(grid, block, arguments, shared_mem=0)``."""
 
-    def __init__(self, name: str, entry: Any, cooperative: bool) -> None:
+    def __init__(self, name: str, entry: Any, cooperative: bool, library: ctypes.CDLL) -> None:
         self.name = name
+        self._library = library
         self.max_dynamic_shared_size_bytes = SHARED_BYTES
         self.preferred_shared_memory_carveout = -1
         self.attributes = {"max_dynamic_shared_size_bytes": SHARED_BYTES, "num_regs": 32, "local_size_bytes": 0}
@@ -598,6 +675,8 @@ class RawKernel:
             raise EmulatorError(f"CUDA_ERROR_INVALID_VALUE: {shared_mem} bytes of shared memory for {self.name}")
         if self._cooperative and int(np.prod(grid)) > MULTIPROCESSORS * (THREADS_PER_MULTIPROCESSOR // threads):
             raise EmulatorError(f"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: {self.name} on {grid} blocks")
+        if _fails(waits=False):
+            return
         error = ctypes.create_string_buffer(ERROR_BYTES)
         launch = Launch(
             grid,
@@ -612,7 +691,9 @@ class RawKernel:
             ctypes.cast(error, ctypes.c_char_p),
             ERROR_BYTES,
         )
-        if self._entry(ctypes.byref(launch)):
+        failed = self._entry(ctypes.byref(launch))
+        _keep_stacks(self._library)
+        if failed:
             raise EmulatorError(error.value.decode(errors="replace"))
 
 
@@ -670,6 +751,7 @@ def _runtime() -> dict[str, Any]:
 
 def _module(name: str, names: dict[str, Any]) -> types.ModuleType:
     made = types.ModuleType(name)
+    made.__spec__ = ModuleSpec(name, None)
     vars(made).update(names)
     return made
 
@@ -728,9 +810,29 @@ def _modules() -> dict[str, types.ModuleType]:
     }
 
 
+# Where the product uses CuPy: modules, and packages with all that is in them.
+USERS = (
+    "graphtide.gpma.device",
+    "graphtide.partition.device_side",
+    "graphtide.compute.device.path_runs",
+    "graphtide.compute.device.paths",
+)
+
+
 def _is_of_device(name: str) -> bool:
-    """Whether a loaded module is CuPy or has imported it."""
-    return name.split(".")[0] in ("cupy", "cupyx") or name.startswith("graphtide.gpma.device")
+    """Whether a loaded module is CuPy or uses it."""
+    is_cupy = name.split(".")[0] in ("cupy", "cupyx")
+    return is_cupy or any(name == user or name.startswith(f"{user}.") for user in USERS)
+
+
+def _taken_from_packages() -> dict[tuple[str, str], Any]:
+    """The modules that use CuPy, by the package that has them as attributes; it has them no more."""
+    taken = {}
+    for user in USERS:
+        package, _, name = user.rpartition(".")
+        if package in sys.modules and name in vars(sys.modules[package]):
+            taken[package, name] = vars(sys.modules[package]).pop(name)
+    return taken
 
 
 @contextlib.contextmanager
@@ -742,8 +844,7 @@ def emulated(seed: int = 0) -> Iterator[types.ModuleType]:
     before = {name: module for name, module in sys.modules.items() if _is_of_device(name)}
     for name in before:
         del sys.modules[name]
-    parent = sys.modules.get("graphtide.gpma")
-    device_before = vars(parent).pop("device", None) if parent else None
+    attributes = _taken_from_packages()
     _random.seed(seed)
     _pool.set_limit(0)
     modules = _modules()
@@ -754,7 +855,6 @@ def emulated(seed: int = 0) -> Iterator[types.ModuleType]:
         for name in [name for name in sys.modules if _is_of_device(name)]:
             del sys.modules[name]
         sys.modules.update(before)
-        if parent:
-            vars(parent).pop("device", None)
-            if device_before is not None:
-                vars(parent)["device"] = device_before
+        _taken_from_packages()
+        for (package, name), module in attributes.items():
+            vars(sys.modules[package])[name] = module

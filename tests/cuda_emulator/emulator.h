@@ -406,14 +406,21 @@ inline void fiber() {
     __builtin_unreachable();
 }
 
-// Stacks outlive launches: taking them costs more than most kernels of a test.
-inline std::vector<unsigned char*>& free_stacks(size_t n_threads) {
+// Stacks outlive launches: taking them costs more than most kernels of a test. Every module has its own,
+// each of which is two mappings, and a process may have some ten thousand of these.
+inline std::map<size_t, std::vector<unsigned char*>>& stacks_at_rest() {
     static std::map<size_t, std::vector<unsigned char*>> pool;
-    return pool[n_threads];
+    return pool;
+}
+
+inline void give_back_stacks() {
+    for (auto& [n_threads, pool] : stacks_at_rest())
+        for (unsigned char* stacks : pool) munmap(stacks, n_threads * STACK_BYTES);
+    stacks_at_rest().clear();
 }
 
 inline unsigned char* take_stacks(size_t n_threads) {
-    auto& pool = free_stacks(n_threads);
+    auto& pool = stacks_at_rest()[n_threads];
     if (!pool.empty()) {
         unsigned char* stacks = pool.back();
         pool.pop_back();
@@ -454,7 +461,7 @@ inline void start_block(unsigned number) {
 inline void end_block(size_t at) {
     Block& block = *machine.resident[at];
     give_back_shared(block);
-    free_stacks(block.threads.size()).push_back(block.stacks);
+    stacks_at_rest()[block.threads.size()].push_back(block.stacks);
     machine.resident.erase(machine.resident.begin() + static_cast<long>(at));
 }
 

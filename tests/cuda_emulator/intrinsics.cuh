@@ -8,6 +8,14 @@ template <class T> T load_cached(const T* from)
 
 template <class T> T load_once(const T* from) { return *from; }
 
+template <class T> T load_constant(const T* from) { return *from; }
+
+template <class T> void store_cached(T* to, typename emulator::Same<T>::type value)
+{
+    emulator::step_aside();
+    *to = value;
+}
+
 template <class T> T load_wide(const T* from)
 {
     static_assert(sizeof(T) == 16 && alignof(T) == 16 && __is_trivially_copyable(T), "a structure of 16 bytes");

@@ -1,0 +1,380 @@
+"""Path programs on a CUDA device: from scratch, after batches of updates, and the device's part of an epoch.
+
+R-MAT graphs as in ``storage_device.py``, generated on the device. Rows are those of ``partition/device_side.py``,
+runs those of ``compute/device/path_runs.py``. A batch is four fifths insertions of edges that are not there, and a
+fifth deletions; it is undone before the next one. Times are from the call to the device's word in pinned memory,
+the list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
+
+    python benchmarks/device.py --scale 22 [--parts fresh refresh hubs epoch host] [--seconds 60] [--json out.json]
+
+Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
+of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on
+the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import harmonic_mean, median
+from typing import Any
+
+import numpy as np
+from device_graph import Graph, Row, cupy, machine, show
+
+from graphtide.compute.device import paths as device_paths
+from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.gpma.edges import DELETED, INSERTED, OVERWRITTEN, EdgeBatch, EdgeList
+from graphtide.partition.device_side import DeviceSide
+
+PARTS = ("fresh", "refresh", "hubs", "epoch", "host")
+KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
+HUBS = (10, 1000)
+WARM_UP = 2
+NO_SOURCES = np.empty(0, np.uint32)
+
+
+class Bench:
+    """Rows on the device, and the runs of both programs from one source."""
+
+    def __init__(self, graph: Graph, keys: Any) -> None:
+        self.graph = graph
+        self.rng = np.random.default_rng(2)
+        self.device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
+        self.device.ensure_vertices(graph.n_vertices)
+        self.device.load(EdgeList(keys, graph.weights(keys.size)))
+        degrees = self.device.out.view().degrees[: graph.n_vertices]
+        self.hubs = cupy.asnumpy(cupy.argsort(degrees))[::-1].astype(np.uint32)
+        self.source = self.hubs[:1].copy()
+        self.runs = {kind.kind: self.runs_of(kind) for kind in KINDS}
+        for runs in self.runs.values():
+            runs.start(self.device, self.source)
+
+    def runs_of(self, kind: type[PathProgram]) -> PathRuns:
+        program = kind(kind.kind, (0,))
+        runs = PathRuns(program.form, program.source_word, self.device)
+        runs.make_room(self.graph.n_vertices, self.graph.n_edges)
+        return runs
+
+    def limits(self, runs: PathRuns, *, weighted: bool) -> Limits:
+        """Those of the product."""
+        arcs = max(device_paths.SETTLE_LEAST, int(device_paths.SETTLE_SHARE[weighted] * self.device.out.n_edges))
+        reached = int(cupy.count_nonzero(runs.words != ~np.uint64(0)))
+        lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * reached))
+        return Limits((1 << 32) - 1 if weighted else lost, arcs)
+
+    def apply(self, batch: EdgeBatch) -> EdgeBatch:
+        """Apply a batch; returns what undoes it."""
+        plan = self.device.prepare(batch)
+        self.device.launch(plan)
+        self.device.finish(plan)
+        return self.undoing()
+
+    def undoing(self) -> EdgeBatch:
+        report = self.device.report
+        outcome = report.outcome
+        done = (outcome == INSERTED) | (outcome == DELETED) | (outcome == OVERWRITTEN)
+        ops = (outcome != INSERTED).astype(np.uint8)
+        return EdgeBatch(report.keys[done].copy(), ops[done], report.old_weights[done].copy())
+
+    def mixed(self, n: int) -> EdgeBatch:
+        """Four fifths new edges, a fifth deletions of loaded ones, shuffled; a lone update is either."""
+        graph = self.graph
+        n_deletes = n // 5 if n > 1 else int(self.rng.integers(0, 2))
+        old = graph.loaded[cupy.asarray(self.rng.integers(0, graph.loaded.size, n_deletes))]
+        keys = cupy.concatenate([graph.fresh(n - n_deletes), old])
+        ops = cupy.ones(keys.size, np.uint8)
+        ops[n - n_deletes :] = 0
+        order = graph.random.permutation(keys.size)
+        return EdgeBatch(keys[order], ops[order], graph.weights(keys.size))
+
+    def wrong(self) -> dict[str, int]:
+        """How many values of each program are not those of a fresh start."""
+        found = {}
+        for kind in KINDS:
+            fresh = self.runs_of(kind)
+            fresh.start(self.device, self.source)
+            n = self.graph.n_vertices
+            half = np.uint64(32)
+            differs = (fresh.words[:n] >> half) != (self.runs[kind.kind].words[:n] >> half)
+            found[kind.kind] = int(cupy.count_nonzero(differs))
+        return found
+
+
+def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Microseconds of one call, and what it returned."""
+    cupy.cuda.Device().synchronize()
+    begin = time.perf_counter()
+    result = work()
+    return (time.perf_counter() - begin) * 1e6, result
+
+
+class Budget:
+    """Repeats as far as the time goes: each measurement once at least."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends = time.perf_counter() + seconds
+
+    @property
+    def is_spent(self) -> bool:
+        return time.perf_counter() > self._ends
+
+    def repeats(self, most: int) -> Iterator[int]:
+        """0, 1, ... below ``most``, the first WARM_UP of them being no measurements."""
+        for step in range(WARM_UP + most):
+            if step > WARM_UP and self.is_spent:
+                return
+            yield step
+
+
+# -- parts -------------------------------------------------------------------------------------------------------
+
+
+def fresh(graph: Graph, roots: int, repeats: int, budget: Budget) -> list[Row]:
+    """From scratch, on all edges: BFS from random roots, SSSP from the largest hub."""
+    keys = cupy.concatenate([graph.loaded, graph.pool])
+    keys.sort()
+    bench = Bench(graph, keys)
+    runs, n = bench.runs["bfs"], graph.n_vertices
+    degrees = bench.device.out.view().degrees[:n]
+    rates, times = [], []
+    for root in np.random.default_rng(1).permutation(bench.hubs[: n // 4])[:roots]:
+        source = np.array([root], np.uint32)
+        runs.start(bench.device, source)
+        took = min(clocked(lambda source=source: runs.start(bench.device, source))[0] for _ in range(2))
+        reached = runs.words[:n] != ~np.uint64(0)
+        edges = int(degrees[reached].astype(np.uint64).sum())
+        if edges > 10:
+            rates.append(edges / took / 1e3)
+            times.append(took)
+        if rates and budget.is_spent:
+            break
+    rows = [
+        {"program": "bfs", "edges": bench.device.out.n_edges, "roots": len(rates), "us": median(times)}
+        | {"GTEPS": harmonic_mean(rates)}
+    ]
+    took = []
+    for step in budget.repeats(repeats):
+        us, run = clocked(lambda: bench.runs["sssp"].start(bench.device, bench.source))
+        if step >= WARM_UP:
+            took.append(us)
+    rows.append(
+        {"program": "sssp", "edges": bench.device.out.n_edges, "roots": 1, "us": median(took)}
+        | {"GTEPS": run.edges / median(took) / 1e3}
+    )
+    return rows
+
+
+def refresh(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
+    """Mending after batches, the arrays left out."""
+    rows = []
+    for n in batches:
+        times: dict[str, list[float]] = {kind: [] for kind in bench.runs}
+        last: dict[str, PathRun] = {}
+        for step in budget.repeats(repeats):
+            undone = bench.apply(bench.mixed(n))
+            for kind, us in mend_all(bench, last).items():
+                if step >= WARM_UP:
+                    times[kind].append(us)
+            bench.apply(undone)
+            mend_all(bench, {})
+        for kind, took in times.items():
+            run = last[kind]
+            rows.append(
+                {"batch": n, "program": kind, "us": median(took), "min us": min(took), "max us": max(took)}
+                | {"times": len(took), "rounds": run.rounds, "lost": run.lost, "written": run.logged}
+                | {"edges": run.edges, "gave up": run.gave_up}
+            )
+    print(f"wrong values after refreshes: {bench.wrong()}", flush=True)
+    return rows
+
+
+def mend_all(bench: Bench, last: dict[str, PathRun]) -> dict[str, float]:
+    """Microseconds of each program's mending, a fresh start included where it gave up."""
+    times = {}
+    for kind, runs in bench.runs.items():
+        limits = bench.limits(runs, weighted=kind == "sssp")
+
+        def mended(runs: PathRuns = runs, limits: Limits = limits) -> PathRun:
+            run = runs.mend(bench.device, NO_SOURCES, limits)
+            if run.gave_up:
+                runs.start(bench.device, bench.source)
+            else:
+                runs.changes(run)
+            return run
+
+        times[kind], last[kind] = clocked(mended)
+    return times
+
+
+def hubs(bench: Bench, repeats: int, budget: Budget) -> list[Row]:
+    """The tree edges of the largest hubs deleted, beside fresh starts on the same graph."""
+    rows = []
+    for n in HUBS:
+        for kind in bench.runs:
+            words = bench.runs[kind].words[: bench.graph.n_vertices].get()
+            heads = bench.hubs[1 : n + 1]
+            parents = words[heads].astype(np.uint32)
+            is_child = (words[heads] != ~np.uint64(0)) & (parents != 0xFFFF_FFFF)
+            keys = parents[is_child].astype(np.uint64) << np.uint64(32) | heads[is_child]
+            times, starts, last = [], [], {}
+            for step in budget.repeats(repeats):
+                undone = bench.apply(EdgeBatch(cupy.asarray(keys), cupy.zeros(keys.size, np.uint8)))
+                us = mend_all(bench, last)[kind]
+                start_us, _ = clocked(lambda kind=kind: bench.runs[kind].start(bench.device, bench.source))
+                if step >= WARM_UP:
+                    times.append(us)
+                    starts.append(start_us)
+                bench.apply(undone)
+                mend_all(bench, {})
+            row = {
+                "hubs": n,
+                "deleted": keys.size,
+                "program": kind,
+                "us": median(times),
+                "fresh us": median(starts),
+            }
+            run = last[kind]
+            row |= {"x fresh": median(times) / median(starts), "lost": run.lost, "gave up": run.gave_up}
+            rows.append(row)
+    print(f"wrong values after deletions around hubs: {bench.wrong()}", flush=True)
+    return rows
+
+
+def epoch(bench: Bench, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
+    """A batch from the host's memory into both arrays, and a BFS with its list of changes."""
+    rows = []
+    device, runs, other = bench.device, bench.runs["bfs"], bench.runs["sssp"]
+    for n in batches:
+        parts: dict[str, list[float]] = {"begun": [], "applied": [], "mended": []}
+        for step in budget.repeats(repeats):
+            mixed = bench.mixed(n)
+            batch = EdgeBatch(*(cupy.asnumpy(column) for column in (mixed.keys, mixed.ops, mixed.weights)))
+            limits = bench.limits(runs, weighted=False)
+            cupy.cuda.Device().synchronize()
+            begin = time.perf_counter()
+            plan = device.prepare(batch)
+            device.launch(plan)
+            begun = time.perf_counter()
+            device.finish(plan)
+            applied = time.perf_counter()
+            run = runs.mend(device, NO_SOURCES, limits)
+            runs.changes(run)
+            ends = (begun, applied, time.perf_counter())
+            if run.gave_up:
+                runs.start(device, bench.source)
+            if step >= WARM_UP:
+                for part, end in zip(parts.values(), ends, strict=True):
+                    part.append((end - begin) * 1e6)
+            undone = bench.undoing()
+            other.mend(device, NO_SOURCES, bench.limits(other, weighted=True))
+            bench.apply(undone)
+            mend_all(bench, {})
+        medians = {f"{name} us": median(took) for name, took in parts.items()}
+        rows.append({"batch": n, **medians, "max us": max(parts["mended"]), "times": len(parts["mended"])})
+    return rows
+
+
+def host(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
+    """The host's engine, and the same programs on the device, on the same changes: whole refreshes of programs."""
+    from graphtide.compute.device.paths import DevicePathProgram
+    from graphtide.partition.graph import Graph as Both
+
+    both = Both(directed=True, weighted=True, device=True)
+    keys, weights = cupy.asnumpy(graph.loaded), cupy.asnumpy(graph.weights(graph.loaded.size))
+    both.load(EdgeList(keys, weights), graph.n_vertices)
+    source = np.array([np.bincount((keys >> np.uint64(32)).astype(np.int64)).argmax()], np.uint32)
+    programs = {
+        (kind.kind, place): program
+        for kind in KINDS
+        for place, program in (
+            ("host", kind("host", (0,))),
+            ("device", DevicePathProgram(kind("device", (0,)))),
+        )
+    }
+    for program in programs.values():
+        program.bind(source)
+        program.start(both)
+    rows = []
+    rng = np.random.default_rng(3)
+    for n in batches:
+        times: dict[tuple[str, str], list[float]] = {name: [] for name in programs}
+        for step in budget.repeats(repeats):
+            n_deletes = n // 5
+            chosen = np.concatenate(
+                [cupy.asnumpy(graph.fresh(n - n_deletes)), keys[rng.integers(0, keys.size, n_deletes)]]
+            )
+            ops = np.repeat(np.array([1, 0], np.uint8), [n - n_deletes, n_deletes])
+            change = both.apply(
+                EdgeBatch(chosen, ops, rng.integers(1, 256, n).astype(np.float32)), graph.n_vertices
+            )
+            for name, program in programs.items():
+                us, _ = clocked(lambda program=program, change=change: program.refresh(both, change))
+                if step >= WARM_UP:
+                    times[name].append(us)
+        for kind in KINDS:
+            by_place = {place: median(times[kind.kind, place]) for place in ("host", "device")}
+            words = [programs[kind.kind, place].state()["word"] >> np.uint64(32) for place in ("host", "device")]
+            rows.append(
+                {"batch": n, "program": kind.kind, "host us": by_place["host"], "device us": by_place["device"]}
+                | {"x": by_place["host"] / by_place["device"], "wrong": int((words[0] != words[1]).sum())}
+            )
+    lost = both.device_lost
+    both.close()
+    assert lost is None, lost
+    return rows
+
+
+# -- the whole ---------------------------------------------------------------------------------------------------
+
+
+def run(
+    scale: int, parts: list[str], batches: list[int], repeats: int, roots: int, seconds: float
+) -> dict[str, Any]:
+    """Measure these parts, print tables as they are made, return them as plain values."""
+    result: dict[str, Any] = {"machine": machine(), "scale": scale}
+    print(json.dumps(result), flush=True)
+    graph = Graph(scale, 1)
+    batches = [n for n in batches if n <= graph.pool.size // 2]
+    share = seconds / len(parts)
+    if "fresh" in parts:
+        result["fresh"] = show(f"from scratch, scale {scale}", fresh(graph, roots, repeats, Budget(share)))
+    if {"refresh", "hubs", "epoch"} & set(parts):
+        bench = Bench(graph, graph.loaded)
+        if "refresh" in parts:
+            rows = refresh(bench, batches, repeats, Budget(share))
+            result["refresh"] = show(f"after batches, scale {scale}, {graph.loaded.size:,} edges", rows)
+        if "hubs" in parts:
+            result["hubs"] = show(f"around hubs, scale {scale}", hubs(bench, repeats, Budget(share)))
+        if "epoch" in parts:
+            rows = epoch(bench, batches, repeats, Budget(share))
+            result["epoch"] = show(f"the device's part of an epoch, scale {scale}", rows)
+        del bench
+    if "host" in parts:
+        result["host"] = show(f"beside the host, scale {scale}", host(graph, batches, repeats, Budget(share)))
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=int, default=20)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "host"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 100, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--roots", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=60, help="for measuring; graphs are made beside")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    result = run(options.scale, options.parts, options.batches, options.repeats, options.roots, options.seconds)
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

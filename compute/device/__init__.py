@@ -1,0 +1,45 @@
+"""Programs on a CUDA device: twins of the host's, by family.
+
+A twin is a ``Program`` with the id and the columns of the host's program that it is made from, and reads the rows
+of ``graph.device`` instead of the host's. Its results are those of the host bit for bit, where the family promises
+the same for any history.
+"""
+
+from __future__ import annotations
+
+from ...partition.graph import Graph
+from ..paths.program import PathProgram
+from ..program import Program
+from .functor import Unprintable, cuda_text
+
+
+class NoTwin(LookupError):
+    """A program runs on the host only; the message says why."""
+
+
+def twin(program: Program, graph: Graph) -> Program:
+    """What is to be run in the place of a program of the host, on the graph's device; its kernels are compiled.
+
+    Raises:
+        NoTwin: there is none for its family, or its functions cannot be printed or compiled.
+    """
+    if not isinstance(program, PathProgram):
+        raise NoTwin(f"programs of the family {program.family!r} have no twin on a device")
+    # Not on machines without a device: what it imports takes a while.
+    from .paths import DevicePathProgram
+
+    try:
+        cuda_text(program.form)
+    except Unprintable as error:
+        raise NoTwin(str(error)) from error
+    made = DevicePathProgram(program)
+    try:
+        made.compile(graph)
+    except Exception as error:  # whatever compilers say, or a card
+        raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
+    return made
+
+
+def is_on_device(program: Program) -> bool:
+    """Whether a program is a twin that the device runs."""
+    return bool(getattr(program, "on_device", False))

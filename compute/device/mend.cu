@@ -1,0 +1,436 @@
+// Mending the words of a path program after a batch of updates: one cooperative kernel. The rules are the host's
+// (compute/paths/program.py), and so are the values, bit for bit; of several parents with the same offer any may be kept.
+//
+// 1. classify: heads that lost the edge to their parent, or to which it now offers less.
+// 2. settle, in rounds: they are asked for another in-neighbour that offers exactly their value, is itself strictly
+//    better, and not lost. Who finds none is lost, and the children of the lost are asked: also those that became their
+//    children in this very round. An adopted parent is strictly better, so adoptions close no circle; and the lost only
+//    become more, so it ends (in the manner of Ramalingam and Reps, 1996). Or trim: all children of the lost are lost.
+//    That takes fewer rounds and barriers, and loses more vertices where offers tie.
+// 3. The lost become unreached, and take the best that their in-neighbours offer. New edges are relaxed.
+// 4. push, in rounds: who improved offers along its row.
+#include "push.cuh"
+
+#ifndef SETTLES
+#error "SETTLES says which of the two it is: 1 to settle, 0 to trim"
+#endif
+
+// Updates that a thread has under way at a time, in a large batch.
+constexpr u32 TOGETHER = 4;
+
+struct Mending : Pushing<false> {
+    const State& in;
+    u32 n_lost = 0;
+
+    __device__ __forceinline__ Mending(const State& out, const State& in, const PathJob& job, const Place& place)
+        : Pushing(out, job, place), in(in)
+    {
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        classify();
+        barrier();
+        if (!settle()) return give_up();
+        if (SETTLES && n_lost) {
+            for (u32 x = place.thread; x < n_lost; x += place.n_threads)
+                store_cached(job.words + load_cached(job.lost + x), UNREACHED);
+            barrier();
+        }
+        if (job.n_sources) {
+            reach_sources();
+            barrier();
+        }
+        if (n_lost) pull();
+        relax();
+        barrier();
+        slice = turn;  // nobody was asked in this turn: its counters are zero
+        const u32 stamp = push(job.stamp + 1);
+        finish(stamp);
+    }
+
+    __device__ __forceinline__ Frontier pulling() { return frontier_of(job, PULLING, &job.counters->pulling); }
+
+    // What ``turn`` will count begins at zero: it is the one before last that had these counters.
+    __device__ __forceinline__ void clear(u32 turn)
+    {
+        if (place.thread) return;
+        clear_counts(job.counters->outgoing + turn % 3);
+        clear_counts(job.counters->asked + turn % 3);
+    }
+
+    // Whether this is the first time in this run that the word of a vertex is written.
+    __device__ __forceinline__ bool touch(u32 vertex)
+    {
+        return atomicExch(job.stamps + vertex, job.stamp) < job.stamp;
+    }
+
+    // The chosen vertices, one a lane, are lost: logged, listed, and queued for their children to hear of it and for
+    // taking the best that is left. All lanes take part; the counters are added to by one instruction.
+    __device__ __forceinline__ void lose(bool is_chosen, u32 vertex, u32 bits, const Frontier& passing)
+    {
+        const Frontier pulls = pulling();
+        Row to = {0, 0}, from = {0, 0};
+        bool is_first = false;
+        if (is_chosen) {
+            to = load_row(out, vertex);
+            from = load_row(in, vertex);
+            store_cached(job.words + vertex, SETTLES ? word_of(bits, LOST) : UNREACHED);
+            is_first = touch(vertex);
+        }
+        __syncwarp();
+        const u32 firsts = __ballot_sync(ALL_LANES, is_first), chosen = __ballot_sync(ALL_LANES, is_chosen);
+        const u32 passes = __ballot_sync(ALL_LANES, is_short(to)), takes = __ballot_sync(ALL_LANES, is_short(from));
+        const u32 edges_to = __reduce_add_sync(ALL_LANES, to.degree);
+        const u32 edges_from = __reduce_add_sync(ALL_LANES, from.degree);
+        PathCounters* const counters = job.counters;
+        u64* counter = &counters->logged;
+        u32 amount = __popc(firsts);
+        switch (place.lane) {
+        case 1: counter = &counters->lost, amount = __popc(chosen); break;
+        case 2: counter = &passing.counts->short_rows, amount = __popc(passes); break;
+        case 3: counter = &pulls.counts->short_rows, amount = __popc(takes); break;
+        case 4: counter = &passing.counts->edges, amount = edges_to; break;
+        case 5: counter = &pulls.counts->edges, amount = edges_from; break;
+        case 6: counter = &passing.counts->lost, amount = __popc(chosen); break;
+        }
+        u64 base = 0;
+        if (place.lane < 7) base = add_by_lane(counter, amount);
+        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)) + __popc(firsts & lanes_before());
+        const u32 at_lost = u32(__shfl_sync(ALL_LANES, base, 1)) + __popc(chosen & lanes_before());
+        const u32 at_passing = u32(__shfl_sync(ALL_LANES, base, 2)) + __popc(passes & lanes_before());
+        const u32 at_pulling = u32(__shfl_sync(ALL_LANES, base, 3)) + __popc(takes & lanes_before());
+        if (is_first) job.log[at_log] = vertex;
+        if (is_chosen && at_lost < job.room) job.lost[at_lost] = vertex;
+        if (is_short(to)) put_short(passing, at_passing, vertex, to);
+        else if (to.degree) put_long(out, passing, vertex, to);
+        if (is_short(from)) put_short(pulls, at_pulling, vertex, from);
+        else if (from.degree) put_long(in, pulls, vertex, from);
+        __syncwarp();
+    }
+
+    // The chosen vertices, two a lane, are asked in the next round.
+    __device__ __forceinline__ void ask(
+        const bool (&chosen)[2], const u32 (&vertex)[2], const u64 (&word)[2], const Frontier& queue)
+    {
+        Row row[2] = {{0, 0}, {0, 0}};
+        for (u32 j = 0; j < 2; j++) {
+            if (!chosen[j]) continue;
+            row[j] = load_row(in, vertex[j]);
+            store_cached(job.words + vertex[j], word_of(value_bits(word[j]), ASKED));
+        }
+        put<true>(in, queue, chosen, vertex, row);
+    }
+
+    // -- 1. classify ---------------------------------------------------------------------------------------------
+
+    // Whether an update that was applied took its head's support away; its head's word was ``word``.
+    __device__ __forceinline__ bool takes_support(u32 update, u8 outcome, u64 key, u64 word)
+    {
+        if (parent_of(word) != source(key) || value_bits(word) == NOTHING) return false;
+        if (outcome == DELETED) return true;
+        const u32 now = offered(value_bits(load_word(job, source(key))), weight_of_update(update));
+        return now != value_bits(word) && !is_better(now, value_bits(word));
+    }
+
+    __device__ __forceinline__ float weight_of_update(u32 update)
+    {
+        return WEIGHTED && job.weights ? load_constant(job.weights + update) : 1.0f;
+    }
+
+    // Whether what became of an update may have taken support; without weights an overwritten edge is what it was.
+    __device__ __forceinline__ static bool may_worsen(u8 outcome)
+    {
+        return outcome == DELETED || (WEIGHTED && outcome == OVERWRITTEN);
+    }
+
+    __device__ __forceinline__ static bool may_improve(u8 outcome)
+    {
+        return outcome == INSERTED || (WEIGHTED && outcome == OVERWRITTEN);
+    }
+
+    // TOGETHER updates of the batch, as far as there are so many: neighbouring lanes have neighbouring ones.
+    struct Updates {
+        u8 outcome[TOGETHER];
+        u64 key[TOGETHER];
+    };
+
+    __device__ __forceinline__ u32 update_of(u32 first, u32 k) const { return first + k * place.n_threads; }
+
+    __device__ __forceinline__ Updates load_updates(u32 first) const
+    {
+        Updates updates;
+        for (u32 k = 0; k < TOGETHER; k++) {
+            const u32 i = update_of(first, k);
+            updates.outcome[k] = i < job.n_updates ? load_constant(job.outcomes + i) : u8(ABSENT);
+            updates.key[k] = i < job.n_updates ? load_constant(job.keys + i) : 0;
+        }
+        return updates;
+    }
+
+    // Calls work(first) for updates ``first``, ``first`` + n_threads and so on, by whole warps.
+    template <class Work> __device__ __forceinline__ void for_updates(Work work)
+    {
+        for (u64 first = place.warp * 32; first < job.n_updates; first += u64(place.n_threads) * TOGETHER)
+            work(u32(first) + place.lane);
+    }
+
+    __device__ __forceinline__ void classify()
+    {
+        for_updates([&](u32 first) {
+            const Updates updates = load_updates(first);
+            u64 word[TOGETHER];
+            u32 head[TOGETHER];
+            bool chosen[TOGETHER];
+            for (u32 k = 0; k < TOGETHER; k++) {
+                head[k] = destination(updates.key[k]);
+                word[k] = may_worsen(updates.outcome[k]) ? load_word(job, head[k]) : UNREACHED;
+            }
+            for (u32 k = 0; k < TOGETHER; k++)
+                chosen[k] = may_worsen(updates.outcome[k])
+                    && takes_support(update_of(first, k), updates.outcome[k], updates.key[k], word[k]);
+#pragma unroll 1
+            for (u32 pair = 0; pair < 2; pair++) {
+                const bool those[2] = {pair ? chosen[2] : chosen[0], pair ? chosen[3] : chosen[1]};
+                const u32 heads[2] = {pair ? head[2] : head[0], pair ? head[3] : head[1]};
+                const u64 words[2] = {pair ? word[2] : word[0], pair ? word[3] : word[1]};
+                unsettle(those, heads, words, 0);
+            }
+        });
+    }
+
+    // The chosen vertices, two a lane, lost their support before turn ``next``: they are asked then, or lost at once.
+    __device__ __forceinline__ void unsettle(
+        const bool (&chosen)[2], const u32 (&vertex)[2], const u64 (&word)[2], u32 next)
+    {
+        if (!__any_sync(ALL_LANES, chosen[0] || chosen[1])) return;
+#if SETTLES
+        ask(chosen, vertex, word, asked(next));
+#else
+#pragma unroll 1
+        for (u32 j = 0; j < 2; j++) {
+            const bool is_lost = j ? chosen[1] : chosen[0];
+            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, j ? vertex[1] : vertex[0], NOTHING, outgoing(job, next));
+        }
+#endif
+    }
+
+    // -- 2. settle -----------------------------------------------------------------------------------------------
+
+    // Rounds until nobody is asked and nobody passes on; whether it was worth it.
+    __device__ __forceinline__ bool settle()
+    {
+        u64 spent = 0;
+        for (;; turn++) {
+            const Counts ask = load_counts(job.counters->asked + turn % 3);
+            const Frontier passing = outgoing(job, turn);
+            spent += ask.edges;
+            if (SETTLES && !is_empty(ask)) {
+                if (n_short(ask) > job.room || spent > job.edges_max) break;
+                answer(asked(turn), ask, passing);
+            }
+            const Counts pass = load_counts(passing.counts);
+            spent += pass.edges;
+            n_lost += u32(pass.lost);
+            if (n_lost > job.lost_max || spent > job.edges_max) break;
+            if (is_empty(ask) && is_empty(pass)) {
+                edges = spent;
+                return true;
+            }
+            rounds++;
+            clear(turn + 2);
+            if (is_empty(pass)) {  // and so is what is asked next
+                edges = spent;
+                turn++;
+                return true;
+            }
+            pass_on(passing, pass);
+            barrier();
+        }
+        edges = spent;
+        return false;
+    }
+
+    // Whether a tail supports a value: offers it, is strictly better, and not lost.
+    __device__ __forceinline__ bool supports(const Edges& row, u32 which, u32 bits)
+    {
+        if (!row.live[which] || bits == NOTHING) return false;
+        const u64 word = load_word(job, row.head[which]);
+        return parent_of(word) != LOST && is_better(value_bits(word), bits)
+            && offered(value_bits(word), weight_of(in, row, which)) == bits;
+    }
+
+    // Of a long row, several warps look through parts: whether any of them found a parent shows when all have looked.
+    __device__ __forceinline__ void answer(const Frontier& queue, const Counts& counts, const Frontier& passing)
+    {
+        const auto bits_if_asked = [&](u32 vertex) {
+            const u64 word = load_word(job, vertex);
+            return parent_of(word) == ASKED ? value_bits(word) : NOTHING;
+        };
+        walk_rows(in, queue, counts, place, bits_if_asked,
+            [&](u32 bits, u32 vertex, const Edges& row, bool is_last) {
+                const bool first = supports(row, 0, bits), second = supports(row, 1, bits);
+                const u32 found = __ballot_sync(ALL_LANES, first || second);
+                if (found) adopt(place.lane == __ffs(found) - 1, vertex, bits, first ? row.head[0] : row.head[1]);
+                else if (is_last) lose(place.lane == 0, vertex, bits, passing);
+                return found != 0;
+            });
+        barrier();
+        const u32 n = n_long(counts);
+        if (!n) return;
+        for (u32 first = place.warp * 32; first < n; first += place.n_threads) {
+            u32 vertex = 0;
+            u64 word = UNREACHED;
+            const bool is_there = first + place.lane < n;
+            if (is_there) {
+                vertex = load_wide(queue.long_rows + first + place.lane).vertex;
+                word = load_word(job, vertex);
+            }
+            const bool is_lost = is_there && parent_of(word) == ASKED;
+            if (__any_sync(ALL_LANES, is_lost)) lose(is_lost, vertex, value_bits(word), passing);
+        }
+        barrier();
+    }
+
+    __device__ __forceinline__ void adopt(bool is_chosen, u32 vertex, u32 bits, u32 parent)
+    {
+        if (is_chosen) {
+            store_cached(job.words + vertex, word_of(bits, parent));
+            if (touch(vertex)) job.log[u32(atomicAdd(&job.counters->logged, 1ull))] = vertex;
+        }
+        __syncwarp();
+    }
+
+    // The children of the lost are asked, or lost in their turn.
+    __device__ __forceinline__ void pass_on(const Frontier& passing, const Counts& counts)
+    {
+        const auto nothing = [](u32) { return 0; };
+        walk_rows(out, passing, counts, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
+            u64 word[2] = {UNREACHED, UNREACHED};
+            bool is_child[2];
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j]) word[j] = load_word(job, row.head[j]);
+            for (u32 j = 0; j < 2; j++) is_child[j] = parent_of(word[j]) == vertex && value_bits(word[j]) != NOTHING;
+            unsettle(is_child, row.head, word, turn + 1);
+            return false;
+        });
+    }
+
+    // -- 3. what is left, and what is new ------------------------------------------------------------------------
+
+    // Lost vertices take the best offer of each leaf of their rows.
+    __device__ __forceinline__ void pull()
+    {
+        const Frontier queue = pulling();
+        const Counts counts = load_counts(queue.counts);
+        edges += counts.edges;
+        const auto nothing = [](u32) { return 0; };
+        walk_rows(in, queue, counts, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
+            const u64 seen = load_word(job, vertex);
+            u32 best = NOTHING, parent = NO_PARENT;
+            u64 word[2] = {UNREACHED, UNREACHED};
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j]) word[j] = load_word(job, row.head[j]);
+            for (u32 j = 0; j < 2; j++) {
+                if (!row.live[j]) continue;
+                const u32 bits = offered(value_bits(word[j]), weight_of(in, row, j));
+                if (!is_better(bits, best)) continue;
+                best = bits;
+                parent = row.head[j];
+            }
+            for (u32 offset = 16; offset; offset >>= 1) {
+                const u32 bits = __shfl_xor_sync(ALL_LANES, best, offset);
+                const u32 from = __shfl_xor_sync(ALL_LANES, parent, offset);
+                if (!is_better(bits, best)) continue;
+                best = bits;
+                parent = from;
+            }
+            Offer offers[2] = {place.lane == 0 ? offer_to(vertex, seen, best, parent) : no_offer(), no_offer()};
+            improve(outgoing(job, turn), offers, job.stamp + 1);
+            return false;
+        });
+    }
+
+    // The edges that the batch inserted, or to which it gave another weight.
+    __device__ __forceinline__ void relax()
+    {
+        for_updates([&](u32 first) {
+            const Updates updates = load_updates(first);
+            u64 from[TOGETHER], seen[TOGETHER];
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const bool is_new = may_improve(updates.outcome[k]);
+                from[k] = is_new ? load_word(job, source(updates.key[k])) : UNREACHED;
+                seen[k] = is_new ? load_word(job, destination(updates.key[k])) : UNREACHED;
+            }
+            Offer all[TOGETHER];
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u64 key = updates.key[k];
+                u32 bits = NOTHING;
+                if (value_bits(from[k]) != NOTHING)
+                    bits = offered(value_bits(from[k]), weight_of_update(update_of(first, k)));
+                all[k] = offer_to(destination(key), seen[k], bits, source(key));
+            }
+#pragma unroll 1
+            for (u32 pair = 0; pair < 2; pair++) {
+                Offer offers[2] = {pair ? all[2] : all[0], pair ? all[3] : all[1]};
+                improve(outgoing(job, turn), offers, job.stamp + 1);
+            }
+        });
+    }
+
+    // Sources have the source's word, whatever reached them before. Nothing else is written meanwhile.
+    __device__ __forceinline__ void reach_sources()
+    {
+        const u32 bits = value_bits(job.source_word);
+        for (u32 first = place.warp * 32; first < job.n_sources; first += place.n_threads) {
+            Offer offers[2] = {no_offer(), no_offer()};
+            if (first + place.lane < job.n_sources) {
+                const u32 vertex = load_constant(job.sources + first + place.lane);
+                const u64 seen = load_word(job, vertex);
+                offers[0] = offer_to(vertex, seen, bits, NO_PARENT);
+                if (seen != job.source_word && !offers[0].is_good) {  // reached with the same value: nothing to push
+                    store_cached(job.words + vertex, job.source_word);
+                    if (touch(vertex)) job.log[u32(atomicAdd(&job.counters->logged, 1ull))] = vertex;
+                }
+            }
+            __syncwarp();
+            improve(outgoing(job, turn), offers, job.stamp + 1);
+        }
+    }
+
+    // -- the end -------------------------------------------------------------------------------------------------
+
+    __device__ __forceinline__ void finish(u32 stamp)
+    {
+        const u32 n = u32(load_cached(&job.counters->logged));
+        if (n && n <= job.changes_room) {
+            for (u32 x = place.thread; x < n; x += place.n_threads) {
+                const u32 vertex = load_cached(job.log + x);
+                job.changes[x] = make_ulonglong2(vertex, load_word(job, vertex));
+            }
+            __threadfence_system();
+        }
+        if (n) barrier();
+        report(0, n, stamp + 1);
+    }
+
+    __device__ __forceinline__ void give_up()
+    {
+        barrier();  // all have read the counters
+        report(1, u32(load_cached(&job.counters->logged)), job.stamp + 1);
+    }
+
+    __device__ __forceinline__ void report(u32 gave_up, u32 n_logged, u32 next_stamp)
+    {
+        if (place.thread) return;
+        clear_counters(job.counters);
+        __threadfence_system();
+        tell_all(job, gave_up, n_logged, n_lost, rounds, next_stamp, edges);
+    }
+};
+
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void mend(
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
+{
+    Mending{out, in, job, place_in_grid()}.run();
+}

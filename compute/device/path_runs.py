@@ -1,0 +1,366 @@
+"""Runs of a path program on the device: its kernels, the arrays that they work in, and what they tell.
+
+``mend.cu`` brings the words up to date with a batch, settling or trimming. From scratch they are made by
+``search.cu`` where weights do not count, and by ``spread.cu`` where they do; there ``ties.cu`` tells whether to
+settle. Each run is one cooperative kernel, and waits for the device once. A refresh allocates nothing, unless
+there are more vertices or long rows than ever before.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
+from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.report import DeviceReport
+from ...gpma.device.state import DeviceArray, address, allocate, zeros
+from ...gpma.device.structures import STATE
+from ...gpma.device.update import Launcher
+from ...gpma.device.waiting import Told
+from ...gpma.edges import Keys, Vertices
+from ...partition.device_side import DeviceSide
+from ..paths.form import Form
+from .functor import cuda_text
+
+PATH_JOB: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in ("words", "stamps", "log", "lost", "short_rows", "long_rows", "counters")),
+        ("seen", np.uint64, 2),
+        *((name, np.uint64) for name in ("status", "changes", "source_word")),
+        *((name, np.uint32) for name in ("room", "long_room", "changes_room", "unused")),
+        *((name, np.uint64) for name in ("keys", "weights", "outcomes", "sources", "edges_max", "n_edges")),
+        *((name, np.uint32) for name in ("lost_max", "n_updates", "n_sources", "n_vertices", "stamp", "sequence")),
+    ]
+)
+"""struct PathJob of ``paths.cuh``."""
+
+PATH_COUNTERS: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in ("logged", "lost")),
+        *((name, np.uint64, 4 * n) for name, n in (("outgoing", 3), ("asked", 3), ("pulling", 1))),
+        ("found", np.uint64, 3),
+        *((name, np.uint32) for name in ("barrier", "unused")),
+    ]
+)
+"""struct PathCounters of ``paths.cuh``."""
+
+_FOLDER = Path(__file__).parent
+# The part of a job that differs from run to run; ``_begin`` packs it in this order.
+_RUN = struct.Struct("=QQQQQQIIIIII")
+assert PATH_JOB.fields is not None
+_RUN_BEGINS = PATH_JOB.fields["keys"][1]
+assert _RUN_BEGINS + _RUN.size == PATH_JOB.itemsize
+
+_ENTRY_BYTES, _PAIR_BYTES = 16, 16
+_QUEUES = 5
+# Queues have room for one vertex in so many, and for so many at least; where a round has more, it goes slower.
+_QUEUE_SHARE, QUEUE_LEAST = 8, 4096
+# The list of changes has room for one vertex in so many, and for so many at least; else all words are copied.
+_CHANGES_SHARE, CHANGES_LEAST = 16, 4096
+# Columns grow by this factor.
+_ROOM = 1.5
+# Lost support is settled where so many values of the sample tie, else trimmed: on an H200 trimming took SSSP with
+# weights 1 to 255, which seldom tie, 0.75 of the time after 10,000 updates, and BFS up to four times as long.
+TIES_MIN = 0.25
+STAMP_MAX = 1 << 31
+"""From here on stamps begin anew. No run has as many rounds as are left then."""
+
+
+# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges: less would
+# mostly be spent on barriers.
+_STEP_SHARE, STEP_LEAST = 16, 1 << 18
+
+
+class PathRun(NamedTuple):
+    """What a run told: the words of ``paths.cuh``, in that order.
+
+    ``gave_up``: the words are void. ``logged``: how many vertices were written. ``edges``: entries of the rows
+    that were queued, and in a search of those pushed along.
+    """
+
+    gave_up: int
+    logged: int
+    lost: int
+    rounds: int
+    next_stamp: int
+    edges_low: int
+    edges_high: int
+
+    @property
+    def edges(self) -> int:
+        return self.edges_high << 32 | self.edges_low
+
+
+class Source(NamedTuple):
+    """Where a kernel comes from, and how many of its blocks a multiprocessor gets at most: more of them wait for
+    each other longer, but a search is bound by memory and wants them."""
+
+    file: str
+    macros: tuple[str, ...] = ()
+    blocks: int = 1
+
+
+SOURCES: Final = {
+    "settle": Source("mend.cu", ("-DSETTLES=1",)),
+    "trim": Source("mend.cu", ("-DSETTLES=0",)),
+    "ties": Source("ties.cu"),
+    "search": Source("search.cu", blocks=3),
+    "spread": Source("spread.cu"),
+}
+
+
+def kernels_of(*, weighted: bool) -> tuple[str, ...]:
+    """Which of them a program needs."""
+    return ("settle", "trim", "ties", "spread") if weighted else ("settle", "search")
+
+
+class Limits(NamedTuple):
+    """What settling may come to before it is given up: lost vertices, entries of rows."""
+
+    lost: int
+    edges: int
+
+
+_NO_LIMITS: Final = Limits(0, 0)
+
+
+class _Kernel(NamedTuple):
+    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch."""
+
+    function: Any
+    handle: Any
+    blocks: int
+
+
+class _Vertices(NamedTuple):
+    """Columns by vertex, of ``room`` entries each; ``queue_room`` and ``changes_room``: see ``PathJob``."""
+
+    room: int
+    queue_room: int
+    changes_room: int
+    words: DeviceArray
+    stamps: DeviceArray
+    log: DeviceArray
+    lost: DeviceArray
+    short_rows: DeviceArray
+    seen: tuple[DeviceArray, DeviceArray]
+    pinned: Any
+    changes: Keys
+
+
+class PathRuns:
+    """The words of one program on the device, and the runs that change them; all on the stream of ``device``."""
+
+    def __init__(self, form: Form, source_word: np.uint64, device: DeviceSide) -> None:
+        """Compiles nothing yet.
+
+        Raises:
+            Unprintable: the program's functions.
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        self._cupy = import_cupy()
+        self._text = cuda_text(form)
+        self._weighted = form.weighted
+        self._stream: Any = device.stream
+        self._out, self._in, self._job = (
+            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, PATH_JOB)
+        )
+        self._launcher = Launcher(self._stream, (self._out, self._in, self._job))
+        self._run_bytes = memoryview(self._job.view(np.uint8))
+        self._told = Told(len(PathRun._fields), self._stream)
+        self._kernels: dict[str, _Kernel] = {}
+        self._sequence = 0
+        self._stamp = 1
+        # Whether to settle; None where it must be found out.
+        self._settles: bool | None = None
+        self._multiprocessors = int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
+        with self._stream:
+            self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
+            self._long_rows = allocate(0, np.uint8)
+            self._sources = allocate(0, np.uint32)
+        self._sources_there: Vertices = np.empty(0, np.uint32)
+        self._vertices: _Vertices | None = None
+        job = self._job.view(PATH_JOB)
+        job["counters"], job["status"] = address(self._counters), self._told.address
+        job["source_word"] = source_word
+
+    # -- arrays -----------------------------------------------------------------------------------------------
+
+    @property
+    def words(self) -> DeviceArray:
+        """uint64[room], those of no vertex being unreached."""
+        assert self._vertices is not None
+        return self._vertices.words
+
+    def make_room(self, n_vertices: int, n_arcs: int) -> None:
+        """For so many vertices, new ones being unreached, and as many long rows as there may be.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+        """
+        long_bytes = _QUEUES * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
+        vertices, long_rows = self._vertices, self._long_rows
+        if vertices is not None and n_vertices <= vertices.room and long_bytes <= long_rows.size:
+            return
+        with self._stream:
+            if vertices is None or n_vertices > vertices.room:
+                vertices = self._grown(n_vertices)
+            if long_bytes > long_rows.size:
+                long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
+        self._vertices, self._long_rows = vertices, long_rows
+        job = self._job.view(PATH_JOB)
+        for name in ("words", "stamps", "log", "lost", "short_rows"):
+            job[name] = address(getattr(vertices, name))
+        job["seen"] = [address(bits) for bits in vertices.seen]
+        job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        job["changes"], job["changes_room"] = vertices.pinned.ptr, vertices.changes_room
+        job["room"] = vertices.queue_room
+
+    def _grown(self, n_vertices: int) -> _Vertices:
+        before = self._vertices
+        room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
+        queue_room = min(room, max(QUEUE_LEAST, room // _QUEUE_SHARE))
+        changes_room = min(room, max(CHANGES_LEAST, room // _CHANGES_SHARE))
+        n_bits = -(-room // 32)
+        pinned = self._cupy.cuda.alloc_pinned_memory(changes_room * _PAIR_BYTES)
+        made = _Vertices(
+            room,
+            queue_room,
+            changes_room,
+            words=allocate(room, np.uint64),
+            stamps=zeros(room, np.uint32),
+            log=allocate(room, np.uint32),
+            lost=allocate(queue_room, np.uint32),
+            short_rows=allocate(queue_room * _QUEUES * _ENTRY_BYTES, np.uint8),
+            seen=(allocate(n_bits, np.uint32), allocate(n_bits, np.uint32)),
+            pinned=pinned,
+            changes=np.frombuffer(pinned, np.uint64, 2 * changes_room).reshape(-1, 2),
+        )
+        made.words.data.memset_async(0xFF, made.words.nbytes, self._stream)
+        if before is not None:
+            made.words[: before.room] = before.words
+        return made
+
+    def memory_bytes(self) -> int:
+        """Bytes held on the device."""
+        held = [self._counters, self._long_rows, self._sources]
+        if (vertices := self._vertices) is not None:
+            held += [vertices.words, vertices.stamps, vertices.log, vertices.lost, vertices.short_rows]
+            held += vertices.seen
+        return sum(int(column.nbytes) for column in held)
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def mend(self, device: DeviceSide, sources: Vertices, limits: Limits) -> PathRun:
+        """Bring the words up to date with the batch that ``device`` applied last, and reach these sources.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it; the words are void.
+        """
+        if self._settles is None:
+            self._settles = not self._weighted or self._tie_share(device) >= TIES_MIN
+        return self._run("settle" if self._settles else "trim", device, device.report, sources, limits)
+
+    def start(self, device: DeviceSide, sources: Vertices) -> PathRun:
+        """Compute the words from scratch, from these sources.
+
+        Raises:
+            As ``mend``.
+        """
+        if not self._weighted:
+            return self._run("search", device, None, sources, _NO_LIMITS)
+        self._settles = None
+        step = Limits(0, max(STEP_LEAST, device.out.n_edges // _STEP_SHARE))
+        return self._run("spread", device, None, sources, step)
+
+    def _tie_share(self, device: DeviceSide) -> float:
+        """Of some reached vertices, the part with another support than the parent; 1 where none is reached."""
+        run = self._run("ties", device, None, np.empty(0, np.uint32), _NO_LIMITS)
+        return run.lost / run.logged if run.logged else 1.0
+
+    def _run(
+        self, name: str, device: DeviceSide, report: DeviceReport | None, sources: Vertices, limits: Limits
+    ) -> PathRun:
+        kernel = self._kernels.get(name) or self._compiled(name)
+        vertices = self._vertices
+        assert vertices is not None
+        if self._stamp >= STAMP_MAX:
+            with self._stream:
+                vertices.stamps.fill(0)
+            self._stamp = 1
+        self._bring(sources)
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        self._sequence = self._sequence % 0xFFFF_FFFF + 1
+        columns = (None, None, None) if report is None else (report.keys, report.weights, report.all_outcomes)
+        _RUN.pack_into(
+            self._run_bytes,
+            _RUN_BEGINS,
+            *map(address, columns),
+            address(self._sources),
+            limits.edges,
+            device.out.n_edges,
+            min(limits.lost, vertices.queue_room),
+            0 if report is None else len(report),
+            sources.size,
+            device.n_vertices,
+            self._stamp,
+            self._sequence,
+        )
+        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        self._told.wait(self._sequence)
+        run = PathRun(*(self._told.word(place) for place in range(len(PathRun._fields))))
+        self._stamp = run.next_stamp
+        return run
+
+    def _bring(self, sources: Vertices) -> None:
+        if sources.size == 0 or np.array_equal(sources, self._sources_there):
+            return
+        with self._stream:
+            self._sources = self._cupy.asarray(sources)
+        self._sources_there = sources.copy()
+
+    # -- results ----------------------------------------------------------------------------------------------
+
+    def changes(self, run: PathRun) -> tuple[Vertices, Keys] | None:
+        """The vertices whose word a run wrote, each once, and their words; None: there are too many for the list.
+
+        Good until the next run.
+        """
+        vertices = self._vertices
+        assert vertices is not None
+        if run.logged > vertices.changes_room:
+            return None
+        listed = vertices.changes[: run.logged]
+        return listed[:, 0].astype(np.uint32), listed[:, 1]
+
+    def read(self, n: int) -> Keys:
+        """The words of the first ``n`` vertices."""
+        words: Keys = self.words[:n].get(stream=self._stream)
+        return words
+
+    def write(self, words: Keys) -> None:
+        """Set the words of as many vertices."""
+        self._settles = None
+        self.words[: words.size].set(words, stream=self._stream)
+
+    # -- kernels ----------------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Have the kernels compiled, or loaded from CuPy's cache, now."""
+        for name in kernels_of(weighted=self._weighted):
+            self._compiled(name)
+
+    def _compiled(self, name: str) -> _Kernel:
+        file, macros, blocks = SOURCES[name]
+        text = self._text + source(_FOLDER / file)
+        module = load_cooperative_text(text, weighted=self._weighted, macros=macros)
+        function = module.get_function(Path(file).stem)
+        handle = function.kernel.ptr
+        fit = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
+        made = self._kernels[name] = _Kernel(function, handle, self._multiprocessors * min(fit, blocks))
+        return made

@@ -1,0 +1,133 @@
+"""What every program on a device has in common: the host's program beside it, which it goes home to."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ...partition.graph import Graph, GraphChange
+from ..program import Column, Program, Refresh, Violation
+
+log = logging.getLogger(__name__)
+
+
+class DeviceProgram(Program):
+    """A program that the device of a graph keeps up to date, with a copy of its state on the host.
+
+    It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
+    So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
+    its own; where the device is sound, and only its memory does not suffice, just this program goes home. A family
+    gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the last anything may be
+    raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    """
+
+    def __init__(self, host: Program) -> None:
+        """``host``: must not be used by others any more."""
+        super().__init__(host.id)
+        self.sources = host.sources
+        self.host = host
+        self._is_home = False
+        # A state may have been restored into the host's program.
+        self._is_there = False
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the device runs it; False for good once it went home."""
+        return not self._is_home
+
+    # -- what a family does on the device -----------------------------------------------------------------------
+
+    @abstractmethod
+    def compile(self, graph: Graph) -> None:
+        """Compile all kernels for this graph, or load them."""
+
+    @abstractmethod
+    def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        """As ``start``."""
+
+    @abstractmethod
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        """As ``refresh``; the device's report of the change is ``device.report``."""
+
+    @abstractmethod
+    def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        """Bring the host's copy, which belongs to the graph as it is, to the device."""
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Hold nothing of the device any more."""
+
+    # -- runs ---------------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        done = self._on_device(graph, lambda device: self._start(graph, device))
+        self._is_there = done is not None
+        return self.host.start(graph) if done is None else done
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        if self._is_home:
+            return self.host.refresh(graph, change)
+        if not self._is_there:  # the host has a state that was restored, of before the change
+            refresh = self.host.refresh(graph, change)
+            self._move(graph)
+            return refresh
+        done = self._on_device(graph, lambda device: self._refresh(graph, device, change))
+        return replace(self.host.start(graph), started_over=True) if done is None else done
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        self._is_there = False
+        self.host.restore(state, graph)
+        self._move(graph)
+
+    def _move(self, graph: Graph) -> None:
+        def take_over(device: DeviceSide) -> Refresh:
+            self._take_over(graph, device)
+            return Refresh({})
+
+        self._is_there = self._on_device(graph, take_over) is not None
+
+    def _on_device(self, graph: Graph, work: Callable[[DeviceSide], Refresh]) -> Refresh | None:
+        """What the work gives; None: the device is lost or full, and the program is at home from now on."""
+        if self._is_home:
+            return None
+        if graph.device is not None:
+            try:
+                return work(graph.device)
+            except MemoryError as error:
+                log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
+            except Exception as error:  # whatever CuPy or the card says
+                log.info("program %s goes on at the host: the device failed", self.id)
+                graph.drop_device(f"{type(error).__name__}: {error}")
+        self._is_home = True
+        self._let_go()
+        return None
+
+    # -- the copy on the host -----------------------------------------------------------------------------------
+
+    def bind(self, sources: Vertices) -> None:
+        self.host.bind(sources)
+
+    def columns(self) -> dict[str, Column]:
+        return self.host.columns()
+
+    def scalars(self) -> dict[str, float]:
+        return self.host.scalars()
+
+    def state(self) -> dict[str, Column]:
+        return self.host.state()
+
+    def memory_bytes(self) -> int:
+        return self.host.memory_bytes()
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        return self.host.audit(graph)
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        return self.host.audit_slice(graph, begin, end)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        return self.host.audit_whole(graph)

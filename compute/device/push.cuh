@@ -1,0 +1,179 @@
+// Pushing: who improved offers along its row, in rounds, until nobody improves.
+//
+// BOUNDED: only those whose value is within a bound do so; the others are put aside (spread.cu).
+#pragma once
+
+#include "paths.cuh"
+
+// An offer to a vertex whose word was ``seen``.
+struct Offer {
+    bool is_good;
+    u32 vertex;
+    u64 seen;
+    u32 bits;
+    u32 from;
+};
+
+__device__ __forceinline__ Offer no_offer() { return {false, 0, 0, NOTHING, NO_PARENT}; }
+
+__device__ __forceinline__ Offer offer_to(u32 vertex, u64 seen, u32 bits, u32 from)
+{
+    return {is_better(bits, value_bits(seen)), vertex, seen, bits, from};
+}
+
+// Goes on until the offer is taken, or no longer good.
+__device__ __forceinline__ void finish_offer(const PathJob& job, Offer& offer, u64 found)
+{
+    while (offer.is_good && found != offer.seen) {
+        offer.seen = found;
+        offer.is_good = is_better(offer.bits, value_bits(found));
+        if (offer.is_good) found = atomicCAS(job.words + offer.vertex, found, word_of(offer.bits, offer.from));
+    }
+}
+
+template <bool BOUNDED> struct Pushing {
+    const State& out;
+    const PathJob& job;
+    const Place place;
+    // What all threads of the grid agree about.
+    u64 edges = 0;
+    u32 rounds = 0, turn = 0;
+    u32 slice = 0;          // of queues that ran over
+    u32 bound = NOTHING;    // values are within it that are not worse
+
+    __device__ __forceinline__ Pushing(const State& out, const PathJob& job, const Place& place)
+        : out(out), job(job), place(place)
+    {
+    }
+
+    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+
+    __device__ __forceinline__ Frontier asked(u32 turn)
+    {
+        return frontier_of(job, QUEUE_ASKED + (turn & 1), job.counters->asked + turn % 3);
+    }
+
+    __device__ __forceinline__ bool is_within(u32 bits) const { return bound == NOTHING || !is_better(bound, bits); }
+
+    // Makes the warp's offers, two a lane. Who gains is queued, if it is the first time for this round, ``stamp``, and
+    // logged, if it is the first time in this run; or put aside. All lanes take part.
+    __device__ __forceinline__ void improve(const Frontier& next, Offer (&offers)[2], u32 stamp)
+    {
+        if (!__any_sync(ALL_LANES, offers[0].is_good || offers[1].is_good)) return;
+        Row row[2] = {{0, 0}, {0, 0}};
+        u64 found[2] = {0, 0};
+        for (u32 j = 0; j < 2; j++) {
+            if (!offers[j].is_good) continue;
+            row[j] = load_row(out, offers[j].vertex);
+            found[j] = atomicCAS(job.words + offers[j].vertex, offers[j].seen, word_of(offers[j].bits, offers[j].from));
+        }
+        bool is_counted[2] = {false, false}, is_queued[2] = {false, false};
+        for (u32 j = 0; j < 2; j++) {
+            finish_offer(job, offers[j], found[j]);
+            if (!offers[j].is_good) continue;
+            if (BOUNDED && !is_within(offers[j].bits)) {
+                is_counted[j] = set_aside(offers[j].vertex);
+                continue;
+            }
+            const u32 before = atomicExch(job.stamps + offers[j].vertex, stamp);
+            if (!BOUNDED) is_counted[j] = before < job.stamp;
+            is_queued[j] = before != stamp && row[j].degree;
+        }
+        __syncwarp();
+        const Votes counted = vote(is_counted[0], is_counted[1]);
+        const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
+        const u32 queued =
+            __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
+        u64* counter = &job.counters->logged;
+        u32 amount = counted.count();
+        switch (place.lane) {
+        case 1: counter = &next.counts->short_rows, amount = shorts.count(); break;
+        case 2: counter = &next.counts->edges, amount = queued; break;
+        }
+        u64 base = 0;
+        if (place.lane < 3) base = add_by_lane(counter, amount);
+        const u32 at_log = u32(__shfl_sync(ALL_LANES, base, 0)), at = u32(__shfl_sync(ALL_LANES, base, 1));
+        for (u32 j = 0; j < 2; j++) {
+            const u32 vertex = offers[j].vertex;
+            if (!BOUNDED && is_counted[j]) job.log[at_log + counted.before(j)] = vertex;
+            if (!is_queued[j]) continue;
+            if (is_short(row[j])) put_short(next, at + shorts.before(j), vertex, row[j]);
+            else put_long(out, next, vertex, row[j]);
+        }
+        __syncwarp();
+    }
+
+    // Whether the vertex was not among those put aside, which a bit says of each.
+    __device__ __forceinline__ bool set_aside(u32 vertex)
+    {
+        const u32 bit = 1u << (vertex & 31);
+        return !(atomicOr(job.seen[0] + (vertex >> 5), bit) & bit);
+    }
+
+    // Rounds until nobody has improved; returns the last one's stamp. Those queued for the first have ``stamp``.
+    __device__ __forceinline__ u32 push(u32 stamp)
+    {
+        for (;; turn++) {
+            const Counts counts = load_counts(job.counters->outgoing + turn % 3);
+            if (is_empty(counts)) return stamp;
+            edges += counts.edges;
+            rounds++;
+            if (place.thread == 0) clear_counts(job.counters->outgoing + (turn + 2) % 3);
+            const bool ran_over = n_short(counts) > job.room;
+            const u32 n_slices = ran_over ? (job.n_vertices + job.room - 1) / job.room : 1;
+            for (u32 k = 0; k < n_slices; k++) {
+                Frontier now = outgoing(job, turn);
+                Counts rows = counts;
+                if (ran_over) {  // the long rows are all there, and go with the first slice
+                    now = list_slice(k, stamp, now.long_rows);
+                    rows.short_rows = load_counts(now.counts).short_rows;
+                    if (k) rows.long_rows = 0;
+                    slice++;
+                }
+                push_rows(now, rows, stamp + 1);
+            }
+            stamp++;
+            barrier();
+        }
+    }
+
+    // Offers along these rows; who gains is queued for round ``stamp``.
+    __device__ __forceinline__ void push_rows(const Frontier& now, const Counts& counts, u32 stamp)
+    {
+        // The value is read when a row is expanded: it may have improved since it was queued.
+        const auto bits_at = [&](u32 vertex) { return value_bits(load_word(job, vertex)); };
+        walk_rows(out, now, counts, place, bits_at, [&](u32 bits, u32 vertex, const Edges& row, bool) {
+            u64 seen[2] = {UNREACHED, UNREACHED};
+            Offer offers[2] = {no_offer(), no_offer()};
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j]) seen[j] = load_word(job, row.head[j]);
+            for (u32 j = 0; j < 2; j++)
+                if (row.live[j])
+                    offers[j] = offer_to(row.head[j], seen[j], offered(bits, weight_of(out, row, j)), vertex);
+            improve(outgoing(job, turn + 1), offers, stamp);
+            return false;
+        });
+    }
+
+    // The short rows among ``room`` vertices that wait for round ``stamp``, for a queue that ran over. Queues and
+    // counters are those of asking, which has ended: they alternate and rotate by slice, beginning at zero. Who is queued for the next
+    // round meanwhile has its stamp, and waits until then.
+    __device__ __forceinline__ Frontier list_slice(u32 k, u32 stamp, Entry* long_rows)
+    {
+        Frontier listed = asked(slice);
+        if (place.thread == 0) clear_counts(job.counters->asked + (slice + 1) % 3);
+        const u64 begin = u64(k) * job.room, end = min(begin + job.room, u64(job.n_vertices));
+        for (u64 first = begin + place.warp * 32; first < end; first += place.n_threads) {
+            const u64 vertex = first + place.lane;
+            Row row = {0, 0};
+            if (vertex < end && load_cached(job.stamps + vertex) == stamp) row = load_row(out, u32(vertex));
+            const bool chosen[2] = {is_short(row), false};
+            const u32 vertices[2] = {u32(vertex), 0};
+            const Row rows[2] = {row, {0, 0}};
+            if (__any_sync(ALL_LANES, chosen[0])) put<false>(out, listed, chosen, vertices, rows);
+        }
+        barrier();
+        listed.long_rows = long_rows;
+        return listed;
+    }
+};

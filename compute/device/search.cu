@@ -1,0 +1,312 @@
+// A search from scratch for path programs without weights, where all vertices of a level have the same value.
+//
+// Level by level, from the queue of the last one's vertices, or, when these have many edges, from the vertices that are
+// still unreached: each looks for a neighbour that is reached, and stops at the first (Beamer, Asanovic, Patterson,
+// "Direction-Optimizing Breadth-First Search", SC 2012). Bits say who was reached before the level and who after it, so
+// that nobody finds a parent on its own level; a neighbour of a level further up it has none, or it would be reached.
+#include "paths.cuh"
+
+#ifndef SEARCH_BLOCKS
+#define SEARCH_BLOCKS 3  // on a multiprocessor: bounds a thread's registers
+#endif
+// Pull when the edges of the frontier are more than this share of those left, push again when it has become this
+// share of the vertices.
+#ifndef PULL_SHARE
+#define PULL_SHARE 0.07f
+#endif
+#ifndef PUSH_SHARE
+#define PUSH_SHARE 0.002f
+#endif
+// How many neighbours an unreached vertex looks at together, and how often, before a warp helps it.
+constexpr u32 LOOKS_TOGETHER = 4, LOOKS = 4;
+
+struct Search {
+    const State& out;
+    const State& in;
+    const PathJob& job;
+    const Place place;
+    // What all threads of the grid agree about.
+    u64 edges = 0;       // read by pushing
+    u64 edges_left;      // not yet read by pushing
+    u32 bits;            // the value of the level that is looked for
+    u32 level = 0;
+    u32 turn = 0;        // of the queues
+    u32 pulls = 0;       // levels found by pulling: which bits are those of before, and which counter is used
+    u32 n_front = 0;     // vertices of the last level, if it was found by pulling
+
+    __device__ __forceinline__ Search(const State& out, const State& in, const PathJob& job, const Place& place)
+        : out(out), in(in), job(job), place(place), edges_left(job.n_edges), bits(value_bits(job.source_word))
+    {
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads) store_cached(job.words + v, UNREACHED);
+        for (u32 w = place.thread; w < n_words(); w += place.n_threads) store_cached(job.seen[0] + w, 0u);
+        barrier();
+        for (u32 first = place.warp * 32; first < job.n_sources; first += place.n_threads) {
+            const bool chosen[2] = {first + place.lane < job.n_sources, false};
+            const u32 vertex[2] = {chosen[0] ? load_constant(job.sources + first + place.lane) : 0, 0};
+            reach(chosen, vertex, NO_PARENT, outgoing(job, turn));
+        }
+        barrier();
+        bool is_listed = true;
+        for (;; level++) {
+            if (!is_listed && n_front == 0) break;
+            if (!is_listed && n_front < PUSH_SHARE * float(job.n_vertices)) {
+                list();
+                barrier();
+                is_listed = true;
+            }
+            const Counts counts = is_listed ? load_counts(job.counters->outgoing + turn % 3) : Counts{0, 0, 0, 0};
+            if (is_listed && is_empty(counts)) break;
+            bits = offered(bits, 1.0f);
+            if (bits == NOTHING) break;
+            if (is_listed && is_large(counts)) {  // this queue will not be read
+                is_listed = false;
+                clear(turn + 2);
+                turn++;
+            }
+            if (is_listed) push(counts);
+            else pull();
+        }
+        finish();
+    }
+
+    __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+
+    __device__ __forceinline__ u32 n_words() const { return u32((u64(job.n_vertices) + 31) / 32); }
+
+    __device__ __forceinline__ void clear(u32 turn)
+    {
+        if (place.thread == 0) clear_counts(job.counters->outgoing + turn % 3);
+    }
+
+    __device__ __forceinline__ bool is_large(const Counts& counts) const
+    {
+        return n_short(counts) > job.room || float(counts.edges) > PULL_SHARE * float(edges_left);
+    }
+
+    // -- push ----------------------------------------------------------------------------------------------------
+
+    // The chosen of the warp's vertices, two a lane, are reached unless they were before. All lanes take part.
+    __device__ __forceinline__ void reach(
+        const bool (&chosen)[2], const u32 (&vertex)[2], u32 parent, const Frontier& next)
+    {
+        u32* const seen = job.seen[pulls & 1];
+        bool is_new[2];
+        for (u32 j = 0; j < 2; j++)
+            is_new[j] = chosen[j] && !(load_cached(seen + (vertex[j] >> 5)) >> (vertex[j] & 31) & 1);
+        if (!__any_sync(ALL_LANES, is_new[0] || is_new[1])) return;
+        Row row[2] = {{0, 0}, {0, 0}};
+        for (u32 j = 0; j < 2; j++) {
+            if (!is_new[j]) continue;
+            const u32 bit = 1u << (vertex[j] & 31);
+            row[j] = load_row(out, vertex[j]);
+            is_new[j] = !(atomicOr(seen + (vertex[j] >> 5), bit) & bit);
+            if (is_new[j]) store_cached(job.words + vertex[j], word_of(bits, parent));
+        }
+        __syncwarp();
+        put<false>(out, next, is_new, vertex, row);
+    }
+
+    __device__ __forceinline__ void push(const Counts& counts)
+    {
+        const Frontier now = outgoing(job, turn), next = outgoing(job, turn + 1);
+        clear(turn + 2);
+        edges += counts.edges;
+        edges_left -= min(edges_left, counts.edges);
+        walk_rows(out, now, counts, place, [](u32) { return 0; }, [&](int, u32 vertex, const Edges& row, bool) {
+            reach(row.live, row.head, vertex, next);
+            return false;
+        });
+        turn++;
+        barrier();
+    }
+
+    // Queues the vertices of the level that was pulled last.
+    __device__ __forceinline__ void list()
+    {
+        const u32* const now = job.seen[pulls & 1];
+        const u32* const before = job.seen[(pulls & 1) ^ 1];
+        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
+            const u32 fresh = load_cached(now + w) & ~load_cached(before + w);
+            if (!fresh) continue;
+            const bool chosen[2] = {bool(fresh >> place.lane & 1), false};
+            const u32 vertex[2] = {w * 32 + place.lane, 0};
+            Row row[2] = {{0, 0}, {0, 0}};
+            if (chosen[0]) row[0] = load_row(out, vertex[0]);
+            put<false>(out, outgoing(job, turn), chosen, vertex, row);
+        }
+    }
+
+    // -- pull ----------------------------------------------------------------------------------------------------
+
+    // Where a thread is in a row: ``left`` edges from slot ``at`` of a leaf with ``count`` keys on.
+    struct Cursor {
+        u32 leaf, at, count, left;
+    };
+
+    // To the leaf in which the slot is, counted from the beginning of an earlier one.
+    __device__ __forceinline__ void step_over(Cursor& cursor) const
+    {
+        while (cursor.left && cursor.at >= cursor.count) {
+            cursor.at -= cursor.count;
+            cursor.count = load_constant(in.counts + ++cursor.leaf);
+        }
+    }
+
+    // Where the in-rows of 32 neighbouring vertices begin, one a lane. Only the first one's is looked for, by all
+    // lanes: the others follow from the lengths of rows and the counts of leaves.
+    __device__ __forceinline__ Cursor first_edges(u32 vertex, const Row& row, bool is_wanted) const
+    {
+        const u32 lane = place.lane, first = __ffs(__ballot_sync(ALL_LANES, row.degree != 0)) - 1;
+        const u32 leaf = __shfl_sync(ALL_LANES, row.leaf, first);
+        const u32 counts = leaf + lane < in.n_leaves ? load_constant(in.counts + leaf + lane) : 0;
+        const u32 count = __shfl_sync(ALL_LANES, counts, 0);
+        const LeafPart part = load_part(in, leaf);
+        const u64 key = u64(vertex - lane + first) << 32;
+        const u32 below =
+            vote(2 * lane < count && part.keys.x < key, 2 * lane + 1 < count && part.keys.y < key).count();
+        const u32 rank = below + warp_scan(row.degree) - row.degree, ends = warp_scan(counts);
+        const u32 ahead = row.degree ? row.leaf - leaf : 0;
+        const bool is_near = ahead < 32;
+        const u32 keys_before = __shfl_sync(ALL_LANES, ends - counts, ahead & 31);
+        const u32 keys_own = __shfl_sync(ALL_LANES, counts, ahead & 31);
+        Cursor cursor = {row.leaf, rank - keys_before, keys_own, is_wanted ? row.degree : 0};
+        if (!is_near && is_wanted) {
+            cursor.count = load_constant(in.counts + row.leaf);
+            cursor.at = keys_below(row.leaf, cursor.count, u64(vertex) << 32);
+        }
+        step_over(cursor);
+        return cursor;
+    }
+
+    __device__ __forceinline__ u32 keys_below(u32 leaf, u32 count, u64 key) const
+    {
+        const u64* const keys = in.keys + (u64(leaf) << LEAF_SHIFT);
+        u32 low = 0;
+        for (u32 high = count; low < high;) {
+            const u32 middle = (low + high) / 2;
+            if (load_constant(keys + middle) < key) low = middle + 1;
+            else high = middle;
+        }
+        return low;
+    }
+
+    // Bits of before the level, which nobody changes: through the first-level cache.
+    __device__ __forceinline__ static bool is_seen(const u32* before, u32 vertex)
+    {
+        return before[vertex >> 5] >> (vertex & 31) & 1;
+    }
+
+    // A neighbour that was reached before the level, by a thread; NO_PARENT: not among the first ones of the row.
+    __device__ __forceinline__ u32 look(const u32* before, Cursor& cursor) const
+    {
+        for (u32 looks = 0; looks < LOOKS && cursor.left; looks++) {
+            const u32 n = min(min(cursor.count - cursor.at, cursor.left), LOOKS_TOGETHER);
+            const u64* const keys = in.keys + (u64(cursor.leaf) << LEAF_SHIFT) + cursor.at;
+            u32 tail[LOOKS_TOGETHER];
+            bool seen[LOOKS_TOGETHER];
+#pragma unroll
+            for (u32 k = 0; k < LOOKS_TOGETHER; k++) tail[k] = destination(load_constant(keys + min(k, n - 1)));
+#pragma unroll
+            for (u32 k = 0; k < LOOKS_TOGETHER; k++) seen[k] = is_seen(before, tail[k]);
+            cursor.at += n;
+            cursor.left -= n;
+#pragma unroll
+            for (u32 k = 0; k < LOOKS_TOGETHER; k++)
+                if (seen[k]) return tail[k];
+            step_over(cursor);
+        }
+        return NO_PARENT;
+    }
+
+    // The same by a warp for one of its lanes, from where that is on.
+    __device__ __forceinline__ u32 look_together(const u32* before, u32 vertex, Cursor cursor) const
+    {
+        while (cursor.left) {
+            const Edges row = edges_of(load_part(in, cursor.leaf), cursor.leaf, vertex);
+            const u32 slot = 2 * place.lane;
+            const bool live[2] = {row.live[0] && slot >= cursor.at, row.live[1] && slot + 1 >= cursor.at};
+            u32 tail = NO_PARENT;
+            for (u32 j = 0; j < 2; j++)
+                if (live[j] && is_seen(before, row.head[j])) tail = row.head[j];
+            const u32 found = __ballot_sync(ALL_LANES, tail != NO_PARENT);
+            if (found) return __shfl_sync(ALL_LANES, tail, __ffs(found) - 1);
+            cursor.left -= vote(live[0], live[1]).count();
+            cursor.at = 0;
+            cursor.leaf++;
+        }
+        return NO_PARENT;
+    }
+
+    __device__ __forceinline__ void pull()
+    {
+        const u32* const before = job.seen[pulls & 1];
+        u32* const after = job.seen[(pulls & 1) ^ 1];
+        u64* const found = job.counters->found + pulls % 3;
+        if (place.thread == 0) job.counters->found[(pulls + 1) % 3] = 0;
+        u32 n_found = 0;
+        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
+            const u32 seen = load_cached(before + w), hits = pull_word(before, seen, w * 32 + place.lane);
+            if (place.lane == 0) store_cached(after + w, seen | hits);
+            n_found += __popc(hits);
+        }
+        add_by_block(found, n_found);
+        pulls++;
+        barrier();
+        n_front = u32(load_cached(found));
+    }
+
+    // Looks for parents of 32 neighbouring vertices, one a lane; bits for those that found one.
+    __device__ __forceinline__ u32 pull_word(const u32* before, u32 seen, u32 vertex)
+    {
+        if (seen == ALL_LANES) return 0;
+        const Row row = vertex < job.n_vertices ? load_row(in, vertex) : Row{0, 0};
+        const bool is_wanted = row.degree && !(seen >> place.lane & 1);
+        if (!__any_sync(ALL_LANES, is_wanted)) return 0;
+        Cursor cursor = first_edges(vertex, row, is_wanted);
+        u32 parent = look(before, cursor);
+        for (u32 left = __ballot_sync(ALL_LANES, cursor.left && parent == NO_PARENT); left; left &= left - 1) {
+            const u32 lane = __ffs(left) - 1;
+            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane),
+                0, __shfl_sync(ALL_LANES, cursor.left, lane)};
+            const u32 tail = look_together(before, vertex - place.lane + lane, helped);
+            if (place.lane == lane) parent = tail;
+        }
+        if (parent != NO_PARENT) store_cached(job.words + vertex, word_of(bits, parent));
+        return __ballot_sync(ALL_LANES, parent != NO_PARENT);
+    }
+
+    // Adds what each warp has counted, once for the block.
+    __device__ __forceinline__ void add_by_block(u64* sum, u32 of_warp) const
+    {
+        __shared__ u32 sums[BLOCK_THREADS / 32];
+        if (place.lane == 0) sums[threadIdx.x >> 5] = of_warp;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            u32 all = 0;
+            for (u32 i = 0; i < blockDim.x >> 5; i++) all += sums[i];
+            if (all) atomicAdd(sum, u64(all));
+        }
+        __syncthreads();
+    }
+
+    // -- the end -------------------------------------------------------------------------------------------------
+
+    __device__ __forceinline__ void finish()
+    {
+        barrier();  // all have read the counters
+        if (place.thread) return;
+        clear_counters(job.counters);
+        __threadfence_system();
+        tell_all(job, 0, 0, 0, level, job.stamp, edges);
+    }
+};
+
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, SEARCH_BLOCKS) void search(
+    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
+{
+    Search{out, in, job, place_in_grid()}.run();
+}

@@ -1,0 +1,297 @@
+// A frontier: vertices whose rows are walked next, divided among the warps of a grid.
+//
+// An edge of a row has no address of its own in an array with gaps, so leaves are divided, not edges. There are two
+// queues. A row of fewer than LONG_ROW edges is an entry of the first, and a warp takes it whole. A longer one is an
+// entry of the second, which numbers the leaves of its rows in the order of the entries: one 64-bit addition gives an
+// entry its place and its numbers. Warps take equal ranges of them, so that a hub is nobody's burden.
+//
+// All lanes of a warp read a leaf together, two slots a lane; slots of other rows are passed over. They also add to
+// frontiers together: places are claimed once for the warp, by ballot.
+#pragma once
+
+#include "rows.cuh"
+
+static_assert(LEAF_SLOTS == 2 * 32, "a warp reads a leaf, two slots a lane");
+
+struct __align__(16) Entry {
+    u32 vertex;
+    u32 leaf;    // where the row begins
+    u32 size;    // edges of a short row, leaves of a long one
+    u32 number;  // of a long row's first leaf
+};
+static_assert(sizeof(Entry) == 16 && __is_trivially_copyable(Entry), "copied as 16 bytes");
+
+// What a frontier holds. Counts of one round are read while those of the next are made, and set to zero in the one
+// after that: they rotate by three.
+struct __align__(16) Counts {
+    u64 short_rows;
+    u64 long_rows;  // rows << 32 | leaves
+    u64 edges;      // of all these rows
+    u64 lost;       // for users of the frontier to count what came with them
+};
+static_assert(sizeof(Counts) == 32, "two accesses of 16 bytes");
+
+struct Frontier {
+    Entry* short_rows;  // [room]; entries beyond are counted, and not kept
+    Entry* long_rows;   // room for every long row there is
+    Counts* counts;
+    u32 room;
+};
+
+// A thread's place in the grid.
+struct Place {
+    u32 thread, n_threads, warp, n_warps, lane;
+};
+
+__device__ __forceinline__ Place place_in_grid()
+{
+    const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, n_threads = gridDim.x * blockDim.x;
+    return {thread, n_threads, thread >> 5, n_threads >> 5, lane_number()};
+}
+
+__device__ __forceinline__ Counts load_counts(const Counts* counts)
+{
+    const ulonglong2* halves = reinterpret_cast<const ulonglong2*>(counts);
+    const ulonglong2 rows = load_wide(halves), more = load_wide(halves + 1);
+    return {rows.x, rows.y, more.x, more.y};
+}
+
+__device__ __forceinline__ void clear_counts(Counts* counts)
+{
+    store_wide(reinterpret_cast<ulonglong2*>(counts), make_ulonglong2(0, 0));
+    store_wide(reinterpret_cast<ulonglong2*>(counts) + 1, make_ulonglong2(0, 0));
+}
+
+__device__ __forceinline__ bool is_empty(const Counts& counts) { return !(counts.short_rows | counts.long_rows); }
+
+__device__ __forceinline__ u32 n_short(const Counts& counts) { return u32(counts.short_rows); }
+
+__device__ __forceinline__ u32 n_long(const Counts& counts) { return u32(counts.long_rows >> 32); }
+
+__device__ __forceinline__ Row load_row(const State& state, u32 vertex)
+{
+    const uint2 words = load_constant(reinterpret_cast<const uint2*>(state.rows + vertex));
+    return {words.x, words.y};
+}
+
+// -- adding ------------------------------------------------------------------------------------------------------
+
+// Which of the vertices of a warp, two a lane, are meant; places behind each other for those that are.
+struct Votes {
+    u32 lanes[2];
+
+    __device__ __forceinline__ u32 count() const { return __popc(lanes[0]) + __popc(lanes[1]); }
+
+    __device__ __forceinline__ u32 before(u32 which) const
+    {
+        return which ? __popc(lanes[0]) + __popc(lanes[1] & lanes_before()) : __popc(lanes[0] & lanes_before());
+    }
+};
+
+__device__ __forceinline__ Votes vote(bool first, bool second)
+{
+    return {{__ballot_sync(ALL_LANES, first), __ballot_sync(ALL_LANES, second)}};
+}
+
+// Adds to a counter of this lane's own, unless there is nothing to add: one instruction for all lanes' counters.
+__device__ __forceinline__ u64 add_by_lane(u64* counter, u64 amount) { return amount ? atomicAdd(counter, amount) : 0; }
+
+__device__ __forceinline__ bool is_short(const Row& row) { return row.degree && row.degree < LONG_ROW; }
+
+__device__ __forceinline__ void put_short(const Frontier& frontier, u32 at, u32 vertex, const Row& row)
+{
+    // What stands as the leaf of an empty row means nothing.
+    const u32 leaf = row.degree ? row.leaf : 0;
+    if (at < frontier.room) store_wide(frontier.short_rows + at, Entry{vertex, leaf, row.degree, 0});
+}
+
+__device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)
+{
+    const u32 leaves = last_leaf_of_row(state, vertex, row) - row.leaf + 1;
+    const u64 base = atomicAdd(&frontier.counts->long_rows, 1ull << 32 | leaves);
+    store_wide(frontier.long_rows + u32(base >> 32), Entry{vertex, row.leaf, leaves, u32(base)});
+}
+
+// Adds the chosen ones of the warp's vertices, two a lane. All lanes take part. A row without edges is left out, or,
+// WITH_EMPTY, visited with none.
+template <bool WITH_EMPTY> __device__ __forceinline__ void put(
+    const State& state, const Frontier& frontier, const bool (&chosen)[2], const u32 (&vertex)[2], const Row (&row)[2])
+{
+    const auto goes_short = [](const Row& row) { return row.degree < LONG_ROW && (WITH_EMPTY || row.degree); };
+    const Votes shorts = vote(chosen[0] && goes_short(row[0]), chosen[1] && goes_short(row[1]));
+    const u32 edges = __reduce_add_sync(ALL_LANES, (chosen[0] ? row[0].degree : 0) + (chosen[1] ? row[1].degree : 0));
+    u64* const counter = lane_number() == 0 ? &frontier.counts->short_rows : &frontier.counts->edges;
+    u64 base = 0;
+    if (lane_number() < 2) base = add_by_lane(counter, lane_number() == 0 ? shorts.count() : edges);
+    const u32 at = u32(__shfl_sync(ALL_LANES, base, 0));
+    for (u32 j = 0; j < 2; j++) {
+        if (!chosen[j]) continue;
+        if (goes_short(row[j])) put_short(frontier, at + shorts.before(j), vertex[j], row[j]);
+        else if (row[j].degree) put_long(state, frontier, vertex[j], row[j]);
+    }
+    __syncwarp();
+}
+
+// -- walking -----------------------------------------------------------------------------------------------------
+
+// The slots of a lane in a leaf, as they lie there.
+struct LeafPart {
+    ulonglong2 keys;
+    u32 count;
+};
+
+__device__ __forceinline__ LeafPart load_part(const State& state, u32 leaf)
+{
+    const ulonglong2* pairs = reinterpret_cast<const ulonglong2*>(state.keys + (u64(leaf) << LEAF_SHIFT));
+    return {load_constant(pairs + lane_number()), load_constant(state.counts + leaf)};
+}
+
+// What of them is edges of one row.
+struct Edges {
+    u32 head[2];
+    bool live[2];
+    u32 leaf;
+};
+
+__device__ __forceinline__ Edges edges_of(const LeafPart& part, u32 leaf, u32 row)
+{
+    const u32 at = 2 * lane_number();
+    return {{destination(part.keys.x), destination(part.keys.y)},
+        {at < part.count && source(part.keys.x) == row, at + 1 < part.count && source(part.keys.y) == row}, leaf};
+}
+
+// 1 where the array keeps none.
+__device__ __forceinline__ float weight_of(const State& state, const Edges& edges, u32 which)
+{
+    if (!WEIGHTED) return 1.0f;
+    return load_constant(state.weights + (u64(edges.leaf) << LEAF_SHIFT) + 2 * lane_number() + which);
+}
+
+// The last of ``n`` long rows whose leaves begin at number ``at`` or before; by all lanes.
+__device__ __forceinline__ u32 long_row_at(const Frontier& frontier, u32 n, u32 at)
+{
+    u32 low = 0, high = n;
+    while (high - low > 1) {
+        const u32 step = (high - low + 31) >> 5;
+        const u64 probed = low + u64(lane_number()) * step;
+        const bool begins = probed < high && load_cached(&frontier.long_rows[probed].number) <= at;
+        low += (__popc(__ballot_sync(ALL_LANES, begins)) - 1) * step;
+        high = min(low + step, high);
+    }
+    return low;
+}
+
+// The rows of a frontier that fall to a warp: first its short rows, then its range of the leaves of long ones. All lanes
+// go through them together. One loop for both, so that what is done with edges is compiled once.
+struct RowCursor {
+    const State& state;
+    const Frontier& frontier;
+    const Counts& counts;
+    const Place& place;
+    Entry entry;
+    bool in_short;
+    u32 row;   // the number of the entry
+    u32 leaf;  // the one that is next
+    u32 left;  // edges of a short row, leaves of a long one
+    LeafPart part;
+    // Of short rows: the next entry and its first leaf, and the entry behind it, are under way while a row is visited.
+    Entry next, later;
+    LeafPart ahead;
+    // Of long rows: the leaves that are left to this warp begin at number ``at``.
+    u32 at, end;
+
+    __device__ __forceinline__ RowCursor(
+        const State& state, const Frontier& frontier, const Counts& counts, const Place& place)
+        : state(state), frontier(frontier), counts(counts), place(place)
+    {
+    }
+
+    __device__ __forceinline__ bool first()
+    {
+        row = place.warp;
+        in_short = row < n_short(counts);
+        if (!in_short) return first_long();
+        next = entry = load_wide(frontier.short_rows + row);
+        part = load_part(state, entry.leaf);
+        if (another_short()) next = load_wide(frontier.short_rows + row + place.n_warps);
+        begin_short();
+        return true;
+    }
+
+    __device__ __forceinline__ bool next_row()
+    {
+        if (!in_short) {
+            row++;
+            return begin_long();
+        }
+        if (!another_short()) return first_long();
+        row += place.n_warps;
+        entry = next;
+        next = later;
+        part = ahead;
+        begin_short();
+        return true;
+    }
+
+    // The edges of the row in its next leaf.
+    __device__ __forceinline__ Edges take()
+    {
+        const Edges edges = edges_of(part, leaf, entry.vertex);
+        left -= in_short ? vote(edges.live[0], edges.live[1]).count() : 1;
+        leaf++;
+        if (left) part = load_part(state, leaf);
+        return edges;
+    }
+
+    __device__ __forceinline__ bool another_short() const { return n_short(counts) - row > place.n_warps; }
+
+    __device__ __forceinline__ void begin_short()
+    {
+        leaf = entry.leaf;
+        left = entry.size;
+        later = next;
+        if (!another_short()) return;
+        ahead = load_part(state, next.leaf);
+        const u64 beyond = u64(row) + 2 * u64(place.n_warps);
+        if (beyond < n_short(counts)) later = load_wide(frontier.short_rows + beyond);
+    }
+
+    __device__ __forceinline__ bool first_long()
+    {
+        in_short = false;
+        const u32 n_leaves = u32(counts.long_rows), share = (n_leaves + place.n_warps - 1) / place.n_warps;
+        at = u32(min(u64(place.warp) * share, u64(n_leaves)));
+        end = u32(min(u64(at) + share, u64(n_leaves)));
+        if (at < end) row = long_row_at(frontier, n_long(counts), at);
+        return begin_long();
+    }
+
+    __device__ __forceinline__ bool begin_long()
+    {
+        if (at >= end) return false;
+        entry = load_wide(frontier.long_rows + row);
+        const u32 stop = min(end, entry.number + entry.size);
+        leaf = entry.leaf + (at - entry.number);
+        left = stop - at;
+        at = stop;
+        part = load_part(state, leaf);
+        return true;
+    }
+};
+
+// Walks the rows of a frontier: calls begin(vertex) for each row or part of a long one, then visit(begun, vertex, edges,
+// is_last) leaf by leaf until it returns true. All lanes of a warp are in a call. ``is_last``: the leaf is the last
+// one of a short row. The queue of short rows must not have run over.
+template <class Begin, class Visit> __device__ __forceinline__ void walk_rows(
+    const State& state, const Frontier& frontier, const Counts& counts, const Place& place, Begin begin, Visit visit)
+{
+    RowCursor cursor(state, frontier, counts, place);
+    for (bool is_there = cursor.first(); is_there; is_there = cursor.next_row()) {
+        const u32 vertex = cursor.entry.vertex;
+        const auto begun = begin(vertex);
+        for (bool goes_on = true; goes_on;) {
+            const Edges edges = cursor.take();
+            goes_on = !visit(begun, vertex, edges, cursor.in_short && !cursor.left) && cursor.left;
+        }
+    }
+}

@@ -1,0 +1,199 @@
+"""The rows that a CUDA device keeps: the same as the host's, changed by the same batches.
+
+All of it runs on one stream. What is launched for a batch waits for nothing, so that what programs launch on the
+stream after it follows at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..gpma.device.array import DevicePackedArray, DevicePlan
+from ..gpma.device.module import import_cupy
+from ..gpma.device.report import DeviceReport
+from ..gpma.device.staging import DeviceBatch, Staging
+from ..gpma.device.turning import Turning
+from ..gpma.edges import HALF, EdgeBatch, EdgeList
+
+# Vertices of the graph on which ``warm_up`` tries the kernels.
+_TRIED = 3600
+
+
+class DeviceSidePlan(NamedTuple):
+    """What ``DeviceSide.prepare`` planned for its arrays."""
+
+    out: DevicePlan
+    in_: DevicePlan | None
+
+
+class DeviceSide:
+    """Two packed arrays on a device, or one. Any exception of a method but ``prepare`` and ``ensure_vertices`` may
+    leave them at odds with each other, and with the host: they are of no use then."""
+
+    def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
+        """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
+
+        Raises:
+            ImportError: CuPy is not installed.
+            RuntimeError: there is no device, or it fails (as CuPy says it).
+            MemoryError: it has not enough memory.
+        """
+        self.directed = directed
+        self.stream: Any = import_cupy().cuda.Stream(non_blocking=True)
+        self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
+        self.in_: DevicePackedArray | None = None
+        if directed and in_edges:
+            self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
+        self._staging = Staging(self.stream)
+        self._turning = Turning(self.stream)
+        self.report: DeviceReport = self.out.empty_report()
+        """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
+        after a load. Good until the next ``prepare``."""
+
+    @property
+    def arrays(self) -> list[DevicePackedArray]:
+        return [self.out] if self.in_ is None else [self.out, self.in_]
+
+    @property
+    def in_rows(self) -> DevicePackedArray:
+        """The array to pull from; in an undirected graph that of the out-rows.
+
+        Raises:
+            LookupError: no in-rows are kept.
+        """
+        if not self.directed:
+            return self.out
+        if self.in_ is None:
+            raise LookupError("this graph keeps no in-rows; create it with in_edges=True")
+        return self.in_
+
+    @property
+    def n_vertices(self) -> int:
+        return self.out.n_vertices
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Make room for rows 0 .. n_vertices - 1 in every array; ``withdraw_vertices`` takes that back.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        for array in self.arrays:
+            array.ensure_vertices(n_vertices)
+
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """There are only so many rows, of which the others were never written."""
+        for array in self.arrays:
+            array.withdraw_vertices(n_vertices)
+
+    def load(self, edges: EdgeList) -> None:
+        """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
+        with self.stream:
+            cupy = import_cupy()
+            keys = cupy.asarray(edges.keys, np.uint64)
+            weights = None if edges.weights is None else cupy.asarray(edges.weights, np.float32)
+            self.out.load(EdgeList(keys, weights))
+            if self.in_ is not None:
+                self.in_.load_unsorted(keys << HALF | keys >> HALF, weights if self.in_.weighted else None)
+            self.report = self.out.empty_report()
+        self.stream.synchronize()
+
+    def columns(self, n: int, *, weighted: bool) -> EdgeBatch:
+        """Columns to be filled for ``prepare``, in pinned memory, so that it need not copy them.
+
+        Good until the next call, or a ``prepare`` of others.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        return self._staging.columns(n, weighted=weighted)
+
+    def prepare(self, batch: EdgeBatch) -> DeviceSidePlan:
+        """Bring a batch of updates of edges (NumPy columns, one direction each) to the device, and take memory.
+
+        A plan that is not launched is simply dropped.
+
+        Raises:
+            MemoryError: there is not enough.
+            RuntimeError: the device failed (as CuPy says it).
+        """
+        with self.stream:
+            if len(batch) == 0:
+                return DeviceSidePlan(self.out.prepare(batch), None)
+            out = self._staging.bring(batch, weighted=self.out.weighted)
+            if not self.directed:
+                return DeviceSidePlan(self.out.prepare(_batch(self._turning.both(out))), None)
+            if self.in_ is None:
+                return DeviceSidePlan(self.out.prepare(_batch(out)), None)
+            in_ = self.in_.prepare(_batch(self._turning.transposed(out)))
+            return DeviceSidePlan(self.out.prepare(_batch(out)), in_)
+
+    def launch(self, plan: DeviceSidePlan) -> None:
+        """Begin to write what ``prepare`` planned: takes no memory, waits for nothing. ``finish`` comes next."""
+        self.out.launch(plan.out)
+        if self.in_ is not None and plan.in_ is not None:
+            self.in_.launch(plan.in_)
+
+    def finish(self, plan: DeviceSidePlan) -> None:
+        """Wait for the end of what ``launch`` began, and apply what its kernels gave up; fills ``report``."""
+        self.report = self.out.finish(plan.out)
+        if self.in_ is not None and plan.in_ is not None:
+            self.in_.finish(plan.in_)
+        self._staging.arrived()
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held on the device, by structure, orientations added up."""
+        total: dict[str, int] = {}
+        for array in self.arrays:
+            for name, size in array.memory_bytes().items():
+                total[name] = total.get(name, 0) + size
+        total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
+        return total
+
+    def check(self, out: EdgeList, in_: EdgeList | None) -> list[str]:
+        """What is wrong with the arrays, in words; they must hold exactly these edges, the host's."""
+        problems = [problem for array in self.arrays for problem in array.check()]
+        for name, array, wanted in (("out-rows", self.out, out), ("in-rows", self.in_, in_)):
+            if array is not None and wanted is not None and not _same(array, wanted):
+                problems.append(f"the device's {name} are not the host's")
+        return problems
+
+
+def _batch(columns: DeviceBatch) -> EdgeBatch:
+    return EdgeBatch(*columns)
+
+
+def _same(array: DevicePackedArray, wanted: EdgeList) -> bool:
+    asnumpy = import_cupy().asnumpy
+    edges = array.export()
+    same_keys = np.array_equal(asnumpy(edges.keys), wanted.keys)
+    if not same_keys or edges.weights is None or wanted.weights is None:
+        return same_keys and (edges.weights is None) == (wanted.weights is None)
+    return np.array_equal(asnumpy(edges.weights), wanted.weights)
+
+
+def warm_up(*, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
+    """Compile every kernel that such a side uses, or load it from CuPy's cache, and see that they work.
+
+    Raises:
+        ImportError: CuPy is not installed.
+        RuntimeError: there is no device, or it fails, or what it holds is not what was applied.
+        MemoryError: it has not enough memory.
+    """
+    side = DeviceSide(directed=directed, weighted=weighted, in_edges=in_edges, in_weights=in_weights)
+    side.ensure_vertices(_TRIED)
+    ids = np.arange(128, dtype=np.uint64)
+    square = (ids[:, None] << HALF | ids).ravel()
+    row = np.uint64(5) << HALF | np.arange(1000, _TRIED, dtype=np.uint64)
+    side.load(EdgeList(square, np.ones(square.size, np.float32) if weighted else None))
+    # In place by one kernel; more into one leaf than kernels can sort; enough to merge all into another array.
+    for keys, op in ((square[:9], 1), (row, 1), (row, 0), (square[9:], 0), (square, 1)):
+        weights = np.ones(keys.size, np.float32)
+        plan = side.prepare(EdgeBatch(keys, np.full(keys.size, op, np.uint8), weights if weighted else None))
+        side.launch(plan)
+        side.finish(plan)
+    ones = np.ones(square.size, np.float32)
+    wanted = [EdgeList(square, ones if array.weighted else None) for array in side.arrays]
+    if problems := side.check(wanted[0], wanted[-1]):
+        raise RuntimeError(f"what the device holds is not what it was given: {'; '.join(problems)}")

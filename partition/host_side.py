@@ -1,0 +1,151 @@
+"""The rows that the host keeps: out-rows, and in-rows where programs pull, changed side by side."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..gpma.edges import ChangeReport, EdgeBatch, Keys, Weights
+from ..gpma.host import PackedMemoryArray
+from ..gpma.host.array import LoadPlan
+from ..gpma.host.small import Totals, apply_small
+from ..gpma.host.snapshot import Turnstile, export_from
+from ..gpma.host.work import Plan, arrivals_of
+from ..gpma.memory import Memory
+from ..gpma.team import Crew
+from ..gpma.threads import Pair, in_turn
+
+SMALL_UPDATES_MAX = 1024
+"""Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
+over takes longer than doing it, and half as much again of the processor."""
+
+
+class HostPlan(NamedTuple):
+    """What ``HostSide.prepare`` planned for its arrays, of so many updates each."""
+
+    out: Plan
+    in_: Plan | None
+    n_updates: int
+
+
+class HostSide:
+    """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
+
+    def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool, crew: Crew) -> None:
+        """``in_edges``: whether in-rows are kept, and ``in_weights``: with weights, where there are any.
+        ``crew``: the threads of both orientations, which are applied side by side, or of a lone array."""
+        self._pair = Pair(min(2 if in_edges else 1, crew.threads), "in-rows")
+        if in_edges:
+            crew = Crew(max(1, crew.threads // 2), crew.words)
+        self.out = PackedMemoryArray(weighted=weighted, crew=crew)
+        self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
+        self.memory = Memory()
+        self._turnstile = Turnstile()
+
+    @property
+    def arrays(self) -> list[PackedMemoryArray]:
+        return [self.out] if self.in_ is None else [self.out, self.in_]
+
+    def ensure_vertices(self, n_vertices: int) -> None:
+        """Make room for rows 0 .. n_vertices - 1 in every array; ``withdraw_vertices`` takes that back.
+
+        Raises:
+            MemoryError: there is not enough.
+        """
+        for array in self.arrays:
+            array.ensure_vertices(n_vertices)
+
+    def withdraw_vertices(self, n_vertices: int) -> None:
+        """There are only so many rows, of which the others were never written."""
+        for array in self.arrays:
+            array.withdraw_vertices(n_vertices)
+
+    def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
+        """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
+
+        Raises:
+            ValueError: a row does not exist.
+            MemoryError: there is not enough.
+        """
+        if in_ is None or self.in_ is None:
+            plan = HostPlan(self.out.prepare(out), None, len(out))
+            self.memory.require(self.out.more_bytes(plan.out))
+            return plan
+        out_rows, in_rows = self.out, self.in_
+        run = in_turn if len(out) <= SMALL_UPDATES_MAX else self._pair.run
+        out_plan, in_plan = run(lambda: out_rows.prepare(out), lambda: in_rows.prepare(in_))
+        self.memory.require(out_rows.more_bytes(out_plan) + in_rows.more_bytes(in_plan))
+        return HostPlan(out_plan, in_plan, len(out))
+
+    def commit(self, plan: HostPlan) -> ChangeReport:
+        """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows."""
+        in_rows, in_plan = self.in_, plan.in_
+        if in_rows is None or in_plan is None:
+            return self._commit_out(plan.out)
+        run = in_turn if plan.n_updates <= SMALL_UPDATES_MAX else self._pair.run
+        report, _ = run(lambda: self._commit_out(plan.out), lambda: in_rows.commit(in_plan))
+        return report
+
+    def apply_small(
+        self, batch: EdgeBatch, n_updates: int, n_vertices: int, mirrored: bool, negative: bool
+    ) -> tuple[ChangeReport, Totals] | None:
+        """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
+
+        ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be. Returns the
+        report of the out-rows, and what was counted.
+        """
+        out, in_ = self.out, self.in_
+        out_rows = out.for_small(n_updates)
+        in_rows = out_rows if in_ is None else in_.for_small(n_updates)
+        if out_rows is None or in_rows is None:
+            return None
+        arrived = arrivals_of(batch, weighted=out.weighted)
+        keys = np.empty(n_updates, np.uint64)
+        weights = np.empty(2 * n_updates, np.float32) if out.weighted else arrived.weights
+        how = in_ is not None, mirrored, negative, n_vertices
+        with self._turnstile.writing():
+            done, counts, out_did, in_did = apply_small(*out_rows, *in_rows, *how, *arrived, keys, weights)
+            if not done:
+                return None
+            slots_moved = out.after_small(out_did)
+        if in_ is not None:
+            in_.after_small(in_did)
+        totals = Totals(*counts)
+        return totals.report(keys, weights if out.weighted else None, slots_moved), totals
+
+    def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
+        """Write what the arrays' ``prepare_load`` planned; cannot fail."""
+        out_rows, in_rows = self.out, self.in_
+        if in_rows is None or in_ is None:
+            out_rows.commit_load(out)
+        else:
+            self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
+
+    def export_from(self, first_key: int, keys: Keys, weights: Weights) -> int:
+        """Copy out-arcs from this key on into the columns, between two commits; returns how many."""
+        with self._turnstile.reading():
+            copied: int = export_from(self.out.view(), np.uint64(first_key), keys, weights)
+        return copied
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes held by the arrays, by structure, orientations added up."""
+        total: dict[str, int] = {}
+        for array in self.arrays:
+            for name, size in array.memory_bytes().items():
+                total[name] = total.get(name, 0) + size
+        return total
+
+    def check(self) -> list[str]:
+        """Violated invariants of the arrays, in words."""
+        return [problem for array in self.arrays for problem in array.check()]
+
+    def close(self) -> None:
+        """End the second thread, and what goes on in the background; what comes later is done by the caller's."""
+        self._pair.close()
+        for array in self.arrays:
+            array.close()
+
+    def _commit_out(self, plan: Plan) -> ChangeReport:
+        with self._turnstile.writing():
+            return self.out.commit(plan)

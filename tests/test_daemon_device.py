@@ -1,0 +1,351 @@
+"""The daemon with a device: it is found or refused at the start, shown, and given up where it fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from conftest import needs_device, skip_or_fail
+from histories import mixed_sizes, rmat_history
+from running import Daemon
+from waiting import until
+
+from graphtide import Client
+from graphtide.daemon.config.load import from_tables
+from graphtide.daemon.config.settings import DeviceConfig
+from graphtide.daemon.engine.sides import Sides, card_of, refused
+from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.service import Service
+from graphtide.daemon.tools import doctor
+from graphtide.gpma.device import card
+from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.runtime import cache_directory
+from graphtide.ops.metrics import Metrics
+from graphtide.partition.graph import Graph
+
+WITHOUT_CUPY = "import sys; sys.modules['cupy'] = None; from graphtide.daemon.cli import main; main()"
+PROGRAM = str(Path(__file__).with_name("on_emulated_device.py"))
+
+
+def value(metrics: Metrics, name: str) -> float | None:
+    return metrics.registry.get_sample_value(f"graphtide_device_{name}")
+
+
+def gpu(**settings: Any) -> doctor.Finding:
+    (finding,) = doctor._gpu(from_tables({"device": settings}))
+    return finding
+
+
+# Is there one?
+
+
+@pytest.mark.parametrize("enabled", ["off", False])
+def test_a_device_that_is_off_is_not_looked_for(monkeypatch: pytest.MonkeyPatch, enabled: Any) -> None:
+    monkeypatch.setattr(card, "is_installed", lambda: pytest.fail("looked for"))
+    monkeypatch.setattr(card, "find_card", lambda: pytest.fail("looked for"))
+    assert card_of(DeviceConfig(enabled=enabled)) is None
+    assert gpu(enabled=enabled).found == "device.enabled is off; the host computes"
+
+
+def test_without_cupy_auto_does_not_try_to_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(card, "find_card", lambda: pytest.fail("imported"))
+        assert card_of(DeviceConfig()) is None
+    assert gpu().status == "ok"
+
+
+@pytest.mark.parametrize("enabled", ["on", True])
+def test_a_device_that_must_be_there_and_is_not_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, enabled: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(ConfigError, match=r"device.enabled is on.*install graphtide\[cuda13\]"):
+        card_of(DeviceConfig(enabled=enabled))
+    finding = gpu(enabled=enabled)
+    assert finding.status == "fail" and "install graphtide[cuda13]" in finding.found and "refuses" in finding.hint
+
+
+def test_a_device_that_is_there_is_used_within_its_memory(emulated_cupy: ModuleType) -> None:
+    found = card_of(DeviceConfig(memory="25%"))
+    assert found is not None
+    assert (found.name, found.capability, found.memory_bytes) == ("emulated", 90, 8 << 30)
+    assert found.limit_bytes == 2 << 30
+    assert str(found) == "emulated (compute capability 9.0, 8 GiB)"
+    finding = gpu(memory="1073741824")
+    assert finding.found == "emulated (compute capability 9.0, 8 GiB), of which 1.0 GiB may be taken"
+    off = card_of(DeviceConfig(memory="off"))
+    assert off is not None and off.limit_bytes is None
+
+
+@pytest.mark.parametrize("chosen", ["", "/somewhere/else"])
+def test_kernels_of_the_device_are_kept_where_those_of_the_host_are(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    monkeypatch.setenv("CUPY_CACHE_DIR", chosen)
+    if not chosen:
+        monkeypatch.delenv("CUPY_CACHE_DIR")
+    card_of(DeviceConfig())
+    assert os.environ["CUPY_CACHE_DIR"] == (chosen or str(cache_directory() / "cupy"))
+
+
+@pytest.mark.parametrize(
+    ("runtime", "device", "reason"),
+    [
+        ({"getDeviceCount": lambda: 0}, {}, "CuPy finds no CUDA device"),
+        ({"getDeviceCount": lambda: 1 // 0}, {}, "CuPy finds no CUDA device: integer division"),
+        ({}, {"compute_capability": "75"}, "emulated has compute capability 7.5, and 8.0 is the least"),
+    ],
+)
+def test_a_device_that_cannot_be_used_is_an_error_only_where_it_must_be_there(
+    emulated_cupy: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    runtime: dict[str, Any],
+    device: dict[str, Any],
+    reason: str,
+) -> None:
+    for owner, changes in ((emulated_cupy.cuda.runtime, runtime), (emulated_cupy.cuda.Device, device)):
+        for name, changed in changes.items():
+            monkeypatch.setattr(owner, name, changed)
+    caplog.set_level(logging.INFO)
+    assert card_of(DeviceConfig()) is None
+    assert caplog.messages[0].startswith(f"no device is used: {reason}")
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        card_of(DeviceConfig(enabled="on"))
+    with pytest.raises(ConfigError, match="it fell out"):
+        refused(DeviceConfig(enabled="on"), "it fell out")
+
+
+def test_a_device_that_does_not_work_is_an_error_only_where_it_must_be_there(
+    emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    def made(enabled: str) -> tuple[Graph, Any]:
+        config = from_tables({"device": {"enabled": enabled}})
+        service: Any = SimpleNamespace(config=config, weighted=True, card=card_of(config.device))
+        with cuda_emulator.failing_card(20, quiet=True):
+            graph = Service._empty_graph(service, [])
+        return graph, service.card
+
+    caplog.set_level(logging.INFO)
+    graph, found = made("auto")
+    graphs.append(graph)
+    assert (graph.device, graph.device_lost, found) == (None, None, None)
+    (told,) = caplog.messages
+    assert told.startswith("no device is used: CUDARuntimeError: cudaErrorIllegalAddress")
+    with pytest.raises(ConfigError, match=r"device\.enabled is on.*cudaErrorIllegalAddress"):
+        made("on")
+
+
+@pytest.mark.parametrize("setting", ["0%", "101%", "-5", "much", True])
+def test_memory_is_a_share_or_bytes(setting: Any) -> None:
+    with pytest.raises(ConfigError, match=r"device\.memory"):
+        from_tables({"device": {"memory": setting}})
+
+
+# What is told of it.
+
+
+def test_sides_and_their_memory_are_shown(emulated_cupy: ModuleType, graphs: list[Graph]) -> None:
+    metrics = Metrics()
+    graphs.append(alone := Graph())
+    sides = Sides(alone, metrics)
+    sides.look()
+    alone.apply(EdgeBatch.of([0], [1]), 2)
+    assert sides.stats(77) == {"sides": ["host"], "vertices": [2], "bytes": [77], "device": None}
+    assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 0)
+
+    found = card_of(DeviceConfig(memory="1073741824"))
+    graphs.append(graph := Graph(device=True))
+    sides = Sides(graph, metrics, found)
+    graph.apply(EdgeBatch.of([0], [1]), 2)
+    sides.look()
+    stats = sides.stats(77)
+    assert (stats["sides"], stats["vertices"]) == (["host", "device"], [2, 2])
+    assert stats["bytes"][1] == sum(graph.device.memory_bytes().values()) > 0
+    held = stats["device"]["memory"]["held"]
+    memory = {"limit": 1 << 30, "held": held}
+    assert stats["device"] == {"name": "emulated", "programs": [], "lost": None, "memory": memory}
+    assert held >= stats["bytes"][1]
+    assert (value(metrics, "present"), value(metrics, "memory_limit_bytes")) == (1, 1 << 30)
+    assert value(metrics, "memory_held_bytes") == held
+
+
+def test_a_lost_device_is_told_once(
+    emulated_cupy: ModuleType, graphs: list[Graph], caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = Metrics()
+    found = card_of(DeviceConfig())
+    graphs.append(graph := Graph(device=True))
+    sides = Sides(graph, metrics, found)
+    with cuda_emulator.failing_card(0, quiet=False):
+        for _ in range(3):
+            graph.apply(EdgeBatch.of([0], [1]), 2)
+            sides.look()
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.getMessage().split(":")[0] for record in told] == [
+        "the device is lost, and the host goes on alone"
+    ]
+    assert "cudaErrorIllegalAddress" in told[0].getMessage()
+    assert (value(metrics, "present"), value(metrics, "lost_total")) == (0, 1)
+    stats = sides.stats(77)
+    assert stats["sides"] == ["host"]
+    assert "cudaErrorIllegalAddress" in stats["device"]["lost"]
+
+
+# The whole daemon, with everything checked after each epoch, that both sides hold the same among it.
+
+
+def edges(number: int) -> bytes:
+    rng = np.random.default_rng(number)
+    n = (5, 300, 4000)[number % 3]
+    return encode_msgpack(rng.integers(0, 200, n), rng.integers(0, 200, n), ops=rng.integers(0, 4, n) > 0)
+
+
+def page_of(daemon: Daemon) -> dict[str, float]:
+    """The device's metrics."""
+    url = re.findall(r"metrics at (\S+)", daemon.log.read_text())[-1]
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        page = answer.read().decode()
+    found = re.findall(r"^graphtide_device_(\w+) (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+@pytest.fixture
+def emulated_daemon(tmp_path: Path) -> Iterator[Daemon]:
+    if cuda_emulator.compiler() is None:
+        skip_or_fail("g++ not found (Debian: g++)")
+    settings = {
+        "device": {"enabled": True, "memory": "1073741824"},
+        "metrics": {"listen": "127.0.0.1:0"},
+        "program": [{"name": "bfs", "source": 1}, {"name": "components"}],
+    }
+    with Daemon(tmp_path, settings, program=(PROGRAM,)) as daemon:
+        yield daemon
+
+
+def write_and_wait(daemon: Daemon, client: Client, numbers: range) -> None:
+    for number in numbers:
+        with SpoolWriter(daemon.spool, name=f"{number:03}") as writer:
+            writer.append(edges(number))
+            offsets = {f"{number:03}.msgpack": writer.offset}
+        client.wait(offsets, timeout_ms=120_000)
+
+
+def test_a_daemon_keeps_the_graph_on_the_device_through_restarts(emulated_daemon: Daemon) -> None:
+    daemon = emulated_daemon.start()
+    for numbers in (range(6), range(6, 9)):
+        with daemon.client() as client:
+            write_and_wait(daemon, client, numbers)
+            placement = client.stats()["placement"]
+        assert placement["sides"] == ["host", "device"]
+        assert placement["vertices"] == [200, 200] and min(placement["bytes"]) > 0
+        assert placement["device"]["name"] == "emulated" and placement["device"]["lost"] is None
+        assert placement["device"]["programs"] == ["bfs"]
+        page = page_of(daemon)
+        assert (page["present"], page["lost_total"], page["memory_limit_bytes"]) == (1, 0, 1 << 30)
+        assert page["programs"] == 1
+        assert page["memory_held_bytes"] >= placement["bytes"][1] > 0
+        assert daemon.stop() == 0
+        daemon.start()
+    log = daemon.log.read_text()
+    assert log.count("a device keeps the graph beside the host: emulated") == 3
+    assert "restored epoch" in log and "lost" not in log
+
+
+def test_a_daemon_whose_device_fails_goes_on_within_the_same_epoch(emulated_daemon: Daemon) -> None:
+    daemon = emulated_daemon.start()
+    with daemon.client() as client:
+        write_and_wait(daemon, client, range(3))
+        epoch = client.stats().epoch
+        (daemon.folder / "card-fails").touch()
+        write_and_wait(daemon, client, range(3, 4))
+        until(lambda: page_of(daemon)["lost_total"] == 1)
+        stats = client.stats()
+        assert stats.epoch == (epoch[0], epoch[1] + 1)
+        assert stats["placement"]["sides"] == ["host"]
+        assert stats["placement"]["device"]["programs"] == []
+        assert "cudaErrorIllegalAddress" in stats["placement"]["device"]["lost"]
+        assert set(stats["programs"].values()) == {"fresh"}
+        write_and_wait(daemon, client, range(4, 7))
+    page = page_of(daemon)
+    assert (page["present"], page["programs"]) == (0, 0)
+    assert daemon.stop() == 0
+    assert daemon.log.read_text().count("the device is lost, and the host goes on alone") == 1
+
+
+@pytest.fixture(params=["emulated", pytest.param("device", marks=pytest.mark.gpu)])
+def on_device(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """What Python runs, so that the daemon has a device, emulated or real."""
+    if request.param == "device":
+        needs_device()
+        return ("-m", "graphtide")
+    if cuda_emulator.compiler() is None:
+        skip_or_fail("g++ not found (Debian: g++)")
+    return (PROGRAM,)
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_answers_are_those_of_a_daemon_without_a_device(
+    on_device: tuple[str, ...], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, directed: bool
+) -> None:
+    """Bit for bit, after every epoch; in one of them the programs of docs/programs.md, too."""
+    page = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
+    (text,) = re.findall(r"^```python\n([^`]*?class Within.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_programs.py").write_text(text)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    kinds: dict[str, dict[str, Any]] = {"bfs": {}, "sssp": {}, "sswp": {}}
+    if directed:  # they are compiled anew each time
+        kinds |= {"within": {"hops": 3}, "fading": {}}
+    settings: dict[str, Any] = {
+        "graph": {"directed": directed},
+        "compute": {"python_modules": ["my_programs"] if directed else []},
+        "program": [{"name": kind, "source": 1, **given} for kind, given in kinds.items()],
+    }
+    sizes = mixed_sizes(seed, 12, 3000)
+    history = rmat_history(seed, directed=directed, scale=7, updates=sizes, vertex_share=0.01, source=1)
+    with (
+        Daemon(tmp_path / "with", {**settings, "device": {"enabled": True}}, program=on_device) as one,
+        Daemon(tmp_path / "without", {**settings, "device": {"enabled": False}}) as other,
+    ):
+        for daemon in (one, other):
+            daemon.start()
+        with one.client() as here, other.client() as there:
+            for number, epoch in enumerate(history.epochs):
+                for daemon, client in ((one, here), (other, there)):
+                    with SpoolWriter(daemon.spool, name=f"{number:03}") as writer:
+                        writer.append(encode_msgpack(epoch.src, epoch.dst, epoch.ops, epoch.weights))
+                        offsets = {f"{number:03}.msgpack": writer.offset}
+                    client.wait(offsets, timeout_ms=120_000)
+                vertices = np.arange(epoch.n_vertices)
+                found, wanted = (client.get(list(kinds), vertices) for client in (here, there))
+                for kind in kinds:
+                    value, expected = found[kind].values, wanted[kind].values
+                    assert np.array_equal(value.mask, expected.mask), kind
+                    assert value.compressed().tobytes() == expected.compressed().tobytes(), kind
+                    assert np.array_equal(found[kind].unknown, wanted[kind].unknown)
+            placement = here.stats()["placement"]
+            assert placement["device"]["programs"] == list(kinds) and placement["device"]["lost"] is None
+            assert there.stats()["placement"]["sides"] == ["host"]
+        assert one.stop() == other.stop() == 0
+
+
+def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path: Path) -> None:
+    with Daemon(tmp_path, {"device": {"enabled": True}}, program=("-c", WITHOUT_CUPY)) as daemon:
+        daemon.start(ready_s=None)
+        assert daemon.process is not None
+        assert daemon.process.wait(120) == 2
+        assert "device.enabled is on" in daemon.log.read_text()
+        assert "install graphtide[cuda13]" in daemon.log.read_text()

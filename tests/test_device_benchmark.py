@@ -1,0 +1,32 @@
+"""The benchmark of programs on a device runs, and finds no wrong value; what it measures here means nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+def test_every_part_has_rows(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    try:
+        benchmark = importlib.import_module("device")
+        monkeypatch.setattr(benchmark, "WARM_UP", 1)
+        monkeypatch.setattr(benchmark, "HUBS", (3,))
+        parts = list(benchmark.PARTS)
+        result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
+    finally:
+        for name in ("device", "device_graph"):
+            sys.modules.pop(name, None)
+    for part in parts:
+        assert result[part], part
+    assert [row["wrong"] for row in result["host"]] == [0] * 4
+    printed = capsys.readouterr().out
+    assert printed.count("{'bfs': 0, 'sssp': 0}") == 2

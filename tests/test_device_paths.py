@@ -1,0 +1,425 @@
+"""Path programs on a device: after every batch the host's values, bit for bit, and words that its audit proves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from own_programs import Fading, Reached, Within
+from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
+from test_cuda_compiles import nvrtc as nvrtc
+from test_device_structures import differences, to_host
+
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.paths.sswp import SSWP
+from graphtide.compute.program import Refresh
+from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
+from graphtide.partition.graph import Graph
+
+KINDS: dict[str, Callable[[str, tuple[int, ...]], PathProgram]] = {
+    "bfs": BFS,
+    "sssp": SSSP,
+    "sswp": SSWP,
+    "within": lambda id, source: Within(id, source, limit=3),
+    "fading": Fading,
+    "reached": Reached,
+}
+HALF = np.uint64(32)
+
+
+class TwinRun:
+    """A graph on host and device, and a program twice: the host's own, and a twin on the device."""
+
+    def __init__(self, kind: str, *, directed: bool = True, sources: tuple[int, ...] = (0,)) -> None:
+        from graphtide.compute.device.paths import DevicePathProgram
+
+        self.graph = Graph(directed=directed, weighted=True, device=True, threads=1)
+        self.sources = sources
+        self.make = KINDS[kind]
+        self.host = self.make("host", sources)
+        self.twin = DevicePathProgram(self.make("twin", sources))
+        self.started_over = 0
+        for program in (self.host, self.twin):
+            program.bind(self.bound())
+            program.start(self.graph)
+
+    def bound(self) -> Vertices:
+        graph = self.graph
+        alive = [s < graph.n_vertices and bool(graph.alive[s]) for s in self.sources]
+        return np.array(
+            [s if lives else NO_VERTEX for s, lives in zip(self.sources, alive, strict=True)], np.uint32
+        )
+
+    def step(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch; check the twin against the host's program, and that it reports exactly what changed."""
+        batch, vertex_ops = epoch.batch(weighted=True), epoch.vertex_ops()
+        change = self.graph.apply(batch, epoch.n_vertices, vertex_ops)
+        before = self.twin.state()["word"].copy()
+        for program in (self.host, self.twin):
+            program.bind(self.bound())
+        self.host.refresh(self.graph, change)
+        refresh = self.twin.refresh(self.graph, change)
+        self.started_over += refresh.started_over
+        after = self.twin.state()["word"]
+        if refresh.started_over:
+            assert refresh.changed == {"word": None}
+        else:
+            differs = np.flatnonzero(after[: before.size] != before).tolist() + list(
+                range(before.size, after.size)
+            )
+            reported = refresh.changed.get("word")
+            assert sorted([] if reported is None else reported.tolist()) == differs
+        self.check()
+        return refresh
+
+    def check(self) -> None:
+        """The twin is on the device still, and right."""
+        assert self.graph.device_lost is None
+        assert self.twin.on_device
+        self.check_results()
+
+    def check_results(self) -> None:
+        host, twin = self.host.state()["word"], self.twin.state()["word"]
+        assert np.array_equal(host >> HALF, twin >> HALF)
+        assert self.twin.audit(self.graph) == []
+
+
+@pytest.fixture
+def run_of(cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
+    """Makes runs, and closes their graphs."""
+    made: list[TwinRun] = []
+
+    def make(*given: Any, **how: Any) -> TwinRun:
+        made.append(TwinRun(*given, **how))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.graph.close()
+
+
+def tiny(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    """Rows are long from few edges on; queues and lists run over; little is lost before a run starts over."""
+    from graphtide.compute.device import path_runs, paths
+    from graphtide.gpma.device import constants
+
+    monkeypatch.setattr(constants, "LONG_ROW", 4)
+    monkeypatch.setattr(path_runs, "LONG_ROW", 4)
+    monkeypatch.setattr(path_runs, "_QUEUE_SHARE", 1 << 20)
+    monkeypatch.setattr(path_runs, "_CHANGES_SHARE", 1 << 20)
+    monkeypatch.setattr(path_runs, "QUEUE_LEAST", int(rng.choice([1, 2, 5, 1000])))
+    monkeypatch.setattr(path_runs, "CHANGES_LEAST", int(rng.choice([1, 5, 1000])))
+    monkeypatch.setattr(paths, "LOST_LEAST", int(rng.choice([0, 3, 1000])))
+    monkeypatch.setattr(paths, "SETTLE_LEAST", int(rng.choice([5, 4096])))
+    monkeypatch.setattr(path_runs, "TIES_MIN", float(rng.choice([0.0, 0.25, 2.0])))
+    monkeypatch.setattr(path_runs, "_STEP_SHARE", 1 << 20)
+    monkeypatch.setattr(path_runs, "STEP_LEAST", int(rng.choice([1, 30, 1000])))
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_history_gives_the_host_s_values(
+    run_of: Callable[..., TwinRun],
+    kind: str,
+    directed: bool,
+    seed: int,
+    run_long: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from graphtide.compute.device import path_runs
+
+    for own_seed in range(seed, seed + (40 if run_long else 2)):
+        cuda_emulator.seed(own_seed)
+        run = run_of(kind, directed=directed)
+        share = 0.15 if own_seed % 2 else 0.0
+        monkeypatch.setattr(path_runs, "TIES_MIN", float(np.random.default_rng(own_seed).choice([0.0, 0.25, 2.0])))
+        for epoch in random_history(own_seed, directed=directed, epochs=20, vertex_share=share).epochs:
+            run.step(epoch)
+        assert run.graph.check() == []
+
+
+@pytest.mark.parametrize("directed", [True, False])
+@pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
+def test_queues_that_run_over_change_nothing(
+    run_of: Callable[..., TwinRun],
+    kind: str,
+    directed: bool,
+    seed: int,
+    run_long: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for own_seed in range(seed, seed + (40 if run_long else 2)):
+        rng = np.random.default_rng(own_seed)
+        cuda_emulator.seed(own_seed)
+        tiny(monkeypatch, rng)
+        run = run_of(kind, directed=directed)
+        vertices, most = int(rng.choice([12, 40, 150])), int(rng.choice([10, 40, 200]))
+        share = 0.1 if own_seed % 2 else 0.0
+        history = random_history(
+            own_seed, directed=directed, vertices=vertices, epochs=15, updates_max=most, vertex_share=share
+        )
+        for epoch in history.epochs:
+            run.step(epoch)
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool) -> None:
+    cuda_emulator.seed(seed)
+    scale = 11 if run_long else 8
+    history = rmat_history(seed, directed=True, scale=scale, degree=12, epochs=6, updates=200, vertex_share=0.02)
+    run = run_of(kind)
+    for k, epoch in enumerate(history.epochs):
+        run.step(epoch)
+        assert k or int(run.graph.out_rows().degrees.max()) > 64
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp", "sswp", "reached"])
+def test_fresh_starts_on_a_larger_graph(
+    run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import path_runs
+
+    cuda_emulator.seed(seed)
+    scale = 12 if run_long else 9
+    (load,) = rmat_history(seed, directed=True, scale=scale, degree=10, epochs=0).epochs
+    rounds = {}
+    # Pushes between pulls, few and many; steps of few edges, and of many.
+    for share, edges, room in (("0.5f", 1, 1 << 20), ("0.0f", 300, 1 << 20), ("0.002f", 1 << 18, 20)):
+        monkeypatch.setitem(
+            path_runs.SOURCES, "search", path_runs.Source("search.cu", (f"-DPUSH_SHARE={share}",), 3)
+        )
+        monkeypatch.setattr(path_runs, "STEP_LEAST", edges)
+        monkeypatch.setattr(path_runs, "_STEP_SHARE", 1 << 20)
+        monkeypatch.setattr(path_runs, "QUEUE_LEAST", room)
+        monkeypatch.setattr(path_runs, "_QUEUE_SHARE", 1 << 20)
+        sources = tuple(np.unique(load.src)[:: 1 << (scale - 2)].tolist())
+        run = run_of(kind, sources=sources)
+        run.step(load)
+        for program in (run.host, run.twin):
+            refresh = program.start(run.graph)
+        run.check()
+        rounds[edges] = refresh.iterations
+    if kind == "sssp":
+        assert rounds[1] > rounds[300] > rounds[1 << 18]
+
+
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_a_run_that_loses_too_much_starts_over(
+    run_of: Callable[..., TwinRun], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphtide.compute.device import paths
+
+    n = 300
+    star = [(0, 1), *((1, v) for v in range(2, n)), *((v, v + 1) for v in range(2, n - 1))]
+    run = run_of(kind)
+    run.step(inserts(star, n))
+    monkeypatch.setattr(paths, "LOST_LEAST", 10)
+    monkeypatch.setattr(paths, "SETTLE_LEAST", 100)
+    assert run.step(deletes([(0, 1)], n)).started_over
+    assert not run.step(inserts([(0, 1)], n)).started_over
+    assert not run.step(deletes([(1, 7), (1, 70)], n)).started_over
+
+
+def test_a_chain_that_lost_its_head_finds_another_way(run_of: Callable[..., TwinRun]) -> None:
+    n = 60
+    run = run_of("sssp")
+    run.step(inserts([*((v, v + 1) for v in range(n - 1)), (0, n - 1), (n - 1, 30)], n))
+    for v in (0, 10, 29, 45):
+        assert not run.step(deletes([(v, v + 1)], n)).started_over
+    run.step(inserts([(0, 1), (10, 11)], n))
+
+
+def test_weights_are_overwritten_both_ways(run_of: Callable[..., TwinRun]) -> None:
+    edges = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 1), (1, 3)]
+    for kind in ("sssp", "sswp", "bfs"):
+        run = run_of(kind)
+        for weights in (
+            [1, 1, 5, 1, 0, 2],
+            [1, 9, 5, 1, 0, 2],
+            [0, 0, 0, 0, 0, 0],
+            [1e8, 1, 1e8, 1, 1, 1],
+            [3] * 6,
+        ):
+            updates = [(Op.INSERT, u, v, float(w)) for (u, v), w in zip(edges, weights, strict=True)]
+            run.step(epoch_of(updates, 4))
+        run.step(epoch_of([(Op.INSERT, 0, 1, 7.0)], 4))
+
+
+def test_sources_appear_go_and_come_back(run_of: Callable[..., TwinRun]) -> None:
+    for kind in ("bfs", "sssp", "reached"):
+        run = run_of(kind, sources=(3, 9))
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        run.step(inserts([(2, 3), (3, 4), (4, 0)], 5))
+        run.step(inserts([(4, 8), (8, 9), (9, 1)], 10))
+        assert run.step(epoch_of([(Op.DELETE_VERTEX, 3, 0, 0.0)], 10)).started_over
+        run.step(epoch_of([(Op.INSERT, 3, 4, 1.0)], 10))
+        assert run.step(epoch_of([(Op.DELETE_VERTEX, 9, 0, 0.0), (Op.DELETE_VERTEX, 3, 0, 0.0)], 10)).started_over
+        assert (run.twin.state()["word"] == ~np.uint64(0)).all()
+        run.step(epoch_of([(Op.INSERT, 9, 1, 1.0)], 10))
+
+
+def test_nothing_happens_without_updates(run_of: Callable[..., TwinRun]) -> None:
+    run = run_of("bfs")
+    assert run.step(epoch_of([], 0)).changed == {}
+    assert run.step(epoch_of([], 5)).changed["word"].tolist() == [0, 1, 2, 3, 4]
+    run.step(inserts([(0, 3)], 5))
+    assert run.step(epoch_of([], 5)).changed == {}
+    assert run.step(deletes([(1, 2)], 5)).changed == {}
+
+
+def test_whether_to_settle_is_told_by_a_sample(run_of: Callable[..., TwinRun]) -> None:
+    rng = np.random.default_rng(5)
+    n = 64
+    layers = [(0, v) for v in range(1, 20)] + [(u, v) for u in range(1, 20) for v in range(20, n)]
+    for weights, settles in ((np.ones(len(layers)), True), (rng.random(len(layers)), False)):
+        run = run_of("sssp")
+        run.step(epoch_of([(Op.INSERT, u, v, float(w)) for (u, v), w in zip(layers, weights, strict=True)], n))
+        fresh = run.make("twin", run.sources)
+        fresh.restore(run.twin.state(), run.graph)
+        run.twin.restore(fresh.state(), run.graph)
+        run.step(deletes([(1, 30)], n))
+        run.step(deletes([(1, 31), (2, 31), (0, 3)], n))
+        assert run.twin._runs._settles is settles
+
+
+def test_stamps_begin_anew(run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphtide.compute.device import path_runs
+
+    monkeypatch.setattr(path_runs, "STAMP_MAX", 30)
+    run = run_of("sssp")
+    stamps = []
+    for epoch in random_history(seed, directed=True, epochs=25).epochs:
+        run.step(epoch)
+        stamps.append(run.twin._runs._stamp)
+    assert max(stamps) < 60
+    assert any(later < earlier for earlier, later in itertools.pairwise(stamps))
+
+
+def test_a_state_moves_between_processors(run_of: Callable[..., TwinRun], seed: int) -> None:
+    from graphtide.compute.device.paths import DevicePathProgram
+
+    for kind in ("bfs", "sssp"):
+        run = run_of(kind)
+        for k, epoch in enumerate(random_history(seed, directed=True, epochs=24, vertex_share=0.1).epochs):
+            run.step(epoch)
+            saved = {name: column.copy() for name, column in run.twin.state().items()}
+            if k % 8 == 3:  # from the device to the host, and on there
+                moved = run.make("host", run.sources)
+                moved.bind(run.bound())
+                moved.restore(saved, run.graph)
+                run.host = moved
+            elif k % 8 == 5:  # from the host to the device, into one that has run, or a new one
+                run.twin.restore(saved, run.graph)
+            elif k % 8 == 7:
+                fresh = run.make("twin", run.sources)
+                fresh.restore(saved, run.graph)
+                run.twin = DevicePathProgram(fresh)
+
+
+def test_a_refresh_allocates_nothing_and_reads_what_changed(
+    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = rmat_history(seed, directed=True, scale=10, degree=8, epochs=6, updates=20)
+    load, *small = history.epochs
+    runs = {kind: run_of(kind) for kind in ("bfs", "sssp")}
+    for run in runs.values():
+        run.step(load)
+        run.step(small[0])
+    for run in runs.values():
+        for epoch in small[1:]:
+            change = run.graph.apply(epoch.batch(weighted=True), epoch.n_vertices)
+            run.host.refresh(run.graph, change)
+            with cuda_emulator.failing_allocation(0):  # the first one would fail, and the program go home
+                refresh = run.twin.refresh(run.graph, change)
+            run.check()
+            assert not refresh.started_over
+            assert refresh.edges_read < run.graph.n_arcs / 4
+
+
+def test_without_memory_a_program_goes_on_at_the_host(
+    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun]
+) -> None:
+    failed = 0
+    for at in range(40):
+        run = run_of("sssp")
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
+        run.host.refresh(run.graph, change)
+        with cuda_emulator.failing_allocation(at):
+            refresh = run.twin.refresh(run.graph, change)
+        run.check_results()
+        if run.twin.on_device:
+            assert not refresh.started_over
+            break
+        failed += 1
+        assert refresh.started_over
+        assert run.graph.device is not None
+        change = run.graph.apply(deletes([(1, 2)], 50).batch(weighted=True), 50)
+        run.host.refresh(run.graph, change)
+        run.twin.refresh(run.graph, change)
+        run.check_results()
+    else:
+        pytest.fail("every allocation failed")
+    assert failed >= 6
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+@pytest.mark.parametrize("kind", ["bfs", "sssp"])
+def test_a_card_that_fails_is_dropped_within_the_run(
+    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun], kind: str, quiet: bool
+) -> None:
+    failed = 0
+    for at in range(40):
+        run = run_of(kind)
+        run.step(inserts([(0, 1), (1, 2)], 3))
+        change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
+        run.host.refresh(run.graph, change)
+        with cuda_emulator.failing_card(at, quiet=quiet) as fault:
+            refresh = run.twin.refresh(run.graph, change)
+            broken = fault.broken
+        run.check_results()
+        if not broken:
+            break
+        failed += 1
+        assert refresh.started_over
+        assert not run.twin.on_device
+        assert "made to fail" in str(run.graph.device_lost) or "without telling" in str(run.graph.device_lost)
+    else:
+        pytest.fail("every call failed")
+    assert failed >= 1
+
+
+def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
+    from graphtide.compute.device.functor import cuda_text
+    from graphtide.compute.device.path_runs import PATH_COUNTERS, PATH_JOB
+
+    dtypes = {"PathJob": PATH_JOB, "PathCounters": PATH_COUNTERS}
+    for name, dtype in dtypes.items():
+        assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
+    head = cuda_text(SSSP("x", (0,)).form)
+    assert differences(cupy, tmp_path, dtypes, "../../compute/device/paths.cuh", head=head) == {}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_compile_without_warnings(nvrtc: object, kind: str, architecture: str) -> None:
+    from graphtide.compute.device.functor import cuda_text
+    from graphtide.compute.device.path_runs import SOURCES, kernels_of
+    from graphtide.gpma.device import module
+
+    form = KINDS[kind]("x", (0,)).form
+    for name in kernels_of(weighted=form.weighted):
+        file, macros, _ = SOURCES[name]
+        options = [*module.options(weighted=form.weighted), *macros, *AS_CUPY, f"-arch={architecture}"]
+        code = cuda_text(form) + module.source(Path(module.__file__).parents[2] / "compute" / "device" / file)
+        done, log, _ = compiled(nvrtc, code, file, options)
+        assert done and not log, log

@@ -1,0 +1,414 @@
+"""The engine with a device: programs run there, move between processors, and go home when it fails."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import cuda_emulator
+import numpy as np
+import pytest
+from histories import Epoch, random_history
+from own_programs import Fading, Within
+
+from graphtide.compute.device import twin
+from graphtide.compute.device.program import DeviceProgram
+from graphtide.compute.engine import Engine, ProgramRun
+from graphtide.compute.paths.bfs import BFS
+from graphtide.compute.paths.form import Functors
+from graphtide.compute.paths.sssp import SSSP
+from graphtide.compute.paths.sswp import SSWP
+from graphtide.compute.program import Program, Refresh
+from graphtide.compute.walks.pagerank import PageRank
+from graphtide.gpma.edges import NO_VERTEX
+from graphtide.partition.graph import Graph, GraphChange
+
+MAKERS: dict[str, Callable[[str], Program]] = {
+    "bfs": lambda id: BFS(id, (0,)),
+    "sssp": lambda id: SSSP(id, (0, 3)),
+    "sswp": lambda id: SSWP(id, (0,)),
+    "within": lambda id: Within(id, (2,), limit=3),
+    "fading": lambda id: Fading(id, (0,)),
+}
+
+
+class Both:
+    """A graph with a device and one without, and an engine with the same programs on each."""
+
+    def __init__(self, graphs: list[Graph], *, directed: bool = True, makers: Any = MAKERS, **engine: Any) -> None:
+        self.graph = Graph(directed=directed, device=True)
+        self.host_graph = Graph(directed=directed)
+        graphs += [self.graph, self.host_graph]
+        self.engine = Engine(self.graph, [make(id) for id, make in makers.items()], self.resolve, **engine)
+        self.host = Engine(self.host_graph, [make(id) for id, make in makers.items()], self.resolve)
+
+    @staticmethod
+    def resolve(ids: Any) -> np.ndarray:
+        return np.array(ids, np.uint32)
+
+    def start(self) -> list[ProgramRun]:
+        self.host.start()
+        return self.engine.start()
+
+    def step(self, epoch: Epoch) -> list[ProgramRun]:
+        """As ``refresh``; results and storage are proven."""
+        runs = self.refresh(epoch)
+        self.check_values()
+        assert not any(self.engine.audit().values())
+        return runs
+
+    def refresh(self, epoch: Epoch) -> list[ProgramRun]:
+        """Both take an epoch; what was reported of the device's leads to its columns."""
+        before = {program.id: columns_of(program) for program in self.engine.programs}
+        n_before = self.graph.n_vertices
+        self.host.refresh(apply(self.host_graph, epoch))
+        runs = self.engine.refresh(apply(self.graph, epoch))
+        for run in runs:
+            assert run.error is None and run.refresh is not None, run
+            check_report(
+                before[run.id], columns_of(self.engine_program(run.id)), run.refresh, n_before, self.graph
+            )
+        return runs
+
+    def check_values(self) -> None:
+        for found, wanted in zip(self.engine.programs, self.host.programs, strict=True):
+            n = self.graph.n_vertices
+            assert values_of(found, n) == values_of(wanted, n), found.id
+
+    def engine_program(self, id: str) -> Program:
+        (found,) = (program for program in self.engine.programs if program.id == id)
+        return found
+
+    def close(self) -> None:
+        self.engine.close()
+        self.host.close()
+
+
+def apply(graph: Graph, epoch: Epoch) -> GraphChange:
+    return graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
+
+
+def columns_of(program: Program) -> dict[str, np.ndarray]:
+    return {name: column.copy() for name, column in program.columns().items()}
+
+
+def values_of(program: Program, n: int) -> list[int]:
+    """The bits of a path program's values."""
+    return (program.columns()["word"][:n] >> np.uint64(32)).tolist()
+
+
+def check_report(
+    before: dict[str, np.ndarray], after: dict[str, np.ndarray], refresh: Refresh, n_before: int, graph: Graph
+) -> None:
+    """Whoever has the columns of before, and what was reported, has those of after."""
+    for name, column in after.items():
+        reported = refresh.changed.get(name, np.empty(0, np.uint32))
+        if reported is None:
+            continue
+        told = np.zeros(graph.n_vertices, bool)
+        told[reported] = True
+        differs = np.ones(graph.n_vertices, bool)
+        differs[:n_before] = before[name][:n_before] != column[:n_before]
+        assert not (differs & ~told).any(), name
+
+
+@pytest.fixture
+def both(emulated_cupy: ModuleType, graphs: list[Graph]) -> Iterator[Callable[..., Both]]:
+    """Makes a ``Both``; it is closed at the end."""
+    made: list[Both] = []
+
+    def make(**how: Any) -> Both:
+        made.append(Both(graphs, **how))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("directed", [True, False])
+def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
+    both: Callable[..., Both], directed: bool, seed: int
+) -> None:
+    cuda_emulator.seed(seed)
+    pair = both(directed=directed)
+    runs = pair.start()
+    history = random_history(seed, directed=directed, epochs=12, vertex_share=0.1)
+    for epoch in history.epochs:
+        assert all(run.on_device for run in runs)
+        runs = pair.step(epoch)
+    assert pair.graph.device is not None
+
+
+# -- which programs run where ------------------------------------------------------------------------------------
+
+
+class Exponential(SSSP):
+    """Cannot be printed."""
+
+    kind = "test-exponential"
+
+    @classmethod
+    def functors(cls, **parameters: Any) -> Functors:
+        def gather(distance, weight):  # type: ignore[no-untyped-def]
+            return distance + np.float32(math.exp(-weight))
+
+        def better(new, old):  # type: ignore[no-untyped-def]
+            return new < old
+
+        return Functors(gather, better)
+
+
+def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
+    both: Callable[..., Both], caplog: pytest.LogCaptureFixture
+) -> None:
+    makers = {
+        "ranks": lambda id: PageRank(id, damping=0.85, tolerance=1e-3),
+        "odd": lambda id: Exponential(id, (0,)),
+        "sssp": MAKERS["sssp"],
+    }
+    with caplog.at_level(logging.INFO):
+        pair = both(makers=makers)
+    line = Exponential.functors().gather.__code__.co_firstlineno + 1
+    assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
+        "program ranks stays on the host: programs of the family 'walk' have no twin on a device",
+        f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
+    ]
+    assert {run.id: run.on_device for run in pair.start()} == {"ranks": False, "odd": False, "sssp": True}
+
+
+def test_a_failing_compiler_leaves_a_program_on_the_host(
+    both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from graphtide.compute.device.paths import DevicePathProgram
+
+    def fails(program: DevicePathProgram, graph: Graph) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr(DevicePathProgram, "compile", fails)
+    with caplog.at_level(logging.INFO):
+        pair = both(makers={"bfs": MAKERS["bfs"]})
+    assert "program bfs stays on the host: its kernels do not compile: RuntimeError: no such" in caplog.text
+    assert not pair.start()[0].on_device
+    assert pair.graph.device is not None
+
+
+def test_without_a_device_nothing_is_asked_for_a_twin() -> None:
+    def asked(program: Program, graph: Graph) -> Program:
+        raise AssertionError("there is no device")
+
+    graph = Graph()
+    engine = Engine(graph, [MAKERS["bfs"]("bfs")], Both.resolve, place=asked)
+    assert [run.on_device for run in engine.start()] == [False]
+    engine.close()
+    graph.close()
+
+
+@pytest.mark.parametrize("name", ["bfs", "sssp"])
+def test_a_state_moves_to_the_device_and_back(
+    both: Callable[..., Both], graphs: list[Graph], name: str, seed: int
+) -> None:
+    """The engine is given a program that was restored; it runs on the host once, and then on the device. What the
+    device made is a state of the host."""
+    first, *epochs = random_history(seed, directed=True, epochs=6).epochs
+    pair = both(makers={})
+    for graph in (pair.graph, pair.host_graph):
+        apply(graph, first)
+    saved = MAKERS[name]("saved")
+    saved.bind(np.array(saved.sources, np.uint32) if pair.graph.n_vertices > 3 else np.zeros(1, np.uint32))
+    saved.start(pair.host_graph)
+    for engine, graph in ((pair.engine, pair.graph), (pair.host, pair.host_graph)):
+        restored = MAKERS[name]("restored")
+        restored.restore({key: column.copy() for key, column in saved.state().items()}, graph)
+        engine.add(restored)
+    assert [[run.on_device for run in pair.step(epoch)] for epoch in epochs] == [[True]] * len(epochs)
+    back = MAKERS[name]("back")
+    back.restore({key: column.copy() for key, column in pair.engine.programs[0].state().items()}, pair.host_graph)
+    assert values_of(back, pair.graph.n_vertices) == values_of(pair.host.programs[0], pair.graph.n_vertices)
+    assert back.audit(pair.host_graph) == []
+
+
+def test_twins_run_one_after_another(both: Callable[..., Both]) -> None:
+    device_is_taken = threading.Lock()
+
+    class Alone(Failing):
+        def _start(self, graph: Graph, device: object) -> Refresh:
+            assert device_is_taken.acquire(blocking=False)
+            time.sleep(0.01)
+            device_is_taken.release()
+            return super()._start(graph, device)
+
+    pair = both(makers=MAKERS, place=lambda program, graph: Alone(program), threads=4)
+    assert [run.on_device for run in pair.start()] == [True] * len(MAKERS)
+
+
+# -- what fails --------------------------------------------------------------------------------------------------
+
+
+class Failing(DeviceProgram):
+    """A twin that raises where it is told to, and does nothing else but run the host's program."""
+
+    fails: str | None = None
+    error: Exception = RuntimeError("made to fail")
+    value = np.uint32
+    kind = "test-failing"
+    needs_in_edges = True
+
+    def compile(self, graph: Graph) -> None:
+        pass
+
+    def _start(self, graph: Graph, device: object) -> Refresh:
+        self._fail("start")
+        return self.host.start(graph)
+
+    def _refresh(self, graph: Graph, device: object, change: GraphChange) -> Refresh:
+        self._fail("refresh")
+        return self.host.refresh(graph, change)
+
+    def _take_over(self, graph: Graph, device: object) -> None:
+        self._fail("take over")
+
+    def _let_go(self) -> None:
+        self.fails = None
+
+    def _fail(self, here: str) -> None:
+        if self.fails == here:
+            self.host.columns()["word"][:] = 7  # whatever a failure may leave
+            raise self.error
+
+    @staticmethod
+    def read(published: Any, vertices: Any) -> Any:
+        return BFS.read(published, vertices)
+
+
+def failing(at: str, error: Exception) -> Callable[[Program, Graph], Program]:
+    def make(program: Program, graph: Graph) -> Program:
+        made = Failing(program)
+        made.fails, made.error = (at if program.id == "one" else None), error
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"), [(RuntimeError("made to fail"), True), (MemoryError("made to fail"), False)]
+)
+@pytest.mark.parametrize("at", ["start", "refresh"])
+def test_what_fails_on_the_device_is_computed_on_the_host_in_the_same_run(
+    both: Callable[..., Both], caplog: pytest.LogCaptureFixture, at: str, error: Exception, is_lost: bool
+) -> None:
+    """A device that fails is lost to all programs; one without memory for a program, to that one."""
+    makers = {"one": MAKERS["bfs"], "other": MAKERS["sssp"]}
+    pair = both(makers=makers, place=failing(at, error))
+    with caplog.at_level(logging.INFO):
+        runs = pair.start()
+        for epoch in random_history(1, directed=True, epochs=3).epochs:
+            on_device = [run.on_device for run in runs]
+            runs = pair.step(epoch)
+            if at == "refresh" and on_device == [True, True]:
+                assert runs[0].refresh is not None and runs[0].refresh.started_over
+    assert [run.on_device for run in runs] == [False, not is_lost]
+    assert pair.graph.device_lost == ("RuntimeError: made to fail" if is_lost else None)
+    assert sum("program one goes on at the host" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_program_that_cannot_move_stays_on_the_host(both: Callable[..., Both]) -> None:
+    pair = both(makers={})
+    program = MAKERS["bfs"]("one")
+    program.bind(np.zeros(1, np.uint32))
+    program.start(pair.graph)
+    pair.engine._place = failing("take over", RuntimeError("made to fail"))
+    pair.engine.add(program)
+    pair.host.add(MAKERS["bfs"]("one"))
+    pair.host.start()
+    pair.engine_program("one").restore({k: c.copy() for k, c in program.state().items()}, pair.graph)
+    assert pair.graph.device_lost == "RuntimeError: made to fail"
+
+
+def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where both fail, the program is quarantined."""
+    pair = both(makers={"one": MAKERS["bfs"]}, place=failing("start", RuntimeError("of the device")))
+
+    def fails(graph: Graph) -> Refresh:
+        raise ValueError("of the host")
+
+    twin_of: Any = pair.engine.programs[0]
+    monkeypatch.setattr(twin_of.host, "start", fails)
+    (run,) = pair.engine.start()
+    assert run.error == "ValueError: of the host"
+    assert pair.engine.states()["one"].state == "quarantined"
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("name", ["bfs", "sssp"])
+def test_a_card_may_fail_at_any_call_of_a_run(
+    both: Callable[..., Both], name: str, quiet: bool, seed: int
+) -> None:
+    """At every launch and every wait in turn, of the start and of a refresh."""
+    first, second, third = random_history(seed, directed=True, epochs=3).epochs
+    calls, broke = 0, True
+    while broke:
+        pair = both(makers={"one": MAKERS[name], "other": MAKERS["sswp"]})
+        apply(pair.graph, first)
+        apply(pair.host_graph, first)
+        with cuda_emulator.failing_card(calls, quiet=quiet) as card:
+            for epoch in (None, second, third):
+                runs = pair.start() if epoch is None else pair.refresh(epoch)
+                pair.check_values()
+                told = pair.graph.device is None
+                assert told == (not all(run.on_device for run in runs))
+                assert not told or "made to fail" in str(pair.graph.device_lost)
+            broke = card.broken
+        assert broke or not told
+        calls += broke
+    assert calls >= 12  # each of two programs launches, and waits
+
+
+@pytest.mark.parametrize("name", ["bfs", "sssp"])
+def test_a_card_may_be_full_at_any_allocation_of_a_run(both: Callable[..., Both], name: str, seed: int) -> None:
+    first, second = random_history(seed, directed=True, epochs=2).epochs
+    at, failed = 0, True
+    while failed:
+        pair = both(makers={"one": MAKERS[name], "other": MAKERS["sswp"]})
+        with cuda_emulator.failing_allocation(at):
+            pair.start()
+            runs = pair.step(first)
+            failed = not all(run.on_device for run in runs)
+        pair.step(second)
+        at += 1
+    assert at > 4
+
+
+def test_a_device_that_is_dropped_between_runs_is_asked_for_nothing(both: Callable[..., Both]) -> None:
+    pair = both()
+    pair.start()
+    first, second, third = random_history(5, directed=True, epochs=3).epochs
+    pair.step(first)
+    pair.graph.drop_device("taken away")
+    for epoch in (second, third):
+        assert not any(run.on_device for run in pair.step(epoch))
+    assert pair.graph.device_lost == "taken away"
+
+
+def test_a_source_that_comes_later_is_told_wherever_the_program_is(both: Callable[..., Both]) -> None:
+    pair = both(makers={"sssp": MAKERS["sssp"]})
+    pair.start()
+    history = random_history(2, directed=True, epochs=4)
+    for epoch in history.epochs:
+        pair.step(epoch)
+    assert values_of(pair.engine.programs[0], 4)[3] == 0 != NO_VERTEX
+
+
+def test_twins_stand_for_their_hosts(emulated_cupy: ModuleType, graphs: list[Graph]) -> None:
+    graphs.append(Graph(device=True))
+    for make in MAKERS.values():
+        host = make("id")
+        made = twin(host, graphs[0])
+        for name in ("kind", "summary", "value", "family", "parameters", "needs_weights", "has_parents"):
+            assert getattr(made, name, None) == getattr(host, name, None)
+        assert type(made).read == type(host).read
