@@ -298,9 +298,8 @@ class Graph:
         if small is None:
             return None
         arcs, totals = small
-        on_device = None
-        if self.device is not None:
-            on_device = self._begin_on_device(replace(batch, weights=self._kept_weights(batch.weights)))
+        # In there, since on the host nothing may fail any more.
+        on_device = self._begin_on_device(lambda: replace(batch, weights=self._kept_weights(batch.weights)))
         self.n_vertices = n_vertices
         if self._copy is not None:
             self._copy.note(arcs)
@@ -315,7 +314,7 @@ class Graph:
         rows = batch if self.directed else _both_directions(batch)
         parts = route(rows, self.placement, in_edges=self.host.in_ is not None)
         plans = [self.host.prepare(part.out, part.in_) for part in parts]
-        on_device = self._begin_on_device(batch)
+        on_device = self._begin_on_device(lambda: batch)
         reports = [self.host.commit(plan) for plan in plans]
         self._finish_on_device(on_device)
         return reports[0] if reports else _no_change(self.weighted)
@@ -478,11 +477,11 @@ class Graph:
                 raise NoMemory(str(error) or "there is not enough memory") from error
             raise
 
-    def _begin_on_device(self, batch: EdgeBatch) -> DeviceSidePlan | None:
+    def _begin_on_device(self, batch: Callable[[], EdgeBatch]) -> DeviceSidePlan | None:
         """Have a batch that the host has found good applied by the device; ``_finish_on_device`` waits for it."""
 
         def begin(device: DeviceSide) -> DeviceSidePlan:
-            plan = device.prepare(batch)
+            plan = device.prepare(batch())
             device.launch(plan)
             return plan
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ...partition.graph import Graph
 from ..paths.program import PathProgram
 from ..program import Program
-from .functor import Unprintable, cuda_text
 
 
 class NoTwin(LookupError):
@@ -26,6 +25,7 @@ def twin(program: Program, graph: Graph) -> Program:
     if not isinstance(program, PathProgram):
         raise NoTwin(f"programs of the family {program.family!r} have no twin on a device")
     # Not on machines without a device: what it imports takes a while.
+    from .functor import Unprintable, cuda_text
     from .paths import DevicePathProgram
 
     try:
@@ -35,6 +35,8 @@ def twin(program: Program, graph: Graph) -> Program:
     made = DevicePathProgram(program)
     try:
         made.compile(graph)
+    except MemoryError as error:
+        raise NoTwin(f"the device has no memory for it: {error}") from error
     except Exception as error:  # whatever compilers say, or a card
         raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
     return made

@@ -234,14 +234,11 @@ struct Mending : Pushing<false> {
             spent += pass.edges;
             n_lost += u32(pass.lost);
             if (n_lost > job.lost_max || spent > job.edges_max) break;
-            if (is_empty(ask) && is_empty(pass)) {
-                edges = spent;
-                return true;
-            }
-            rounds++;
+            rounds += !is_empty(ask) || !is_empty(pass);
             clear(turn + 2);
             if (is_empty(pass)) {  // and so is what is asked next
                 edges = spent;
+                // Others may not have read these counts yet: what follows counts in those of the next turn.
                 turn++;
                 return true;
             }

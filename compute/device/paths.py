@@ -140,7 +140,7 @@ class DevicePathProgram(DeviceProgram):
         return PathProgram.parents(published, vertices)
 
 
-_TAKEN_OVER = ("kind", "summary", "value", "parameters", "needs_weights", "weight_domains")
+_TAKEN_OVER = ("kind", "summary", "value", "parameters", "needs_weights", "weight_domains", "value_scalars")
 
 
 @cache

@@ -83,7 +83,7 @@ class Sides:
                     self._card.release()
         present = self._graph.device is not None
         if self._card is not None:
-            held, limit = self._card.held_bytes, self._card.limit_bytes
+            held, limit = self._memory(self._card)
             self._metrics.device(
                 present=present, programs=len(self._on_device()), held_bytes=held, limit_bytes=limit or 0
             )
@@ -102,12 +102,21 @@ class Sides:
         }
 
     def _on_device(self) -> list[str]:
+        if self._graph.device is None:  # some programs may not know yet
+            return []
         return [program.id for program in self._programs() if is_on_device(program)]
 
+    def _memory(self, card: Card) -> tuple[int, int | None]:
+        """Bytes that are held, and the limit; one that is lost is not asked, since it may fail at that, too."""
+        if self._graph.device is None:
+            return 0, None
+        return card.held_bytes, card.limit_bytes
+
     def _device(self, card: Card) -> dict[str, Any]:
+        held, limit = self._memory(card)
         return {
             "name": card.name,
             "programs": self._on_device(),
             "lost": self._graph.device_lost,
-            "memory": {"limit": card.limit_bytes, "held": card.held_bytes},
+            "memory": {"limit": limit, "held": held},
         }

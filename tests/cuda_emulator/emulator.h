@@ -100,6 +100,7 @@ struct Machine {
     Context main;
     std::vector<Thread*> runnable;
     std::vector<std::unique_ptr<Block>> resident;
+    const Block* behind;  // runs when nobody else can
     unsigned spins;
     std::string error;
     sigjmp_buf escape;
@@ -157,7 +158,18 @@ inline void new_context(Context& context, unsigned char* stack, size_t bytes, vo
 }
 #endif
 
-// The next fiber at random; back to the launch when there is none.
+// Who runs next, as a place in the list of those who can: anyone, but of the block that lags behind only when the
+// others can do nothing but wait for it.
+inline size_t next_fiber() {
+    const size_t n = machine.runnable.size(), first = draw(n);
+    for (size_t k = 0; k < n && machine.behind != nullptr; k++) {
+        const Thread* t = machine.runnable[(first + k) % n];
+        if (t->block != machine.behind && t->wait != Wait::SPIN) return (first + k) % n;
+    }
+    return first;
+}
+
+// The next fiber; back to the launch when there is none.
 inline void leave() {
     Thread* self = machine.current;
     if (machine.runnable.empty()) {
@@ -165,7 +177,7 @@ inline void leave() {
         switch_context(self->context, machine.main);
         return;
     }
-    size_t i = draw(machine.runnable.size());
+    size_t i = next_fiber();
     Thread* next = machine.runnable[i];
     machine.runnable[i] = machine.runnable.back();
     machine.runnable.pop_back();
@@ -240,6 +252,8 @@ inline void check_block_barrier(Block& block) {
 inline void check_grid_barrier() {
     for (auto& block : machine.resident)
         if (block->at_grid < block->alive) return;
+    // Now and then one block comes from the barrier last, when the others have done all up to the next one.
+    machine.behind = draw(2) ? machine.resident[draw(machine.resident.size())].get() : nullptr;
     for (auto& block : machine.resident) {
         block->at_grid = 0;
         release(*block, Wait::GRID);
@@ -584,6 +598,7 @@ template <class... A> int launch_kernel(void (*kernel)(A...), const char* name, 
     machine.entry = reinterpret_cast<void*>(kernel);
     machine.call = [](void* entry, void** arguments) { call_kernel<A...>(entry, arguments, std::index_sequence_for<A...>{}); };
     machine.random = launch.seed * 0x9E3779B97F4A7C15ull | 1;
+    machine.behind = nullptr;
     machine.spins = 0;
     machine.current = nullptr;
     machine.runnable.clear();
