@@ -305,7 +305,7 @@ def test_answers_are_those_of_a_daemon_without_a_device(
     page = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
     (text,) = re.findall(r"^```python\n([^`]*?class Within.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "my_programs.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     kinds: dict[str, dict[str, Any]] = {"bfs": {}, "sssp": {}, "sswp": {}}
     if directed:  # they are compiled anew each time
         kinds |= {"within": {"hops": 3}, "fading": {}}
