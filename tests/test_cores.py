@@ -120,6 +120,29 @@ def test_mixed_histories(directed: bool, gap: int, seed: int) -> None:
 
 
 @both_ways
+def test_rows_that_no_link_lengthens_have_room(directed: bool) -> None:
+    """A loop and second arcs are no links, but a row is read with them."""
+    hub, spokes = 0, range(1, 1_301)
+    run = Run(directed)
+    load = inserts([(hub, v) for v in spokes], 1_301)
+    run.graph.apply(load.batch(), load.n_vertices)
+    run.edges.apply(load)
+    run.program = KCore("fresh")
+    run.program.start(run.graph)
+    for epoch in (
+        inserts([(hub, hub)], 1_301),
+        inserts([(v, hub) for v in spokes], 1_301),
+        inserts([(1, 2)], 1_301),
+    ):
+        run.step(epoch)
+        rows = [run.graph.out_rows()] + [run.graph.in_rows()] * directed
+        longest = sum(view.degrees.astype(np.int64) for view in rows).max()
+        assert all(column.size >= longest for column in run.program._room)
+    run.check()
+    run.close()
+
+
+@both_ways
 def test_vertices_that_go_and_come_back(directed: bool) -> None:
     for seed in range(4):
         run = Run(directed)

@@ -87,11 +87,12 @@ class KCore(Program):
         sweep.add_vertices(self._order, before, self._n)
         links = changed_links(graph, change).made_or_ended()
         changed, read, visited = np.empty(0, np.uint32), 0, 0
+        # Loops and second arcs are no links, but they lengthen rows too.
+        inserted = change.arcs.inserted.keys
+        self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
         if links.keys.size:
             if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
                 return replace(self.start(graph), started_over=True)
-            inserted = change.arcs.inserted.keys
-            self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
             scratch, counts = self._scratch, self._scratch.counts
             read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
             within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
