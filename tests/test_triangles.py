@@ -402,6 +402,28 @@ def test_one_compiled_form_does_for_every_graph() -> None:
         assert len(kernel.signatures) == 1
 
 
+@both_ways
+def test_a_start_after_a_change_that_failed_half_way(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the change had added up by then is not taken by the next one."""
+
+    def fail(program: tally.Tally, touched: int) -> None:
+        raise MemoryError("no room to collect")
+
+    run = Run(directed)
+    run.step(inserts(clique(range(6)), 7))
+    with monkeypatch.context() as failing:
+        failing.setattr(tally.Tally, "_collect", fail)
+        for program in (run.triangles, run.lcc):
+            with pytest.raises(MemoryError):
+                program.refresh(run.graph, run.graph.apply(inserts([(0, 6), (6, 1)], 7).batch(), 7))
+            run.graph.apply(deletes([(0, 6), (6, 1)], 7).batch(), 7)
+            program.start(run.graph)
+    for epoch in (inserts([(6, 0), (6, 1), (6, 2)], 7), deletes([(0, 1)], 7)):
+        run.step(epoch)
+        run.check()
+    run.close()
+
+
 # -- the audit ------------------------------------------------------------------------------------------------
 
 
@@ -426,6 +448,9 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
         run.triangles.columns()["triangles"][vertex] += 1
         assert audited(run, run.triangles) >= {"tally"}
         run.triangles.columns()["triangles"][vertex] -= 1
+        run.triangles.columns()["triangles"][vertex] ^= np.uint64(1 << 63)
+        assert audited(run, run.triangles) >= {"tally"}
+        run.triangles.columns()["triangles"][vertex] ^= np.uint64(1 << 63)
         run.lcc.columns()["arcs"][vertex] += 1
         assert audited(run, run.lcc) >= {"tally"}
         run.lcc.columns()["arcs"][vertex] -= 1

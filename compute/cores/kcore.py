@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.edges import Vertices, destinations, sources
+from ...gpma.edges import NO_VERTEX, Vertices, destinations, sources
 from ...partition.graph import Graph, GraphChange
 from ..links import changed_links
 from ..ordering import clear, no_order, relinked, with_room
@@ -220,11 +220,12 @@ class KCore(Program):
         return self._audit_sizes(), 0
 
     def _audit_sizes(self) -> list[Violation]:
-        """How many vertices each core has, and which is the largest."""
+        """How many vertices each core has, which of them none, and which is the largest."""
         core, size = self._cores.core[: self._n], self._order.size
         cores, members = np.unique(core, return_counts=True)
         held = np.flatnonzero(size)
-        if np.array_equal(cores, held) and np.array_equal(members, size[held]):
+        ends = np.minimum(self._order.first, self._order.last)[size == 0]
+        if np.array_equal(cores, held) and np.array_equal(members, size[held]) and (ends == NO_VERTEX).all():
             if self._degeneracy == int(core.max(initial=0)):
                 return []
             return [Violation("degeneracy", f"the largest core is {core.max(initial=0)}, not {self._degeneracy}")]

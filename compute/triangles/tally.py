@@ -84,6 +84,9 @@ class Tally(Program):
         n = graph.n_vertices
         self._grow(graph)
         self._tally[:n] = 0
+        # A change that failed half way leaves some.
+        self._differences.delta[:] = 0
+        self._differences.listed[:] = 0
         rows = graph.out_rows(), graph.in_rows(), graph.directed
         steps = counting.count_all(*rows, self.weighs, n, self._tally, self._neighbors, graph.crew)
         self._start_steps, self._start_arcs = float(steps), float(graph.n_arcs)
