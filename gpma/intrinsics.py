@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numba as nb
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -23,13 +24,20 @@ _INNER: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrap
 _UNCOUNTED: dict[str, Any] = {"_nrt": False}
 
 
+class _Inner(CPUDispatcher):  # type: ignore[misc]
+    """What only kernels call. A call from Python would go to code that is not there, and end the process."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
+        raise TypeError(f"{name} can be called by kernels alone, not from Python")
+
+
 def inner(function: Function) -> Function:
     """``nb.njit`` for what only kernels call: without what Python would call it by, a sixth of all compiling.
 
-    Python must not call it: there is no code to go to, and the process would end. A test sees to that.
+    Python gets a TypeError when it calls it.
     """
-    made: Any = nb.njit(**_INNER)
-    compiled: Function = made(function)
+    compiled: Function = _for_kernels(nb.njit(**_INNER)(function))
     return compiled
 
 
@@ -47,8 +55,13 @@ def uncounted(function: Function) -> Function:
 
 def uncounted_inner(function: Function) -> Function:
     """``uncounted``, and ``inner``."""
-    made: Any = nb.njit(**{**_INNER, **_UNCOUNTED})
-    compiled: Function = made(function)
+    compiled: Function = _for_kernels(nb.njit(**{**_INNER, **_UNCOUNTED})(function))
+    return compiled
+
+
+def _for_kernels(compiled: Any) -> Any:
+    # ``njit`` takes no class of dispatchers, and this one holds nothing of its own.
+    compiled.__class__ = _Inner
     return compiled
 
 

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from graphtide.compute.cores import KCore, kcore, peel, sweep
 from graphtide.compute.ordering import GAP
 from graphtide.compute.program import Refresh
-from graphtide.gpma.edges import Op
+from graphtide.gpma.edges import NO_VERTEX, Op
 from graphtide.partition.graph import Graph
 
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
@@ -116,6 +116,29 @@ def test_mixed_histories(directed: bool, gap: int, seed: int) -> None:
         assert not run.step(mixed(rng, run, n)).started_over
         run.check()
     assert (run.renewed > 0) == (gap == 2)
+    run.close()
+
+
+@both_ways
+def test_rows_that_no_link_lengthens_have_room(directed: bool) -> None:
+    """A loop and second arcs are no links, but a row is read with them."""
+    hub, spokes = 0, range(1, 1_301)
+    run = Run(directed)
+    load = inserts([(hub, v) for v in spokes], 1_301)
+    run.graph.apply(load.batch(), load.n_vertices)
+    run.edges.apply(load)
+    run.program = KCore("fresh")
+    run.program.start(run.graph)
+    for epoch in (
+        inserts([(hub, hub)], 1_301),
+        inserts([(v, hub) for v in spokes], 1_301),
+        inserts([(1, 2)], 1_301),
+    ):
+        run.step(epoch)
+        rows = [run.graph.out_rows()] + [run.graph.in_rows()] * directed
+        longest = sum(view.degrees.astype(np.int64) for view in rows).max()
+        assert all(column.size >= longest for column in run.program._room)
+    run.check()
     run.close()
 
 
@@ -287,6 +310,21 @@ def test_the_audit_finds_each_rule_broken() -> None:
     order.preceding[behind] = 7
     assert found(run) == {"order"}
     order.preceding[behind] = first
+    last = int(order.last[4])
+    for wrong in (first, 7, int(NO_VERTEX)):
+        order.last[4] = wrong
+        assert found(run) == {"order"}
+        order.following[last] = 7
+        assert found(run) == {"order"}
+        order.following[last] = NO_VERTEX
+    order.last[4] = last
+    order.following[first] = NO_VERTEX
+    assert found(run) == {"order"}
+    order.following[first] = behind
+    for ends in (order.first, order.last):
+        ends[3] = first
+        assert found(run) == {"sizes"}
+        ends[3] = NO_VERTEX
     order.size[4] += 1
     assert found(run) == {"sizes"}
     order.size[4] -= 1
@@ -305,6 +343,7 @@ def test_cores_that_are_all_too_small_are_found_by_the_order() -> None:
     columns.core[:9] = 1
     order.first[1], order.last[1], order.size[1] = order.first[2], order.last[2], order.size[2]
     order.size[2] = 0
+    order.first[2] = order.last[2] = NO_VERTEX
     run.program._degeneracy = 1
     assert found(run) == {"too-small"}
     run.close()

@@ -29,7 +29,7 @@ from waiting import until
 from graphtide.daemon import kernels
 from graphtide.daemon.kernels import Needs
 from graphtide.gpma import runtime
-from graphtide.gpma.intrinsics import inner
+from graphtide.gpma.intrinsics import inner, uncounted_inner
 from graphtide.gpma.kernel_cache import MISSING, Missing, SharedCache, listening, only_from_cache
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -330,7 +330,7 @@ def named_in_vain(names: set[str], known: Mapping[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize("room", ["compute", "daemon", "gpma", "partition"])
 def test_python_calls_no_kernel_that_only_kernels_may_call(room: str) -> None:
-    """There would be no code to go to: the process would end."""
+    """An early warning, of calls by a module's own names; whatever it misses gets a TypeError when it runs."""
     found = set()
     for info in pkgutil.walk_packages([str(ROOT / room)], f"graphtide.{room}."):
         known = vars(importlib.import_module(info.name))
@@ -361,6 +361,25 @@ def test_nor_do_tests_and_benchmarks(folder: str) -> None:
 @inner
 def only_for_kernels(value):  # type: ignore[no-untyped-def]
     return value + 1
+
+
+@uncounted_inner
+def only_for_uncounted_kernels(value):  # type: ignore[no-untyped-def]
+    return value + 2
+
+
+@nb.njit(nogil=True)
+def calls_both(value):  # type: ignore[no-untyped-def]
+    return only_for_kernels(value) + only_for_uncounted_kernels(value)
+
+
+def test_python_gets_an_error_where_only_kernels_may_call() -> None:
+    """Before and after it was compiled for a kernel."""
+    for _ in range(2):
+        for kernel in (only_for_kernels, only_for_uncounted_kernels):
+            with pytest.raises(TypeError, match=f"{kernel.__name__} can be called by kernels alone"):
+                kernel(1)
+        assert calls_both(1) == 5
 
 
 def calls_it() -> None:

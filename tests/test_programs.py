@@ -25,7 +25,7 @@ from graphtide.compute import moved, registry
 from graphtide.compute.paths import NO_OFFER, SOURCE, Functors, PathProgram
 from graphtide.compute.paths import form as path_form
 from graphtide.compute.paths.form import check
-from graphtide.compute.paths.templates import digest
+from graphtide.compute.paths.templates import digest, specialise, step
 from graphtide.compute.program import Parameter, ProgramError
 from graphtide.daemon import service
 from graphtide.daemon.config.load import load
@@ -34,6 +34,7 @@ from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.tools.program_tables import written_anew
+from graphtide.gpma import intrinsics
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.team import share
 from graphtide.partition.graph import Graph
@@ -381,6 +382,11 @@ def test_functors_that_fail_at_once_are_told_before_the_daemon_starts(
         registry.warm_up(directed=True, weighted=True, programs=[("own", {"source": 0})])
 
 
+@intrinsics.inner
+def only_for_kernels(value):  # type: ignore[no-untyped-def]
+    return value
+
+
 @pytest.mark.parametrize(
     ("gather", "better", "words"),
     [
@@ -388,6 +394,7 @@ def test_functors_that_fail_at_once_are_told_before_the_daemon_starts(
         (lambda value, weight: value + weight, lambda new, old: new <= old, "which is better than 0.0 itself"),
         (lambda value, weight: value + weight, lambda new, old: False, "exactly one must be better"),
         (lambda value, weight: 100 if value == 1 else value + weight, smaller, "is better than"),
+        (lambda value, weight: only_for_kernels(value), smaller, "can be called by kernels alone"),
         (lambda value, weight: value + weight, smaller, None),
         (lambda value, weight: value + weight if value < 3 else np.nan, smaller, None),
         (lambda value, weight: np.nan if value < 1 else value, smaller, None),
@@ -523,6 +530,16 @@ def test_a_digest_follows_the_work_that_is_shared() -> None:
 
     works = [lambda thread, values: values.sum(), lambda thread, values: values.min()]
     assert len({digest(sharing(nb.njit(work))) for work in works}) == 2
+
+
+def test_a_step_is_not_kept_as_the_kernel_of_the_same_template() -> None:
+    """Which has what Python calls it by: each must find its own compiled form."""
+
+    def made_of(value: Any) -> Any:
+        return value + 1
+
+    kernel, part = specialise(made_of, {}), step(made_of, {})
+    assert kernel._cache._impl.filename_base != part._cache._impl.filename_base
 
 
 @pytest.mark.parametrize("captured", [False, True], ids=["global", "captured"])

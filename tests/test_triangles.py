@@ -384,6 +384,25 @@ def test_a_start_that_was_cheap_does_not_make_every_change_one() -> None:
     run.close()
 
 
+def test_a_graph_that_grew_far_by_small_changes_starts_over_for_a_large_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ring, of which a start from one link gives no idea: it never has a triangle."""
+    n = 8_000
+    run = Run(directed=False)
+    run.step(inserts([(0, 1)], n))
+    for program in (run.triangles, run.lcc):
+        program.start(run.graph)
+    with monkeypatch.context() as growing:
+        growing.setattr(tally, "_STEPS_FLOOR", 1 << 40)
+        for first in range(1, n, 500):
+            reports = run.step(inserts([(v, (v + 1) % n) for v in range(first, min(first + 500, n))], n))
+            assert not any(report.started_over for report in reports)
+    assert all(report.started_over for report in run.step(deletes([(v, v + 1) for v in range(0, n, 2)], n)))
+    run.check_fresh()
+    run.close()
+
+
 def test_one_compiled_form_does_for_every_graph() -> None:
     """What is compiled before the first epoch, on a handful of edges, is all that a daemon needs."""
     for directed in (True, False):
@@ -400,6 +419,28 @@ def test_one_compiled_form_does_for_every_graph() -> None:
         run.close()
     for kernel in (change.survey, change.tally, start.count_all, start.audit):
         assert len(kernel.signatures) == 1
+
+
+@both_ways
+def test_a_start_after_a_change_that_failed_half_way(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the change had added up by then is not taken by the next one."""
+
+    def fail(program: tally.Tally, touched: int) -> None:
+        raise MemoryError("no room to collect")
+
+    run = Run(directed)
+    run.step(inserts(clique(range(6)), 7))
+    with monkeypatch.context() as failing:
+        failing.setattr(tally.Tally, "_collect", fail)
+        for program in (run.triangles, run.lcc):
+            with pytest.raises(MemoryError):
+                program.refresh(run.graph, run.graph.apply(inserts([(0, 6), (6, 1)], 7).batch(), 7))
+            run.graph.apply(deletes([(0, 6), (6, 1)], 7).batch(), 7)
+            program.start(run.graph)
+    for epoch in (inserts([(6, 0), (6, 1), (6, 2)], 7), deletes([(0, 1)], 7)):
+        run.step(epoch)
+        run.check()
+    run.close()
 
 
 # -- the audit ------------------------------------------------------------------------------------------------
@@ -426,6 +467,9 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
         run.triangles.columns()["triangles"][vertex] += 1
         assert audited(run, run.triangles) >= {"tally"}
         run.triangles.columns()["triangles"][vertex] -= 1
+        run.triangles.columns()["triangles"][vertex] ^= np.uint64(1 << 63)
+        assert audited(run, run.triangles) >= {"tally"}
+        run.triangles.columns()["triangles"][vertex] ^= np.uint64(1 << 63)
         run.lcc.columns()["arcs"][vertex] += 1
         assert audited(run, run.lcc) >= {"tally"}
         run.lcc.columns()["arcs"][vertex] -= 1

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...gpma.edges import Vertices, destinations, sources
+from ...gpma.edges import NO_VERTEX, Vertices, destinations, sources
 from ...partition.graph import Graph, GraphChange
 from ..links import changed_links
 from ..ordering import clear, no_order, relinked, with_room
@@ -87,11 +87,12 @@ class KCore(Program):
         sweep.add_vertices(self._order, before, self._n)
         links = changed_links(graph, change).made_or_ended()
         changed, read, visited = np.empty(0, np.uint32), 0, 0
+        # Loops and second arcs are no links, but they lengthen rows too.
+        inserted = change.arcs.inserted.keys
+        self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
         if links.keys.size:
             if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
                 return replace(self.start(graph), started_over=True)
-            inserted = change.arcs.inserted.keys
-            self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
             scratch, counts = self._scratch, self._scratch.counts
             read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
             within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
@@ -219,11 +220,12 @@ class KCore(Program):
         return self._audit_sizes(), 0
 
     def _audit_sizes(self) -> list[Violation]:
-        """How many vertices each core has, and which is the largest."""
+        """How many vertices each core has, which of them none, and which is the largest."""
         core, size = self._cores.core[: self._n], self._order.size
         cores, members = np.unique(core, return_counts=True)
         held = np.flatnonzero(size)
-        if np.array_equal(cores, held) and np.array_equal(members, size[held]):
+        ends = np.minimum(self._order.first, self._order.last)[size == 0]
+        if np.array_equal(cores, held) and np.array_equal(members, size[held]) and (ends == NO_VERTEX).all():
             if self._degeneracy == int(core.max(initial=0)):
                 return []
             return [Violation("degeneracy", f"the largest core is {core.max(initial=0)}, not {self._degeneracy}")]

@@ -175,5 +175,10 @@ def audit(
             or order.label[before] >= order.label[v]
         ):
             flags |= WRONG_ORDER
+        behind = order.following[v]
+        if behind == NO_VERTEX:
+            flags |= WRONG_ORDER if core >= order.last.size or np.int64(order.last[core]) != v else 0
+        elif np.int64(behind) >= n or np.int64(order.preceding[behind]) != v:
+            flags |= WRONG_ORDER
         wrong[v - begin] = flags
     return read

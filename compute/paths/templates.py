@@ -62,7 +62,7 @@ def specialise(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
 
 def step(made_of: Callable[..., Any], names: Mapping[str, Any]) -> Kernel:
     """Like ``specialise``, for what only kernels call, by a call of its own."""
-    return uncounted_inner(_bound(made_of, names))
+    return uncounted_inner(_bound(made_of, names, "_inner"))
 
 
 def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None) -> Kernel:
@@ -70,10 +70,14 @@ def inlined(made_of: Callable[..., Any], names: Mapping[str, Any] | None = None)
     return nb.njit(nogil=True, error_model="numpy", inline="always")(_bound(made_of, names or {}))
 
 
-def _bound(made_of: Callable[..., Any], names: Mapping[str, Any]) -> FunctionType:
+def _bound(made_of: Callable[..., Any], names: Mapping[str, Any], suffix: str = "") -> FunctionType:
+    """The template with these names, under a name of its own.
+
+    ``suffix`` sets apart what is compiled otherwise: Numba keeps no options beside what it keeps by name.
+    """
     assert isinstance(made_of, FunctionType)
     function = FunctionType(made_of.__code__, {**made_of.__globals__, **names}, made_of.__name__)
-    function.__qualname__ = f"{made_of.__name__}_{digest(function)[:20]}"
+    function.__qualname__ = f"{made_of.__name__}_{digest(function)[:20]}{suffix}"
     function.__module__ = made_of.__module__
     return function
 

@@ -220,7 +220,8 @@ def audit(links, out, in_, both, weigh, n, tally, neighbors, begin, end, wrong):
     for v in range(begin, end):
         found, twice, more = _recount(v, links, out, in_, both, weigh, room, near)
         read += more
-        flags = WRONG_TALLY if twice != 2 * tally[v] else 0
+        # Not by twice the tally, which may be more than 64 bits hold.
+        flags = WRONG_TALLY if twice & np.uint64(1) or twice >> np.uint64(1) != tally[v] else 0
         flags |= WRONG_NEIGHBORS if neighbors.size and np.int64(neighbors[v]) != found else 0
         wrong[v - begin] = flags
     return read

@@ -29,8 +29,10 @@ from .change import Differences
 # (RMAT scale 16, one thread); and none that has less than so many steps.
 _START_SHARE = 0.2
 _STEPS_FLOOR = 1 << 14
-# How the work of a start grows with the links, while a graph keeps its shape.
+# How the work of a start grows with the links, while a graph keeps its shape; and up to how many times as many that
+# is believed. Past that a start is held for cheaper than it may be, which the start that comes of it puts right.
 _GROWTH = 1.5
+_GROWTH_MAX = 4.0
 _EVIDENCE = 5
 
 _RULES = (
@@ -84,6 +86,9 @@ class Tally(Program):
         n = graph.n_vertices
         self._grow(graph)
         self._tally[:n] = 0
+        # A change that failed half way leaves some.
+        self._differences.delta[:] = 0
+        self._differences.listed[:] = 0
         rows = graph.out_rows(), graph.in_rows(), graph.directed
         steps = counting.count_all(*rows, self.weighs, n, self._tally, self._neighbors, graph.crew)
         self._start_steps, self._start_arcs = float(steps), float(graph.n_arcs)
@@ -123,7 +128,7 @@ class Tally(Program):
         """About what a start would cost, from what the last one did."""
         if not self._start_arcs:
             return 0.0
-        return self._start_steps * math.pow(graph.n_arcs / self._start_arcs, _GROWTH)
+        return self._start_steps * math.pow(min(graph.n_arcs / self._start_arcs, _GROWTH_MAX), _GROWTH)
 
     def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
         """Empty the differences: the vertices that have one, ascending, and how large it is."""
