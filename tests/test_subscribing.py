@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -20,7 +21,7 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
-from graphtide.daemon.client.wire import ClientCore
+from graphtide.daemon.client.wire import ClientCore, encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
@@ -30,6 +31,7 @@ from graphtide.daemon.serve.scopes import Everyone
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.daemon.serve.turns import Turns
 from graphtide.gpma.index.vertex_index import VertexIndex
 
 UNREACHED = 2**64 - 1
@@ -461,6 +463,61 @@ def test_what_fails_ends_a_subscription_and_no_other(caplog: pytest.LogCaptureFi
     assert [content["subscription"] for content in contents] == [0, 1]
     assert {content["error"]["code"] for content in contents} == {"internal"}
     assert "telling of one failed" in caplog.text and "a mistake" in caplog.text
+
+
+@pytest.mark.parametrize("size", [1, telling.INLINE_MAX + 1])
+def test_news_of_epochs_come_also_where_each_look_finds_another_one(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "NEWS_SECONDS", 0.0)
+    monkeypatch.setattr(telling.Telling, "_size", lambda *_: size)
+    heard: list[bytes] = []
+    numbers = itertools.count(2)
+    program = SimpleNamespace(state={"state": "fresh"})
+
+    def snapshot() -> Any:
+        number = next(numbers)
+        return SimpleNamespace(n_vertices=10, sequence=number, epoch=(1, number), programs={"rank": program})
+
+    class Quiet(telling.Telling):
+        def _look(self, subscription: Subscription, snapshot: Snapshot) -> Any:
+            return telling._Found(snapshot, telling.nothing(self._serving), 1, {})
+
+    async def at_once(*work: Any) -> Any:
+        return work[1](*work[2:])
+
+    async def outlasting(work: Any) -> Any:
+        return await work
+
+    async def make_room(*_: Any) -> None:
+        pass
+
+    async def run() -> None:
+        subscriptions = Subscriptions(LimitsConfig())
+        connection = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
+        subscriptions.add(connection, "rank", Everyone(0.0), snapshot(), since=None, from_now=True)
+        serving = SimpleNamespace(
+            subscriptions=subscriptions,
+            snapshot=snapshot,
+            read=lambda use: use(snapshot()),
+            stamp=lambda snapshot: encode_stamp(snapshot.epoch, {}),
+            external=lambda dense: dense.astype(np.int64),
+            in_thread=at_once,
+            outlasting=outlasting,
+            make_room=make_room,
+            making=Turns(1),
+        )
+        task = asyncio.create_task(Quiet(cast(Serving, serving)).run())
+        async with asyncio.timeout(20):
+            while len(heard) < 3:
+                subscriptions.news.set()
+                await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    contents = [ClientCore().messages(message)[0].content for message in heard]  # type: ignore[union-attr]
+    epochs = [content["epoch"] for content in contents]
+    assert [content["since"] for content in contents] == [[1, 2], *epochs[:-1]] and epochs == sorted(epochs)
 
 
 def test_requests_get_their_turn_between_subscribers_and_connections_between_each_other(

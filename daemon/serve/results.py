@@ -241,6 +241,7 @@ class ResultsWriter:
         words[_SEQUENCE + copy] += 1
         if log is not None:
             log.record(given, whole=take_all)
+            fence()  # whoever sees the epoch sees its record, too
         words[_ACTIVE] = copy
         self._memory, self._previous, self._n_vertices[copy] = memory, changed, counts
         self._scalars, self._take_all = scalars, False

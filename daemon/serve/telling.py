@@ -125,6 +125,7 @@ class Telling:
                 found = self._serving.read(partial(self._look, subscription))
                 for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
                     subscription.connection.push(message)
+                self._unless_told(subscription, found)
                 return
         except Unavailable:
             return  # epochs follow each other too fast: the next one, or the next tick, comes soon
@@ -151,6 +152,7 @@ class Telling:
                         log.info("a subscriber that does not read is disconnected: others need the memory")
                         connection.abort()
                 connection.push(message)
+            self._unless_told(subscription, found)
             self._subscriptions.news.set()
         except Unavailable:
             pass
@@ -231,6 +233,11 @@ class Telling:
             totals["merged"] += max(found.epochs - 1, 0)
             subscription.epoch, subscription.told_at = found.snapshot.epoch, time.monotonic()
         return since
+
+    def _unless_told(self, subscription: Subscription, found: _Found) -> None:
+        """Where epochs follow each other fast, each look may find another one, and nothing of it to tell."""
+        if not found.tells:
+            self._nothing_new(subscription, found.snapshot)
 
     def _nothing_new(self, subscription: Subscription, snapshot: Snapshot) -> None:
         """Now and then the client is told that it knows all that there is."""
