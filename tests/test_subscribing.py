@@ -21,7 +21,8 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
-from graphtide.daemon.client.wire import ClientCore, encode_stamp
+from graphtide.daemon.client.changes import Following
+from graphtide.daemon.client.wire import ClientCore, Notification, encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
@@ -342,6 +343,64 @@ def test_a_server_that_dies_costs_subscribers_nothing_but_time(tmp_path: Path) -
             with pytest.raises(errors.Unavailable):
                 next(lost)
             assert list(lost) == []
+
+
+def server_dies(made: Results) -> None:
+    """It is killed, and changes are published before another one is there."""
+    assert made.link is not None and made.link.pid is not None
+    os.kill(made.link.pid, signal.SIGKILL)
+    made.rank[0] = 10
+    made.publish(rank=[0])
+
+
+def test_nothing_is_lost_where_the_server_dies_before_it_told_anything(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", snapshot=False, reconnect=True) as subscription,
+    ):
+        assert subscription.epoch == (1, 1)
+        server_dies(made)
+        change = next(subscription)
+        assert change.since == (1, 1) and pairs(change) == {100: 10}
+
+
+def test_the_asynchronous_client_goes_on_where_nothing_was_told_yet(tmp_path: Path) -> None:
+    async def first(address: str, made: Results) -> Change:
+        async with AsyncClient(address) as client:
+            changes = client.subscribe("rank", snapshot=False, reconnect=True)
+            async with contextlib.aclosing(changes):
+                waiting = asyncio.ensure_future(anext(changes))
+                while not (await client.stats())["server"]["subscriptions"]:
+                    await asyncio.sleep(0.01)
+                server_dies(made)
+                return await waiting
+
+    with results(tmp_path) as (made, address):
+        change = asyncio.run(first(address, made))
+    assert change.since == (1, 1) and pairs(change) == {100: 10}
+
+
+def test_the_asynchronous_client_asks_again_where_the_snapshot_did_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, broken = Following.take, [errors.Unavailable("it broke")]
+
+    def taken(self: Following, notice: Notification) -> Change | None:
+        if broken:
+            raise broken.pop()
+        return take(self, notice)
+
+    async def first(address: str) -> Change:
+        async with (
+            AsyncClient(address) as client,
+            contextlib.aclosing(client.subscribe("rank", reconnect=True)) as changes,
+        ):
+            return await anext(changes)
+
+    monkeypatch.setattr(Following, "take", taken)
+    with results(tmp_path) as (_, address):
+        assert asyncio.run(first(address)).is_snapshot
 
 
 def test_the_asynchronous_client_subscribes_too(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ...compute.program import Answer, ExternalId, Program, Published
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...gpma.index.ids import IdColumn, StringColumn
+from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
 from ..errors import (
     LimitExceeded,
@@ -659,6 +659,8 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     """Hear of what each epoch changes, of all vertices or of some, in notifications after the answer."""
     id = params.program()
     ids = params.vertices_or_all("vertices", serving)
+    if isinstance(ids, StringColumn) and ids.lengths.max(initial=0) > MAX_STRING_ID_BYTES:
+        raise wrong("vertices", f"holds an id of more than {MAX_STRING_ID_BYTES} bytes: no vertex has one")
     threshold = params.number("threshold", 0.0)
     whole = params.flag("snapshot", default=True)
     since = params.epoch("since")
