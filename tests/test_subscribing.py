@@ -28,7 +28,7 @@ from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import Snapshot
-from graphtide.daemon.serve.scopes import Everyone
+from graphtide.daemon.serve.scopes import Everyone, Look
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -280,6 +280,32 @@ def test_places_are_divided_and_come_back(tmp_path: Path) -> None:
         for _ in range(4):
             other.subscribe(Told(program="rank"))
         other.close()
+
+
+def test_a_snapshot_that_is_too_large_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    with results(tmp_path, 10, vertices_max=5) as (made, address), Client(address) as client:
+        with pytest.raises(errors.LimitExceeded, match="10 vertices exist; an answer names at most 5"):
+            client.call("subscribe", {"program": "rank"})
+        client.call("subscribe", {"program": "rank", "snapshot": False})
+        made.alive[5:] = False
+        made.publish(moved=[5, 6, 7, 8, 9])
+        with client.subscribe("rank") as everybody:
+            assert sorted(pairs(next(everybody))) == [100, 101, 102, 103, 104]
+    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, n_alive=6))  # of which nothing else can be read
+    with pytest.raises(errors.LimitExceeded, match="6 vertices exist"):
+        Everyone(0.0).look(Look(cast(Any, None), snapshot, cast(Any, None), None, None, 5))
+
+
+def test_many_may_be_chosen_and_each_counts_once(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", [*range(105, 5000), *range(103, 200)]) as subscription,
+    ):
+        assert pairs(next(subscription)) == dict.fromkeys(range(103, 110), 1)
+        made.rank[[2, 3]] = 5
+        made.publish(rank=[2, 3])
+        assert pairs(next(subscription)) == {103: 5}
 
 
 def test_a_subscription_that_outgrows_the_limits_ends_and_says_why(tmp_path: Path) -> None:

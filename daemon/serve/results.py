@@ -430,6 +430,11 @@ class Snapshot:
     stats: Mapping[str, Any]
     alive: Column | None = None
 
+    @property
+    def n_alive(self) -> int:
+        """How many vertices there are; only within ``read``."""
+        return self.n_vertices if self.alive is None else int(np.count_nonzero(self.alive))
+
     def known(self, dense: Vertices) -> Vertices:
         """These dense ids (below ``n_vertices``, or ``NO_VERTEX``), with ``NO_VERTEX`` for deleted vertices."""
         if self.alive is None:

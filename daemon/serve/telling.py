@@ -24,7 +24,7 @@ import numpy as np
 from ...compute.program import ExternalId, Program
 from ...gpma.edges import Vertices
 from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
-from ..errors import GraphtideError, LimitExceeded, Unavailable, UnknownProgram
+from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker
 from .change_log import ChangeLog, Changes, ProgramChanges
 from .results import ProgramResults, Snapshot
@@ -193,12 +193,9 @@ class Telling:
         if changes is not None:
             found = self._recent.get(key)
             touched = self._touched(result, subscription.program, changes) if found is None else found[0]
-        news = subscription.scope.look(Look(self._serving, snapshot, result, changes, touched))
-        limit = self._serving.limits.vertices_max
-        if len(news) > limit:
-            raise LimitExceeded(
-                f"{len(news)} vertices changed; an answer names at most {limit}", {"vertices_max": limit}
-            )
+        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max)
+        news = subscription.scope.look(look)
+        look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
 
     def _touched(self, result: ProgramResults, id: str, changes: Changes) -> Vertices | None:
@@ -221,9 +218,10 @@ class Telling:
         """
         self._subscriptions.weigh(subscription, found.snapshot.n_vertices)
         found.news.remember()
-        if len(self._recent) >= RECENT_MAX:
-            self._recent.clear()
-        if found.epochs:
+        # Others will ask for what lies between their place and the newest publication.
+        newest = found.snapshot.sequence
+        self._recent = {key: touched for key, touched in self._recent.items() if key[2] >= newest}
+        if found.epochs and len(self._recent) < RECENT_MAX:
             self._recent[found.key] = (found.touched,)
         since = subscription.epoch if found.epochs else None
         totals = self._subscriptions.totals
