@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from graphtide.daemon.serve import change_log
 from graphtide.daemon.serve.change_log import RECORD_SHARE, ChangeLog, ChangeLogWriter
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.shared_memory import SharedArray
@@ -90,6 +91,33 @@ def test_after_a_publication_that_failed_all_is_taken_anew() -> None:
     writer.record(publication(3, 10, {"a": [1]}), whole=False)
     log = attach(writer)
     assert log.between(1, 2) is None and log.between(1, 3) is None and log.between(2, 3) is not None
+
+
+def test_a_record_that_could_not_be_written_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = begun()
+    with monkeypatch.context() as short:
+        short.setattr(change_log.msgpack, "packb", lambda content: bytes(-1))
+        with pytest.raises(ValueError, match="negative count"):
+            writer.record(publication(2, 10, {"a": [1]}), whole=False)
+    assert writer.sequence == 1
+    writer.record(publication(2, 10, {"a": [1]}), whole=True)
+    writer.record(publication(3, 10, {"a": [2]}), whole=False)
+    log = attach(writer)
+    assert writer.sequence == 3 and [log.sequence_of((1, number)) for number in (1, 2, 3)] == [1, 2, 3]
+    assert log.between(1, 3) is None and log.between(2, 3) is not None
+
+
+def test_what_is_too_large_is_not_even_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, packed, packb = begun(), list[int](), change_log.msgpack.packb
+    monkeypatch.setattr(change_log.msgpack, "packb", lambda content: packed.append(1) or packb(content))
+    n = RING // RECORD_SHARE // 4
+    writer.record(publication(2, 2 * n, {"a": np.arange(n), "b": [1]}), whole=False)
+    assert not packed
+    writer.record(publication(3, 2 * n, {"a": None}, moved=np.arange(n + 1)), whole=False)
+    assert not packed
+    writer.record(publication(4, 2 * n, {"a": np.arange(n - 100)}), whole=False)
+    log = attach(writer)
+    assert packed and log.between(1, 2) is None and log.between(2, 3) is None and log.between(3, 4) is not None
 
 
 def test_a_change_that_is_too_large_is_taken_anew() -> None:

@@ -20,6 +20,7 @@ from graphtide.daemon.client.changes import Following
 from graphtide.daemon.client.wire import ClientCore, Notification, Response
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.standing import Standing
+from graphtide.daemon.errors import RequestError
 from graphtide.daemon.serve import shared_memory
 from graphtide.daemon.serve.publication import Publication
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -217,6 +218,13 @@ def check(world: Published, client: Client, told: Told) -> None:
         sent = told.known[id]
         assert (sent is None) == (value is None)
         assert sent is None or value == sent or abs(value - sent) <= threshold * abs(sent)
+
+
+def test_ids_that_no_vertex_can_have_are_not_kept(tmp_path: Path) -> None:
+    with published(0, tmp_path, "string") as (_, _, client):
+        with pytest.raises(RequestError, match="an id of more than 256 bytes"):
+            client.call("subscribe", {"program": "bfs", "vertices": ["a", "é" * 129]})
+        assert client.call("subscribe", {"program": "bfs", "vertices": ["a", "é" * 128]})["subscription"] == 0
 
 
 @pytest.mark.parametrize("kind", ["int", "string"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -20,16 +21,18 @@ from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
-from graphtide.daemon.client.wire import ClientCore
+from graphtide.daemon.client.changes import Following
+from graphtide.daemon.client.wire import ClientCore, Notification, encode_stamp
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import Snapshot
-from graphtide.daemon.serve.scopes import Everyone
+from graphtide.daemon.serve.scopes import Everyone, Look
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.daemon.serve.turns import Turns
 from graphtide.gpma.index.vertex_index import VertexIndex
 
 UNREACHED = 2**64 - 1
@@ -279,6 +282,32 @@ def test_places_are_divided_and_come_back(tmp_path: Path) -> None:
         other.close()
 
 
+def test_a_snapshot_that_is_too_large_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    with results(tmp_path, 10, vertices_max=5) as (made, address), Client(address) as client:
+        with pytest.raises(errors.LimitExceeded, match="10 vertices exist; an answer names at most 5"):
+            client.call("subscribe", {"program": "rank"})
+        client.call("subscribe", {"program": "rank", "snapshot": False})
+        made.alive[5:] = False
+        made.publish(moved=[5, 6, 7, 8, 9])
+        with client.subscribe("rank") as everybody:
+            assert sorted(pairs(next(everybody))) == [100, 101, 102, 103, 104]
+    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, n_alive=6))  # of which nothing else can be read
+    with pytest.raises(errors.LimitExceeded, match="6 vertices exist"):
+        Everyone(0.0).look(Look(cast(Any, None), snapshot, cast(Any, None), None, None, 5))
+
+
+def test_many_may_be_chosen_and_each_counts_once(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", [*range(105, 5000), *range(103, 200)]) as subscription,
+    ):
+        assert pairs(next(subscription)) == dict.fromkeys(range(103, 110), 1)
+        made.rank[[2, 3]] = 5
+        made.publish(rank=[2, 3])
+        assert pairs(next(subscription)) == {103: 5}
+
+
 def test_a_subscription_that_outgrows_the_limits_ends_and_says_why(tmp_path: Path) -> None:
     with results(tmp_path, 8, vertices_max=10) as (made, address), Client(address) as client:
         with client.subscribe("rank") as everybody:
@@ -340,6 +369,64 @@ def test_a_server_that_dies_costs_subscribers_nothing_but_time(tmp_path: Path) -
             with pytest.raises(errors.Unavailable):
                 next(lost)
             assert list(lost) == []
+
+
+def server_dies(made: Results) -> None:
+    """It is killed, and changes are published before another one is there."""
+    assert made.link is not None and made.link.pid is not None
+    os.kill(made.link.pid, signal.SIGKILL)
+    made.rank[0] = 10
+    made.publish(rank=[0])
+
+
+def test_nothing_is_lost_where_the_server_dies_before_it_told_anything(tmp_path: Path) -> None:
+    with (
+        results(tmp_path) as (made, address),
+        Client(address) as client,
+        client.subscribe("rank", snapshot=False, reconnect=True) as subscription,
+    ):
+        assert subscription.epoch == (1, 1)
+        server_dies(made)
+        change = next(subscription)
+        assert change.since == (1, 1) and pairs(change) == {100: 10}
+
+
+def test_the_asynchronous_client_goes_on_where_nothing_was_told_yet(tmp_path: Path) -> None:
+    async def first(address: str, made: Results) -> Change:
+        async with AsyncClient(address) as client:
+            changes = client.subscribe("rank", snapshot=False, reconnect=True)
+            async with contextlib.aclosing(changes):
+                waiting = asyncio.ensure_future(anext(changes))
+                while not (await client.stats())["server"]["subscriptions"]:
+                    await asyncio.sleep(0.01)
+                server_dies(made)
+                return await waiting
+
+    with results(tmp_path) as (made, address):
+        change = asyncio.run(first(address, made))
+    assert change.since == (1, 1) and pairs(change) == {100: 10}
+
+
+def test_the_asynchronous_client_asks_again_where_the_snapshot_did_not_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, broken = Following.take, [errors.Unavailable("it broke")]
+
+    def taken(self: Following, notice: Notification) -> Change | None:
+        if broken:
+            raise broken.pop()
+        return take(self, notice)
+
+    async def first(address: str) -> Change:
+        async with (
+            AsyncClient(address) as client,
+            contextlib.aclosing(client.subscribe("rank", reconnect=True)) as changes,
+        ):
+            return await anext(changes)
+
+    monkeypatch.setattr(Following, "take", taken)
+    with results(tmp_path) as (_, address):
+        assert asyncio.run(first(address)).is_snapshot
 
 
 def test_the_asynchronous_client_subscribes_too(tmp_path: Path) -> None:
@@ -461,6 +548,61 @@ def test_what_fails_ends_a_subscription_and_no_other(caplog: pytest.LogCaptureFi
     assert [content["subscription"] for content in contents] == [0, 1]
     assert {content["error"]["code"] for content in contents} == {"internal"}
     assert "telling of one failed" in caplog.text and "a mistake" in caplog.text
+
+
+@pytest.mark.parametrize("size", [1, telling.INLINE_MAX + 1])
+def test_news_of_epochs_come_also_where_each_look_finds_another_one(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "NEWS_SECONDS", 0.0)
+    monkeypatch.setattr(telling.Telling, "_size", lambda *_: size)
+    heard: list[bytes] = []
+    numbers = itertools.count(2)
+    program = SimpleNamespace(state={"state": "fresh"})
+
+    def snapshot() -> Any:
+        number = next(numbers)
+        return SimpleNamespace(n_vertices=10, sequence=number, epoch=(1, number), programs={"rank": program})
+
+    class Quiet(telling.Telling):
+        def _look(self, subscription: Subscription, snapshot: Snapshot) -> Any:
+            return telling._Found(snapshot, telling.nothing(self._serving), 1, {})
+
+    async def at_once(*work: Any) -> Any:
+        return work[1](*work[2:])
+
+    async def outlasting(work: Any) -> Any:
+        return await work
+
+    async def make_room(*_: Any) -> None:
+        pass
+
+    async def run() -> None:
+        subscriptions = Subscriptions(LimitsConfig())
+        connection = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
+        subscriptions.add(connection, "rank", Everyone(0.0), snapshot(), since=None, from_now=True)
+        serving = SimpleNamespace(
+            subscriptions=subscriptions,
+            snapshot=snapshot,
+            read=lambda use: use(snapshot()),
+            stamp=lambda snapshot: encode_stamp(snapshot.epoch, {}),
+            external=lambda dense: dense.astype(np.int64),
+            in_thread=at_once,
+            outlasting=outlasting,
+            make_room=make_room,
+            making=Turns(1),
+        )
+        task = asyncio.create_task(Quiet(cast(Serving, serving)).run())
+        async with asyncio.timeout(20):
+            while len(heard) < 3:
+                subscriptions.news.set()
+                await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    contents = [ClientCore().messages(message)[0].content for message in heard]  # type: ignore[union-attr]
+    epochs = [content["epoch"] for content in contents]
+    assert [content["since"] for content in contents] == [[1, 2], *epochs[:-1]] and epochs == sorted(epochs)
 
 
 def test_requests_get_their_turn_between_subscribers_and_connections_between_each_other(

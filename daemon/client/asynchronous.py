@@ -85,7 +85,7 @@ class AsyncClient(Asynchronous, Requests):
                         pause = 0.0
                         yield change
             except (Unavailable, TimedOut):
-                if not reconnect or following.epoch is None:
+                if not reconnect or not following.has_begun:
                     raise
             pause = min(2 * pause, BACKOFF_S_MAX) or BACKOFF_S_MIN
             await asyncio.sleep(pause)

@@ -230,7 +230,7 @@ class Subscription:
 
     @property
     def epoch(self) -> tuple[int, int] | None:
-        """Of the newest change: to go on ``since``."""
+        """Of the newest change, or that from which on changes are told: to go on ``since``."""
         return self._following.epoch
 
     def __enter__(self) -> Self:

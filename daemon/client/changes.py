@@ -26,7 +26,9 @@ class Following:
         self._number: int | None = None
         self._parts: list[Mapping[str, Any]] = []
         self.epoch: tuple[int, int] | None = None
-        """Of the newest change that was taken whole."""
+        """Of the newest change that was taken whole; before the first one that from which on changes are told."""
+        self.has_begun = False
+        """A server has accepted it."""
 
     def request(self) -> dict[str, Any]:
         """The parameters for the next connection: to go on where the last one ended."""
@@ -39,6 +41,9 @@ class Following:
     def begun(self, answer: Mapping[str, Any]) -> None:
         """The answer to the request."""
         self._number = answer["subscription"]
+        self.has_begun = True
+        if self.epoch is None and self._params.get("snapshot") is False and self._params.get("since") is None:
+            self.epoch = (answer["epoch"][0], answer["epoch"][1])
 
     def take(self, notice: Notification) -> Change | None:
         """What this notification completes.

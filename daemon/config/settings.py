@@ -486,7 +486,8 @@ class LimitsConfig(Section):
     subscribed_vertices_max: int = Field(
         default=4_000_000,
         ge=1,
-        description="Vertices of which the server keeps what subscribers know, about 50 bytes each: those of "
+        description="Vertices of which the server keeps what subscribers know, about 50 bytes each and the id "
+        "where it is a string (at most 256 bytes): those of "
         "subscriptions that choose vertices or have a threshold. Those of one connection are at most "
         "`vertices_max`.",
     )

@@ -50,6 +50,7 @@ class ChangeLogWriter:
         """``external``: the external ids of dense vertices, also of those that the epoch at hand deleted."""
         self._memory = shared_memory.allocate("changes", _WORDS * 8 + ring_bytes, np.uint8)
         self._words, self._ring = _parts(self._memory, ring_bytes)
+        self._length_max = ring_bytes // RECORD_SHARE
         self._external = external
         self._lengths: deque[int] = deque()
         self._n_vertices = 0
@@ -67,19 +68,30 @@ class ChangeLogWriter:
 
         To be called before readers can see the publication, and when nothing can fail any more.
         """
-        alive, changed = publication.alive, publication.alive_changed
-        lost = whole or (alive is not None and changed is None)
-        content: dict[str, Any] = {"n": publication.n_vertices, "before": self._n_vertices}
-        if not lost:
-            moved = _NONE if alive is None or changed is None else changed[changed < self._n_vertices]
-            gone = self._external(_NONE if alive is None else moved[~alive[moved]])
-            content["alive"] = _packed(moved)
-            content["gone"] = gone.to_list() if isinstance(gone, StringColumn) else gone.tobytes()
-            content["programs"] = {id: self._entry(id, item) for id, item in publication.programs.items()}
+        lost = whole or (publication.alive is not None and publication.alive_changed is None)
+        content = b"" if lost else self._content(publication)
         self._known = {id: (item.is_fresh, self._scalars(id, item)) for id, item in publication.programs.items()}
         self._n_vertices = publication.n_vertices
-        self.sequence += 1
-        self._append(publication.epoch, b"" if lost else msgpack.packb(content))
+        self._append(publication.epoch, content)
+
+    def _content(self, publication: Publication) -> bytes:
+        """Of the record; nothing where it would be too long to be kept."""
+        alive, changed = publication.alive, publication.alive_changed
+        moved = _NONE if alive is None or changed is None else changed[changed < self._n_vertices]
+        programs = {id: self._entry(id, item) for id, item in publication.programs.items()}
+        columns = (column for entry in programs.values() for column in (entry[0] or {}).values())
+        if 4 * moved.size + sum(len(column) for column in columns if column is not None) > self._length_max:
+            return b""
+        gone = self._external(_NONE if alive is None else moved[~alive[moved]])
+        content = {
+            "n": publication.n_vertices,
+            "before": self._n_vertices,
+            "alive": _packed(moved),
+            "gone": gone.to_list() if isinstance(gone, StringColumn) else gone.tobytes(),
+            "programs": programs,
+        }
+        packed: bytes = msgpack.packb(content)
+        return packed if len(packed) <= self._length_max else b""
 
     def _scalars(self, id: str, program: ProgramPublication) -> Mapping[str, float]:
         """As they are published: of a program that stands still those of before."""
@@ -101,10 +113,8 @@ class ChangeLogWriter:
         return [columns, [name for name in names if program.scalars.get(name) != before[1].get(name)]]
 
     def _append(self, epoch: tuple[int, int], content: bytes) -> None:
-        if len(content) > self._ring.size // RECORD_SHARE:
-            content = b""
         length = _HEADER * 8 + -(-len(content) // 8) * 8
-        header = np.array([length, self.sequence, *epoch], np.int64)
+        header = np.array([length, self.sequence + 1, *epoch], np.int64)
         head, tail = int(self._words[_HEAD]), int(self._words[_TAIL])
         while head + length - tail > self._ring.size:
             tail += self._lengths.popleft()
@@ -113,8 +123,9 @@ class ChangeLogWriter:
         _write(self._ring, head, header.view(np.uint8))
         _write(self._ring, head + _HEADER * 8, np.frombuffer(content, np.uint8))
         fence()
-        self._words[_HEAD] = head + length
         self._lengths.append(length)
+        self._words[_HEAD] = head + length
+        self.sequence += 1  # together with the head: a number without a record would be a gap that nobody sees
 
 
 def _packed(indices: Vertices) -> memoryview:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from ...compute.program import Answer, ExternalId, Program, Published
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...gpma.index.ids import IdColumn, StringColumn
+from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
 from ..errors import (
     LimitExceeded,
@@ -36,7 +36,7 @@ from . import histograms
 from .asker import Asker
 from .histograms import Scale
 from .results import ProgramResults, Snapshot
-from .scopes import Chosen, Everyone
+from .scopes import Chosen, Everyone, Scope, check_told
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
 from .values import staleness, values_of, vertices_named, wire_ids
 
@@ -664,21 +664,41 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     since = params.epoch("since")
     params.end()
 
-    def begin() -> Reply:
+    def make_scope() -> Scope:
+        if ids is not None:
+            return Chosen(_distinct(ids), threshold)
+        if whole and since is None:
+            serving.read(check_all)
+        return Everyone(threshold)
+
+    def check_all(snapshot: Snapshot) -> None:
+        limit = serving.limits.vertices_max
+        if snapshot.n_vertices > limit:
+            check_told(snapshot.n_alive, limit, "exist")
+
+    def begin(scope: Scope) -> Reply:
         snapshot = serving.snapshot()
         kind = serving.program_class(_program(snapshot, id).kind)
         if threshold and kind.value is ExternalId:
             raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
-        scope = Everyone(threshold) if ids is None else Chosen(_distinct(ids), threshold)
         number, resumed = serving.subscriptions.add(
             params.asker.connection, id, scope, snapshot, since=since, from_now=not whole
         )
         return Reply(serving.stamp(snapshot), {"subscription": number, "resumed": resumed})
 
-    return params.once_covered(serving, begin)
+    async def begin_long() -> Reply:
+        return begin(await serving.in_thread(params.asker, make_scope))
+
+    def begin_somehow() -> Outcome:
+        is_long = serving.snapshot().n_vertices > SCAN_CHUNK if ids is None else len(ids) > VERTICES_INLINE_MAX
+        return begin_long() if is_long else begin(make_scope())
+
+    return params.once_covered(serving, begin_somehow)
 
 
 def _distinct(ids: IdColumn) -> IdColumn:
+    if isinstance(ids, StringColumn) and ids.lengths.max(initial=0) > MAX_STRING_ID_BYTES:
+        raise wrong("vertices", f"holds an id of more than {MAX_STRING_ID_BYTES} bytes: no vertex has one")
     return StringColumn.of(dict.fromkeys(ids.to_list())) if isinstance(ids, StringColumn) else np.unique(ids)
 
 

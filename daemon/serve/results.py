@@ -241,6 +241,7 @@ class ResultsWriter:
         words[_SEQUENCE + copy] += 1
         if log is not None:
             log.record(given, whole=take_all)
+            fence()  # whoever sees the epoch sees its record, too
         words[_ACTIVE] = copy
         self._memory, self._previous, self._n_vertices[copy] = memory, changed, counts
         self._scalars, self._take_all = scalars, False
@@ -428,6 +429,11 @@ class Snapshot:
     programs: Mapping[str, ProgramResults]
     stats: Mapping[str, Any]
     alive: Column | None = None
+
+    @property
+    def n_alive(self) -> int:
+        """How many vertices there are; only within ``read``."""
+        return self.n_vertices if self.alive is None else int(np.count_nonzero(self.alive))
 
     def known(self, dense: Vertices) -> Vertices:
         """These dense ids (below ``n_vertices``, or ``NO_VERTEX``), with ``NO_VERTEX`` for deleted vertices."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ...compute.program import grown
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
+from ..errors import LimitExceeded
 from .change_log import Changes
 from .results import ProgramResults, Snapshot
 from .values import Names, Values, values_of, wire_ids
@@ -62,7 +63,7 @@ class Look:
     """What to go by: an epoch, a program's results in it, and what changed since that of the client.
 
     ``changes``: None: all must be taken anew. ``touched``: whose values may be others since, in ascending order;
-    None: anyone's.
+    None: anyone's. ``vertices_max``: so many may be told of at once.
     """
 
     names: Names
@@ -70,6 +71,14 @@ class Look:
     result: ProgramResults
     changes: Changes | None
     touched: Vertices | None
+    vertices_max: int
+
+    def check(self, n: int) -> None:
+        """
+        Raises:
+            LimitExceeded: so many vertices are too many to be told of.
+        """
+        check_told(n, self.vertices_max, "exist" if self.changes is None else "changed")
 
     @property
     def moved(self) -> Vertices:
@@ -84,6 +93,16 @@ class Look:
         return values_of(self.names, self.result, dense)
 
 
+def check_told(n: int, vertices_max: int, what: str) -> None:
+    """
+    Raises:
+        LimitExceeded: so many vertices, of which this can be said, are too many to be told of.
+    """
+    if n > vertices_max:
+        detail = {"vertices_max": vertices_max}
+        raise LimitExceeded(f"{n} vertices {what}; an answer names at most {vertices_max}", detail)
+
+
 class Scope(Protocol):
     """Whom a subscription is about, and what it remembers of them."""
 
@@ -96,7 +115,11 @@ class Scope(Protocol):
         ...
 
     def look(self, look: Look) -> News:
-        """What the client lacks."""
+        """What the client lacks.
+
+        Raises:
+            LimitExceeded: that is too much.
+        """
         ...
 
     def forget(self) -> None:
@@ -124,11 +147,15 @@ class Everyone:
 
     def look(self, look: Look) -> News:
         snapshot, names = look.snapshot, look.names
+        if look.touched is None and not self._threshold:
+            look.check(snapshot.n_alive)  # before there are any copies
         if look.touched is None:
             dense = np.arange(snapshot.n_vertices, dtype=np.uint32)
         else:
             dense = np.unique(np.concatenate([look.touched, look.moved]))
         dense = dense[snapshot.known(dense) != NO_VERTEX]
+        if not self._threshold:
+            look.check(dense.size)
         gone = names.external(_NONE) if look.changes is None else look.changes.gone
         gone = gone[names.lookup_in(snapshot, gone) == NO_VERTEX]
         values = look.values(dense)

@@ -24,7 +24,7 @@ import numpy as np
 from ...compute.program import ExternalId, Program
 from ...gpma.edges import Vertices
 from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
-from ..errors import GraphtideError, LimitExceeded, Unavailable, UnknownProgram
+from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker
 from .change_log import ChangeLog, Changes, ProgramChanges
 from .results import ProgramResults, Snapshot
@@ -125,6 +125,7 @@ class Telling:
                 found = self._serving.read(partial(self._look, subscription))
                 for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
                     subscription.connection.push(message)
+                self._unless_told(subscription, found)
                 return
         except Unavailable:
             return  # epochs follow each other too fast: the next one, or the next tick, comes soon
@@ -151,6 +152,7 @@ class Telling:
                         log.info("a subscriber that does not read is disconnected: others need the memory")
                         connection.abort()
                 connection.push(message)
+            self._unless_told(subscription, found)
             self._subscriptions.news.set()
         except Unavailable:
             pass
@@ -191,12 +193,9 @@ class Telling:
         if changes is not None:
             found = self._recent.get(key)
             touched = self._touched(result, subscription.program, changes) if found is None else found[0]
-        news = subscription.scope.look(Look(self._serving, snapshot, result, changes, touched))
-        limit = self._serving.limits.vertices_max
-        if len(news) > limit:
-            raise LimitExceeded(
-                f"{len(news)} vertices changed; an answer names at most {limit}", {"vertices_max": limit}
-            )
+        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max)
+        news = subscription.scope.look(look)
+        look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
 
     def _touched(self, result: ProgramResults, id: str, changes: Changes) -> Vertices | None:
@@ -219,9 +218,10 @@ class Telling:
         """
         self._subscriptions.weigh(subscription, found.snapshot.n_vertices)
         found.news.remember()
-        if len(self._recent) >= RECENT_MAX:
-            self._recent.clear()
-        if found.epochs:
+        # Others will ask for what lies between their place and the newest publication.
+        newest = found.snapshot.sequence
+        self._recent = {key: touched for key, touched in self._recent.items() if key[2] >= newest}
+        if found.epochs and len(self._recent) < RECENT_MAX:
             self._recent[found.key] = (found.touched,)
         since = subscription.epoch if found.epochs else None
         totals = self._subscriptions.totals
@@ -231,6 +231,11 @@ class Telling:
             totals["merged"] += max(found.epochs - 1, 0)
             subscription.epoch, subscription.told_at = found.snapshot.epoch, time.monotonic()
         return since
+
+    def _unless_told(self, subscription: Subscription, found: _Found) -> None:
+        """Where epochs follow each other fast, each look may find another one, and nothing of it to tell."""
+        if not found.tells:
+            self._nothing_new(subscription, found.snapshot)
 
     def _nothing_new(self, subscription: Subscription, snapshot: Snapshot) -> None:
         """Now and then the client is told that it knows all that there is."""
