@@ -384,6 +384,25 @@ def test_a_start_that_was_cheap_does_not_make_every_change_one() -> None:
     run.close()
 
 
+def test_a_graph_that_grew_far_by_small_changes_starts_over_for_a_large_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A ring, of which a start from one link gives no idea: it never has a triangle."""
+    n = 8_000
+    run = Run(directed=False)
+    run.step(inserts([(0, 1)], n))
+    for program in (run.triangles, run.lcc):
+        program.start(run.graph)
+    with monkeypatch.context() as growing:
+        growing.setattr(tally, "_STEPS_FLOOR", 1 << 40)
+        for first in range(1, n, 500):
+            reports = run.step(inserts([(v, (v + 1) % n) for v in range(first, min(first + 500, n))], n))
+            assert not any(report.started_over for report in reports)
+    assert all(report.started_over for report in run.step(deletes([(v, v + 1) for v in range(0, n, 2)], n)))
+    run.check_fresh()
+    run.close()
+
+
 def test_one_compiled_form_does_for_every_graph() -> None:
     """What is compiled before the first epoch, on a handful of edges, is all that a daemon needs."""
     for directed in (True, False):

@@ -29,8 +29,10 @@ from .change import Differences
 # (RMAT scale 16, one thread); and none that has less than so many steps.
 _START_SHARE = 0.2
 _STEPS_FLOOR = 1 << 14
-# How the work of a start grows with the links, while a graph keeps its shape.
+# How the work of a start grows with the links, while a graph keeps its shape; and up to how many times as many
+# that is believed. Past that a start seems cheaper than it may be, and the one that comes of it puts that right.
 _GROWTH = 1.5
+_GROWTH_MAX = 4.0
 _EVIDENCE = 5
 
 _RULES = (
@@ -126,7 +128,7 @@ class Tally(Program):
         """About what a start would cost, from what the last one did."""
         if not self._start_arcs:
             return 0.0
-        return self._start_steps * math.pow(graph.n_arcs / self._start_arcs, _GROWTH)
+        return self._start_steps * math.pow(min(graph.n_arcs / self._start_arcs, _GROWTH_MAX), _GROWTH)
 
     def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
         """Empty the differences: the vertices that have one, ascending, and how large it is."""
