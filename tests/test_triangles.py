@@ -482,6 +482,7 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
     run.lcc._sum += 1
     assert audited(run, run.lcc) == {"mean"}
     run.lcc._sum -= 1
+    assert not run.triangles._near.any() and not run.lcc._near.any()
     assert audited(run, run.triangles) == audited(run, run.lcc) == set()
     run.close()
 

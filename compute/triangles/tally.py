@@ -61,6 +61,8 @@ class Tally(Program):
         self._tally = np.empty(0, np.uint64)
         self._neighbors = np.empty(0, np.uint32)
         self._differences = Differences(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint32))
+        # For the audit: zeros.
+        self._near = np.empty(0, np.uint8)
 
     # -- what the two members differ in -----------------------------------------------------------------
 
@@ -161,7 +163,7 @@ class Tally(Program):
         self._added_up()
 
     def memory_bytes(self) -> int:
-        return sum(column.nbytes for column in (self._tally, self._neighbors, *self._differences))
+        return sum(column.nbytes for column in (self._tally, self._neighbors, self._near, *self._differences))
 
     def _grow(self, graph: Graph) -> None:
         """Have an entry for each vertex; new ones have no links."""
@@ -187,7 +189,9 @@ class Tally(Program):
         wrong = np.zeros(end - begin, np.uint8)
         none = Links(np.empty(0, np.uint64), np.empty(0, np.uint8), np.empty(0, np.uint8))
         rows = graph.out_rows(), graph.in_rows(), graph.directed
-        edges = counting.audit(none, *rows, self.weighs, self._n, self._tally, self._neighbors, begin, end, wrong)
+        self._near = grown(self._near, self._n, 0)
+        kept = self._tally, self._neighbors, self._near
+        edges = counting.audit(none, *rows, self.weighs, self._n, *kept, begin, end, wrong)
         found = []
         for rule, bit, detail in _RULES if wrong.any() else ():
             vertices = np.flatnonzero(wrong & bit) + begin
