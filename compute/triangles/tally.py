@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
+from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..links import Links, changed_links
 from ..program import Column, Program, Refresh, Violation, grown, size_violations
@@ -85,6 +86,7 @@ class Tally(Program):
     # -- runs -------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        Memory().require(self._bytes_to_start(graph))
         n = graph.n_vertices
         self._grow(graph)
         self._tally[:n] = 0
@@ -108,7 +110,8 @@ class Tally(Program):
         if links.keys.size:
             rows = graph.out_rows(), graph.in_rows(), graph.directed
             steps, most = changing.survey(links, *rows)
-            if steps > max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph)):
+            is_large = steps > max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph))
+            if is_large and Memory().allows(self._bytes_to_start(graph)):
                 return replace(self.start(graph), started_over=True)
             touched, read = changing.tally(links, *rows, self.weighs, self._differences, steps, most, graph.crew)
             vertices, delta = self._collect(int(touched))
@@ -131,6 +134,12 @@ class Tally(Program):
         if not self._start_arcs:
             return 0.0
         return self._start_steps * math.pow(min(graph.n_arcs / self._start_arcs, _GROWTH_MAX), _GROWTH)
+
+    def _bytes_to_start(self, graph: Graph) -> int:
+        """What a start needs beside what is kept: all links, each once, and of each thread a word by vertex."""
+        n, links = graph.n_vertices, graph.n_arcs // (1 if graph.directed else 2)
+        by_threads = min(graph.crew.threads * 4 * n, 8 * links + 4 * n)
+        return (5 if self.weighs else 4) * links + 8 * n + by_threads
 
     def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
         """Empty the differences: the vertices that have one, ascending, and how large it is."""
