@@ -33,7 +33,7 @@ _LINK_SHARE = 0.01
 _LINKS_FLOOR = 256
 _READ_SHARE = 0.5
 _READ_FLOOR = 1 << 14
-_ANY = (1 << 63) - 1
+_NO_END = (1 << 63) - 1
 _EVIDENCE = 5
 
 _RULES = (
@@ -99,7 +99,8 @@ class KCore(Program):
             if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
                 if Memory().allows(_bytes_to_start(graph)):
                     return replace(self.start(graph), started_over=True)
-                read_max = _ANY
+                # There is no start to give up for.
+                read_max = _NO_END
             within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
             read, visited = int(counts[sweep.N_READ]), int(counts[sweep.N_VISITED])
             if not within:
