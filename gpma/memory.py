@@ -67,6 +67,14 @@ class Memory:
             left = f"of {tightest.total} {tightest.name} has {tightest.left} left"
             raise MemoryError(f"{n_bytes} bytes more are needed, and {left}")
 
+    def allows(self, n_bytes: int) -> bool:
+        """Whether so many bytes more can be had, for who has another way to go."""
+        try:
+            self.require(n_bytes)
+        except MemoryError:
+            return False
+        return True
+
     def _machine(self) -> Limit:
         facts = _facts(read(self._root / "proc/meminfo"))
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

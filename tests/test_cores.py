@@ -25,6 +25,7 @@ from graphtide.compute.cores import KCore, kcore, peel, sweep
 from graphtide.compute.ordering import GAP
 from graphtide.compute.program import Refresh
 from graphtide.gpma.edges import NO_VERTEX, Op
+from graphtide.gpma.memory import Memory
 from graphtide.partition.graph import Graph
 
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
@@ -73,6 +74,11 @@ class Run:
 
     def close(self) -> None:
         self.graph.close()
+
+
+class Spent(Memory):
+    def require(self, n_bytes: int) -> None:
+        raise MemoryError(f"{n_bytes} bytes more are needed, and none are left")
 
 
 def clique(vertices: Sequence[int]) -> list[tuple[int, int]]:
@@ -222,6 +228,25 @@ def test_a_change_that_reads_too_much_starts_over(monkeypatch: pytest.MonkeyPatc
         if k % 20 == 0:
             run.step(inserts(clique(range(k % 7, 10 + k % 7)), 40))
     assert 5 < started_over < 60
+    run.close()
+
+
+def test_without_memory_for_a_start_a_change_is_taken_link_by_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However large it is, and however much it reads; a start that is no choice fails, and leaves all as it is."""
+    run = Run(directed=False)
+    run.step(inserts([(v, (v + 1) % 2_000) for v in range(2_000)], 2_000))
+    monkeypatch.setattr(kcore, "Memory", Spent)
+    monkeypatch.setattr(kcore, "_READ_FLOOR", 0)
+    for epoch in (inserts(clique(range(0, 120, 2)), 2_000), deletes(clique(range(0, 120, 2)), 2_000)):
+        assert not run.step(epoch).started_over
+        assert run.program.audit(run.graph) == []
+    with pytest.raises(MemoryError):
+        run.program.start(run.graph)
+    assert run.program.audit(run.graph) == []
+    monkeypatch.undo()
+    run.check()
     run.close()
 
 

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.triangles import LocalClustering, Triangles, change, start, tally
 from graphtide.gpma.edges import Op
+from graphtide.gpma.memory import Memory
 from graphtide.partition.graph import Graph
 
 both_ways = pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
@@ -103,6 +104,11 @@ class Run:
 
     def close(self) -> None:
         self.graph.close()
+
+
+class Spent(Memory):
+    def require(self, n_bytes: int) -> None:
+        raise MemoryError(f"{n_bytes} bytes more are needed, and none are left")
 
 
 def clique(vertices: Sequence[int]) -> list[tuple[int, int]]:
@@ -252,6 +258,24 @@ def test_a_clique_is_taken_link_by_link_where_that_is_cheaper(
     run.check()
     assert [report.started_over for report in reports] == [False, False]
     assert run.triangles.scalars() == {"triangles": 0} and run.lcc.scalars() == {"mean": 0}
+    run.close()
+
+
+@both_ways
+def test_without_memory_for_a_start_a_change_is_taken_link_by_link(
+    directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large it is; a start that is no choice fails, and leaves all as it was."""
+    run = Run(directed)
+    run.step(inserts([(v, v + 1) for v in range(119)], 120))
+    with monkeypatch.context() as scarce:
+        scarce.setattr(tally, "Memory", Spent)
+        reports = run.step(inserts(clique(range(0, 120, 2)), 120))
+        assert [report.started_over for report in reports] == [False, False]
+        for program in (run.triangles, run.lcc):
+            with pytest.raises(MemoryError):
+                program.start(run.graph)
+    run.check()
     run.close()
 
 
@@ -482,6 +506,7 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
     run.lcc._sum += 1
     assert audited(run, run.lcc) == {"mean"}
     run.lcc._sum -= 1
+    assert not run.triangles._near.any() and not run.lcc._near.any()
     assert audited(run, run.triangles) == audited(run, run.lcc) == set()
     run.close()
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...gpma.edges import NO_VERTEX, Vertices, destinations, sources
+from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..links import changed_links
 from ..ordering import clear, no_order, relinked, with_room
@@ -32,6 +33,7 @@ _LINK_SHARE = 0.01
 _LINKS_FLOOR = 256
 _READ_SHARE = 0.5
 _READ_FLOOR = 1 << 14
+_NO_END = (1 << 63) - 1
 _EVIDENCE = 5
 
 _RULES = (
@@ -72,6 +74,7 @@ class KCore(Program):
     # -- runs -------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        Memory().require(_bytes_to_start(graph))
         n = graph.n_vertices
         self._grow(graph)
         self._empty()
@@ -91,10 +94,13 @@ class KCore(Program):
         inserted = change.arcs.inserted.keys
         self._make_room(graph, np.concatenate([sources(inserted), destinations(inserted)]))
         if links.keys.size:
-            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
-                return replace(self.start(graph), started_over=True)
             scratch, counts = self._scratch, self._scratch.counts
             read_max = max(_READ_FLOOR, int(_READ_SHARE * _entries(graph)))
+            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * _entries(graph) / 2):
+                if Memory().allows(_bytes_to_start(graph)):
+                    return replace(self.start(graph), started_over=True)
+                # There is no start to give up for.
+                read_max = _NO_END
             within = sweep.refresh(self._cores, self._order, scratch, self._reader(graph), links, read_max)
             read, visited = int(counts[sweep.N_READ]), int(counts[sweep.N_VISITED])
             if not within:
@@ -237,3 +243,8 @@ class KCore(Program):
 def _entries(graph: Graph) -> int:
     """How many entries the rows that are read have in all."""
     return graph.n_arcs * (2 if graph.directed else 1)
+
+
+def _bytes_to_start(graph: Graph) -> int:
+    """What a start needs beside what is kept: all links, and of each vertex about five words."""
+    return 4 * _entries(graph) + 40 * graph.n_vertices

@@ -206,16 +206,18 @@ def _count_corner(
 
 
 @_jit
-def audit(links, out, in_, both, weigh, n, tally, neighbors, begin, end, wrong):  # type: ignore[no-untyped-def]
+def audit(  # type: ignore[no-untyped-def]
+    links, out, in_, both, weigh, n, tally, neighbors, near, begin, end, wrong
+):
     """Count the triangles of vertices begin .. end - 1 of n one by one; bits to ``wrong``; the entries read.
 
-    ``links``: none, as if nothing had changed.
+    ``links``: none, as if nothing had changed. ``near`` uint8, of n vertices at least: zeros, and so left.
     """
     most = np.int64(1)
     for v in range(begin, end):
         most = max(most, degree(out, in_, both, v))
-    room = new_room(most, SEARCH_STEPS * most)
-    near = np.zeros(n, np.uint8)
+    # No row has more entries than there are vertices.
+    room = new_room(most, min(SEARCH_STEPS * most, (2 if both else 1) * n))
     read = np.int64(0)
     for v in range(begin, end):
         found, twice, more = _recount(v, links, out, in_, both, weigh, room, near)

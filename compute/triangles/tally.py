@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices
+from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..links import Links, changed_links
 from ..program import Column, Program, Refresh, Violation, grown, size_violations
@@ -29,8 +30,8 @@ from .change import Differences
 # (RMAT scale 16, one thread); and none that has less than so many steps.
 _START_SHARE = 0.2
 _STEPS_FLOOR = 1 << 14
-# How the work of a start grows with the links, while a graph keeps its shape; and up to how many times as many that
-# is believed. Past that a start is held for cheaper than it may be, which the start that comes of it puts right.
+# How the work of a start grows with the links, while a graph keeps its shape; and up to how many times as many
+# that is believed. Past that a start seems cheaper than it may be, and the one that comes of it puts that right.
 _GROWTH = 1.5
 _GROWTH_MAX = 4.0
 _EVIDENCE = 5
@@ -61,6 +62,8 @@ class Tally(Program):
         self._tally = np.empty(0, np.uint64)
         self._neighbors = np.empty(0, np.uint32)
         self._differences = Differences(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.uint32))
+        # For the audit: zeros.
+        self._near = np.empty(0, np.uint8)
 
     # -- what the two members differ in -----------------------------------------------------------------
 
@@ -83,6 +86,7 @@ class Tally(Program):
     # -- runs -------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        Memory().require(self._bytes_to_start(graph))
         n = graph.n_vertices
         self._grow(graph)
         self._tally[:n] = 0
@@ -106,7 +110,8 @@ class Tally(Program):
         if links.keys.size:
             rows = graph.out_rows(), graph.in_rows(), graph.directed
             steps, most = changing.survey(links, *rows)
-            if steps > max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph)):
+            is_large = steps > max(_STEPS_FLOOR, _START_SHARE * self._steps_of_start(graph))
+            if is_large and Memory().allows(self._bytes_to_start(graph)):
                 return replace(self.start(graph), started_over=True)
             touched, read = changing.tally(links, *rows, self.weighs, self._differences, steps, most, graph.crew)
             vertices, delta = self._collect(int(touched))
@@ -129,6 +134,12 @@ class Tally(Program):
         if not self._start_arcs:
             return 0.0
         return self._start_steps * math.pow(min(graph.n_arcs / self._start_arcs, _GROWTH_MAX), _GROWTH)
+
+    def _bytes_to_start(self, graph: Graph) -> int:
+        """What a start needs beside what is kept: all links, each once, and of each thread a word by vertex."""
+        n, links = graph.n_vertices, graph.n_arcs // (1 if graph.directed else 2)
+        by_threads = min(graph.crew.threads * 4 * n, 8 * links + 4 * n)
+        return (5 if self.weighs else 4) * links + 8 * n + by_threads
 
     def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
         """Empty the differences: the vertices that have one, ascending, and how large it is."""
@@ -161,7 +172,7 @@ class Tally(Program):
         self._added_up()
 
     def memory_bytes(self) -> int:
-        return sum(column.nbytes for column in (self._tally, self._neighbors, *self._differences))
+        return sum(column.nbytes for column in (self._tally, self._neighbors, self._near, *self._differences))
 
     def _grow(self, graph: Graph) -> None:
         """Have an entry for each vertex; new ones have no links."""
@@ -187,7 +198,9 @@ class Tally(Program):
         wrong = np.zeros(end - begin, np.uint8)
         none = Links(np.empty(0, np.uint64), np.empty(0, np.uint8), np.empty(0, np.uint8))
         rows = graph.out_rows(), graph.in_rows(), graph.directed
-        edges = counting.audit(none, *rows, self.weighs, self._n, self._tally, self._neighbors, begin, end, wrong)
+        self._near = grown(self._near, self._n, 0)
+        kept = self._tally, self._neighbors, self._near
+        edges = counting.audit(none, *rows, self.weighs, self._n, *kept, begin, end, wrong)
         found = []
         for rule, bit, detail in _RULES if wrong.any() else ():
             vertices = np.flatnonzero(wrong & bit) + begin
