@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,34 @@ def test_after_a_publication_that_failed_all_is_taken_anew() -> None:
     writer.record(publication(3, 10, {"a": [1]}), whole=False)
     log = attach(writer)
     assert log.between(1, 2) is None and log.between(1, 3) is None and log.between(2, 3) is not None
+
+
+def test_while_records_are_merged_others_read_on_and_wait_for_the_same_merge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = begun()
+    writer.record(publication(2, 10, {"a": [5, 3]}), whole=False)
+    writer.record(publication(3, 10, {"a": [1]}), whole=False)
+    log, merge, found = attach(writer), change_log._Union.changes, list[Any]()
+    readers = [
+        threading.Thread(target=lambda: found.append(log.bytes_between(1, 3))),
+        threading.Thread(target=lambda: found.append(log.between(2, 3))),
+        threading.Thread(target=lambda: found.append(log.between(1, 3))),
+    ]
+
+    def changes(union: Any) -> Any:
+        if len(union.epochs) == 2:
+            for reader in readers:
+                reader.start()
+            for reader in readers[:2]:
+                reader.join(20)
+            assert len(found) == 2
+        return merge(union)
+
+    monkeypatch.setattr(change_log._Union, "changes", changes)
+    merged = log.between(1, 3)
+    readers[2].join()
+    assert merged is not None and found[2] is merged
 
 
 def test_a_record_that_could_not_be_written_leaves_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:

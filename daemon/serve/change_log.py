@@ -12,9 +12,12 @@ Positions in the ring are counted in bytes since the beginning. Before the write
 
 from __future__ import annotations
 
+import itertools
+import struct
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +39,8 @@ UNIONS_MAX = 8
 _TAIL, _HEAD, _WORDS = 0, 1, 8
 _HEADER = 4
 """Words of a record's header: its length in bytes, sequence number, incarnation and number of the epoch."""
+
+_HEADER_WORDS = struct.Struct(f"={_HEADER}q")
 
 _NONE: Vertices = np.empty(0, np.uint32)
 
@@ -249,49 +254,75 @@ class ChangeLog:
             ValueError: the memory is smaller than it should be.
         """
         self._words, self._ring = _parts(shared_memory.attach(place), place.n_items - _WORDS * 8)
+        self._bytes = memoryview(self._ring)
         self._reading = threading.Lock()
         self._entries: deque[_Entry] = deque()
+        # Of each epoch in the log the number of its first record, if that is there.
+        self._sequences: dict[tuple[int, int], int] = {}
         self._end = int(self._words[_TAIL])
-        self._unions: OrderedDict[tuple[int, int], Changes | None] = OrderedDict()
+        self._unions: OrderedDict[tuple[int, int], Future[Changes | None]] = OrderedDict()
+        self.follow()
 
     def between(self, since: int, until: int) -> Changes | None:
         """What the records after number ``since`` up to number ``until`` (larger, and visible) changed.
 
         None where one of them is not there any more: all must be taken anew.
         """
+        key = since, until
         with self._reading:
-            key = since, until
-            if key not in self._unions:
-                self._unions[key] = self._union(since, until)
+            self._follow()
+            union = self._unions.get(key)
+            if union is None:
+                wanted = self._wanted(since, until)
+                if len(wanted) != until - since:
+                    return None
+                self._unions[key] = made = Future[Changes | None]()
                 if len(self._unions) > UNIONS_MAX:
                     self._unions.popitem(last=False)
             self._unions.move_to_end(key)
-            return self._unions[key]
+        if union is not None:
+            return union.result()  # who makes it works on it at this moment
+        try:
+            made.set_result(self._union(wanted))
+        except BaseException as error:
+            made.set_exception(error)
+            with self._reading:
+                self._unions.pop(key, None)
+        return made.result()
 
     def bytes_between(self, since: int, until: int) -> int:
         """How long those records are together, as far as they are there."""
         with self._reading:
             self._follow()
-            return sum(entry.length for entry in self._wanted(since, until))
+            first, end = self._places(since, until)
+            if first >= end:
+                return 0
+            last = self._entries[end - 1]
+            return last.start + last.length - self._entries[first].start
 
     def sequence_of(self, epoch: tuple[int, int]) -> int | None:
         """The number of the first record of an epoch; None where it is not there (any more)."""
         with self._reading:
             self._follow()
-            return next((entry.sequence for entry in self._entries if entry.epoch == epoch), None)
+            return self._sequences.get(epoch)
 
-    def _wanted(self, since: int, until: int) -> list[_Entry]:
+    def follow(self) -> None:
+        """Take notice of new records: to be called now and then, so that there are never many of them."""
+        with self._reading:
+            self._follow()
+
+    def _places(self, since: int, until: int) -> tuple[int, int]:
+        """Where the records wanted are among the entries: from the first of these places on below the second."""
         if not self._entries:
-            return []
+            return 0, 0
         oldest = self._entries[0].sequence  # numbers follow each other
         first, end = max(since + 1 - oldest, 0), max(until + 1 - oldest, 0)
-        return [self._entries[at] for at in range(first, min(end, len(self._entries)))]
+        return first, min(end, len(self._entries))
 
-    def _union(self, since: int, until: int) -> Changes | None:
-        self._follow()
-        wanted = self._wanted(since, until)
-        if len(wanted) != until - since:
-            return None
+    def _wanted(self, since: int, until: int) -> list[_Entry]:
+        return list(itertools.islice(self._entries, *self._places(since, until)))
+
+    def _union(self, wanted: Sequence[_Entry]) -> Changes | None:
         union = _Union()
         for entry in wanted:
             packed = _read(self._ring, entry.start + _HEADER * 8, entry.length - _HEADER * 8)
@@ -308,16 +339,26 @@ class ChangeLog:
         head = int(self._words[_HEAD])
         fence()
         while self._end < head:
-            header = np.frombuffer(_read(self._ring, self._end, _HEADER * 8), np.int64)
+            length, sequence, incarnation, number = self._header(self._end)
             fence()
             tail = int(self._words[_TAIL])
             if tail > self._end:
                 self._entries.clear()
+                self._sequences.clear()
                 self._end = tail
                 continue
-            length, sequence, incarnation, number = header.tolist()
-            self._entries.append(_Entry(sequence, (incarnation, number), self._end, length))
+            entry = _Entry(sequence, (incarnation, number), self._end, length)
+            self._entries.append(entry)
+            self._sequences.setdefault(entry.epoch, sequence)
             self._end += length
         tail = int(self._words[_TAIL])
         while self._entries and self._entries[0].start < tail:
-            self._entries.popleft()
+            gone = self._entries.popleft()
+            if self._sequences.get(gone.epoch) == gone.sequence:
+                del self._sequences[gone.epoch]
+
+    def _header(self, position: int) -> tuple[int, ...]:
+        start = position % self._ring.size
+        if start + _HEADER_WORDS.size <= self._ring.size:
+            return _HEADER_WORDS.unpack_from(self._bytes, start)
+        return _HEADER_WORDS.unpack(_read(self._ring, position, _HEADER_WORDS.size))
