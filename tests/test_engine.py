@@ -513,10 +513,15 @@ def test_default_ids() -> None:
         (
             "bsf",
             {},
-            "unknown program 'bsf'; there are bfs, components, pagerank, ppr, sspaths, sssp, sswp; "
-            "did you mean 'bfs'?",
+            "unknown program 'bsf'; there are bfs, components, kcore, lcc, pagerank, ppr, sspaths, sssp, sswp, "
+            "triangles; did you mean 'bfs'?",
         ),
-        ("zzz", {}, "unknown program 'zzz'; there are bfs, components, pagerank, ppr, sspaths, sssp, sswp"),
+        (
+            "zzz",
+            {},
+            "unknown program 'zzz'; there are bfs, components, kcore, lcc, pagerank, ppr, sspaths, sssp, sswp, "
+            "triangles",
+        ),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),
         ("components", {"x": 1}, "components has no parameter 'x'; it takes none"),

@@ -78,7 +78,7 @@ class Keeper:
         self.reused += self.index.take_reused().size
         assert not [run.error for run in self.engine.refresh(change) if run.error]
         assert not any(self.engine.audit().values()), self.engine.audit()
-        assert self.auditor.step(4e-3, (1, self.epochs)).violations == ()
+        assert self.auditor.step(25e-3, (1, self.epochs)).violations == ()
         if self.epochs % 3 == 0:  # nobody but this thread refers to them
             gone = np.setdiff1d(np.flatnonzero(~self.graph.alive), self.index.free_vertices)[::2].astype(np.uint32)
             self.index.remove(gone)
