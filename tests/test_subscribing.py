@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -516,6 +517,25 @@ def test_whoever_does_not_read_gives_way_where_others_need_the_memory(tmp_path: 
         assert client.stats()["server"]["held_bytes"] == 0
 
 
+def test_whoever_reads_slowly_gives_way_where_others_need_the_memory(tmp_path: Path) -> None:
+    short = {"memory_bytes_max": 1 << 20, "frame_bytes_max": 1 << 18, "output_bytes_max": 1 << 20}
+    with results(tmp_path, N, stall_seconds_max=0.5, **short) as (_, address), contextlib.ExitStack() as stack:
+        slow = stack.enter_context(contextlib.closing(Line(address)))
+        slow.subscribe(Told(program="rank"))
+        client = stack.enter_context(Client(address, timeout=60))
+        until(lambda: client.stats()["server"]["held_bytes"] > 0)
+        wants = threading.Thread(target=client.get, args=("rank", np.arange(100, 10_100)))
+        wants.start()
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while data := slow.socket.recv(1 << 16):
+                received += len(data)
+                assert received < 16 * N, "that is all of it"
+                time.sleep(0.05)
+        wants.join()
+        assert client.stats()["server"]["held_bytes"] == 0
+
+
 class Deaf:
     """A connection that reads nothing."""
 
@@ -582,6 +602,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
         connection = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
         subscriptions.add(connection, "rank", Everyone(0.0), snapshot(), since=None, from_now=True)
         serving = SimpleNamespace(
+            limits=LimitsConfig(),
             subscriptions=subscriptions,
             snapshot=snapshot,
             read=lambda use: use(snapshot()),
