@@ -29,7 +29,7 @@ from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import Snapshot
-from graphtide.daemon.serve.scopes import Everyone, Look
+from graphtide.daemon.serve.scopes import Everyone, Look, _differ
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -189,6 +189,11 @@ def test_small_changes_stay_below_the_threshold_until_they_add_up(tmp_path: Path
         while not len(change.ids):
             change = next(one)
         assert change.epoch == (1, 4) and pairs(change) == {100: 1.12}
+
+
+def test_an_infinite_value_that_becomes_finite_is_off_by_any_threshold() -> None:
+    differ = _differ(np.array([1.0, np.inf, 5.0]), np.array([np.inf, np.inf, 5.1]), 0.1)
+    assert differ.tolist() == [True, False, False]
 
 
 def test_of_whom_nothing_changed_hears_of_new_epochs_all_the_same(tmp_path: Path) -> None:
