@@ -55,6 +55,11 @@ def test_whole_numbers_have_bins_of_their_own_where_they_are_few(monkeypatch: py
     assert log.edges.tolist() == pytest.approx([1, 10, 100]) and log.counts.sum() == 4 and log.outside == 1
 
 
+def test_whole_numbers_that_are_no_doubles_are_counted() -> None:
+    found = histogram(np.array([2**60, 2**60 + 3, 2**60 + 1], np.uint64), 20, "linear")
+    assert found.counts.sum() == 3 and (np.diff(found.edges) > 0).all()
+
+
 def test_a_client_gets_one_of_the_vertices_there_are(tmp_path: Path) -> None:
     with results(tmp_path) as (made, address), Client(address) as client:
         made.hops[9] = np.uint64(2**64 - 1)  # there is no path

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +29,7 @@ from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
 from graphtide.daemon.serve.results import Snapshot
-from graphtide.daemon.serve.scopes import Everyone, Look
+from graphtide.daemon.serve.scopes import Everyone, Look, _differ
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -188,6 +189,11 @@ def test_small_changes_stay_below_the_threshold_until_they_add_up(tmp_path: Path
         while not len(change.ids):
             change = next(one)
         assert change.epoch == (1, 4) and pairs(change) == {100: 1.12}
+
+
+def test_an_infinite_value_that_becomes_finite_is_off_by_any_threshold() -> None:
+    differ = _differ(np.array([1.0, np.inf, 5.0]), np.array([np.inf, np.inf, 5.1]), 0.1)
+    assert differ.tolist() == [True, False, False]
 
 
 def test_of_whom_nothing_changed_hears_of_new_epochs_all_the_same(tmp_path: Path) -> None:
@@ -516,6 +522,25 @@ def test_whoever_does_not_read_gives_way_where_others_need_the_memory(tmp_path: 
         assert client.stats()["server"]["held_bytes"] == 0
 
 
+def test_whoever_reads_slowly_gives_way_where_others_need_the_memory(tmp_path: Path) -> None:
+    short = {"memory_bytes_max": 1 << 20, "frame_bytes_max": 1 << 18, "output_bytes_max": 1 << 20}
+    with results(tmp_path, N, stall_seconds_max=0.5, **short) as (_, address), contextlib.ExitStack() as stack:
+        slow = stack.enter_context(contextlib.closing(Line(address)))
+        slow.subscribe(Told(program="rank"))
+        client = stack.enter_context(Client(address, timeout=60))
+        until(lambda: client.stats()["server"]["held_bytes"] > 0)
+        wants = threading.Thread(target=client.get, args=("rank", np.arange(100, 10_100)))
+        wants.start()
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while data := slow.socket.recv(1 << 16):
+                received += len(data)
+                assert received < 16 * N, "that is all of it"
+                time.sleep(0.05)
+        wants.join()
+        assert client.stats()["server"]["held_bytes"] == 0
+
+
 class Deaf:
     """A connection that reads nothing."""
 
@@ -582,6 +607,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
         connection = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
         subscriptions.add(connection, "rank", Everyone(0.0), snapshot(), since=None, from_now=True)
         serving = SimpleNamespace(
+            limits=LimitsConfig(),
             subscriptions=subscriptions,
             snapshot=snapshot,
             read=lambda use: use(snapshot()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import threading
@@ -120,3 +121,10 @@ def test_what_cannot_be_watched_is_a_message(tmp_path: Path) -> None:
         done = CliRunner().invoke(cli.app, ["watch", address, "none"])
     assert done.exit_code == 1 and "there is no program 'none'" in done.output
     assert CliRunner().invoke(cli.app, ["watch", "nowhere", "rank"]).exit_code == 2
+
+
+def test_lines_of_json_say_what_is_a_lower_bound() -> None:
+    plain = change(1, {5: 1.0, 6: 2.0})
+    assert "saturated" not in json.loads(watch_module._as_json(plain))
+    bounded = dataclasses.replace(plain, saturated=np.array([False, True]))
+    assert json.loads(watch_module._as_json(bounded))["saturated"] == [False, True]

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 PIECE = 1 << 16
+EXACT_MAX = float(1 << 53)
+"""Whole numbers from here on are not all doubles: two edges may be the same."""
 
 Scale = Literal["linear", "log"]
 
@@ -48,7 +50,7 @@ def histogram(values: npt.NDArray[Any], bins: int, scale: Scale) -> Histogram:
 
 
 def _edges(lowest: float, highest: float, bins: int, scale: Scale, *, whole: bool) -> npt.NDArray[np.float64]:
-    if scale == "linear" and whole and highest - lowest < bins:
+    if scale == "linear" and whole and highest - lowest < bins and highest < EXACT_MAX:
         return np.arange(lowest, highest + 2)
     if lowest == highest:
         return np.array([lowest, np.nextafter(highest, np.inf)])

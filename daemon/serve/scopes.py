@@ -286,5 +286,6 @@ def _differ(values: npt.NDArray[Any], before: npt.NDArray[Any], threshold: float
     if threshold:
         with np.errstate(invalid="ignore"):
             now, then = values.astype(np.float64), before.astype(np.float64)
-            differ &= ~(np.abs(now - then) <= threshold * np.abs(then))
+            near = np.abs(now - then) <= threshold * np.abs(then)
+            differ &= ~(near & np.isfinite(then))  # nothing is a part of what is infinite
     return differ

@@ -402,8 +402,7 @@ class Serving:
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
         self.has_memory.set()
-        self.subscriptions.log.follow()
-        self.subscriptions.news.set()
+        self.subscriptions.published()
         if not self._waiters:
             return
         try:

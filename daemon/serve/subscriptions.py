@@ -68,6 +68,12 @@ class Subscriptions:
     def take_log(self, changes: ChangeLog) -> None:
         self._log = changes
 
+    def published(self) -> None:
+        """There may be another epoch."""
+        if self._log is not None:
+            self._log.follow()
+        self.news.set()
+
     def has(self, connection: OpenConnection) -> bool:
         """Whether this connection has any."""
         return connection in self._by_connection

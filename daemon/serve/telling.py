@@ -25,7 +25,7 @@ from ...compute.program import ExternalId, Program
 from ...gpma.edges import Vertices
 from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
-from .asker import Asker
+from .asker import Asker, OpenConnection
 from .change_log import ChangeLog, Changes, ProgramChanges
 from .results import ProgramResults, Snapshot
 from .scopes import Look, News, nothing
@@ -146,12 +146,7 @@ class Telling:
             found = await self._serving.outlasting(read)
             since = self._take(subscription, found)
             messages = self._serving.in_thread(asker, found.messages, self._serving, subscription.number, since)
-            for message in await messages:
-                while not await connection.reads(self._serving.limits.stall_seconds_max):
-                    if self._serving.making.is_short:
-                        log.info("a subscriber that does not read is disconnected: others need the memory")
-                        connection.abort()
-                connection.push(message)
+            await self._send(connection, await messages)
             self._unless_told(subscription, found)
             self._subscriptions.news.set()
         except Unavailable:
@@ -161,6 +156,20 @@ class Telling:
         finally:
             self._serving.making.give_back(asker.making_bytes)
             subscription.working = None
+
+    async def _send(self, connection: OpenConnection, messages: list[bytes]) -> None:
+        """All parts, as the client reads; where others need the memory it has so long for all of them together."""
+        patience_s = self._serving.limits.stall_seconds_max
+        ends = time.monotonic() + patience_s
+        for message in messages:
+            reads = False
+            while not reads:
+                reads = await connection.reads(patience_s)
+                if time.monotonic() > ends and self._serving.making.is_short:
+                    log.info("a subscriber that reads too slowly is disconnected: others need the memory")
+                    connection.abort()
+                    return
+            connection.push(message)
 
     def _size(self, subscription: Subscription, snapshot: Snapshot) -> int:
         """How many vertices must be looked at, at most, or ``INLINE_MAX`` and one where it takes long anyhow."""

@@ -118,6 +118,8 @@ def _as_json(change: Change) -> str:
         "values": change.values.tolist(),
         "removed": _listed(change.removed),
     }
+    if change.saturated is not None:
+        made["saturated"] = change.saturated.tolist()
     stale = {} if change.stale is None else {"stale": change.stale}
     # An infinite value shows as Infinity, which most parsers read: null means something else.
     return json.dumps({**made, **stale}, ensure_ascii=False) + "\n"
