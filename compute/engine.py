@@ -20,7 +20,7 @@ import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.graph import Graph, GraphChange
-from .device import NoTwin, is_on_device, twin
+from .device import NoTwin, twin
 from .program import ExternalId, Program, ProgramError, Refresh, Violation
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,8 @@ class Engine:
         """Run, longest first by the last measure; the results stand in the order of ``programs``."""
         self._graph.require_own_process()
         waiting = deque(sorted(programs, key=lambda program: -self._states[program.id].seconds))
-        on_device = () if self._graph.device is None else tuple(filter(is_on_device, waiting))
+        has_device = self._graph.device is not None
+        on_device = [program for program in waiting if has_device and program.on_device]
         for program in on_device[1:]:  # these follow the first of them
             waiting.remove(program)
         # The caller's thread is one of the threads: a lone program costs no handover.
@@ -210,7 +211,7 @@ class Engine:
             log.exception("program %s failed", program.id)
             reason = f"{type(error).__name__}: {error}"
             return ProgramRun(program.id, None, self._clock() - begun, reason)
-        on_device = self._graph.device is not None and is_on_device(program)
+        on_device = self._graph.device is not None and program.on_device
         return ProgramRun(program.id, refresh, self._clock() - begun, None, on_device)
 
     def _placed(self, program: Program) -> Program:

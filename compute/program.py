@@ -9,7 +9,7 @@ process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
@@ -28,6 +28,9 @@ ExternalId = int | str
 class ProgramError(ValueError):
     """A program cannot be made from these parameters; the message names the parameter and what is allowed."""
 
+
+EVIDENCE: Final = 5
+"""How many vertices a violation names."""
 
 NO_DEFAULT: Final = object()
 """The default of a parameter that must be given."""
@@ -168,6 +171,11 @@ class Program(ABC):
                 f"{cls.kind} needs a graph whose weights are {words}, and graph.weights is {domain!r}"
             )
 
+    @property
+    def on_device(self) -> bool:
+        """Whether the graph's device runs it."""
+        return False
+
     def bind(self, sources: Vertices) -> None:  # noqa: B027 - programs without sources need none
         """Learn the dense ids of ``self.sources``; called again as they become known."""
 
@@ -271,6 +279,35 @@ class Program(ABC):
             LookupError: the program keeps no parents.
         """
         raise LookupError("this program keeps no parents")
+
+
+def marked_violations(
+    rules: Sequence[tuple[str, int, str]], marks: npt.NDArray[np.uint8], begin: int
+) -> list[Violation]:
+    """One violation for each rule that some vertices break. ``rules``: (name, bit, what is wrong).
+
+    ``marks``: uint8, of each vertex from ``begin`` on the bits of the rules that it breaks.
+    """
+    found = []
+    for rule, bit, detail in rules if marks.any() else ():
+        vertices = np.flatnonzero(marks & bit) + begin
+        if vertices.size:
+            evidence = tuple(int(v) for v in vertices[:EVIDENCE])
+            found.append(Violation(rule, f"{vertices.size} vertices: {detail}", evidence))
+    return found
+
+
+def require_saved(state: Mapping[str, Column], columns: Mapping[str, Column], n: int) -> None:
+    """Check that a saved state has these columns, for n vertices each.
+
+    Raises:
+        KeyError: one is missing.
+        ValueError: one is of another dtype or length; the message names it.
+    """
+    for name, column in columns.items():
+        saved = state[name]
+        if saved.dtype != column.dtype or saved.shape != (n,):
+            raise ValueError(f"saved {name}: {saved.dtype}{saved.shape}, expected {column.dtype}({n},)")
 
 
 def size_violations(n_kept: int, graph: Graph) -> list[Violation]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -123,6 +124,13 @@ class EdgeSet:
             yield u, v, weight
             if not self.directed and u != v:
                 yield v, u, weight
+
+    def simple(self) -> nx.Graph:
+        """The undirected simple view: no loops, no directions."""
+        graph = nx.Graph()
+        graph.add_nodes_from(range(self.n_vertices))
+        graph.add_edges_from((u, v) for u, v in self.edges if u != v)
+        return graph
 
 
 def _joined(epochs: Sequence[Epoch]) -> Epoch:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from histories import EdgeSet, Epoch, History
 
-from graphtide.compute.device import is_on_device, twin
+from graphtide.compute.device import twin
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import Program, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Vertices
@@ -73,7 +73,7 @@ class PathRun:
 
     def check(self) -> None:
         """Equal to a fresh start, and both proven by the audit."""
-        assert is_on_device(self.program) == self.on_device
+        assert self.program.on_device == self.on_device
         self.fresh.bind(self._bound())
         self.fresh.start(self.graph)
         assert self.results(self.program) == self.results(self.fresh)

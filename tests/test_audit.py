@@ -654,7 +654,8 @@ def test_a_wrong_value_of_any_vertex_is_found_for_every_kind(kind: str) -> None:
     kept = two_islands()
     program, n = made(kind, kept), kept.graph.n_vertices
     neighbors = [
-        {v, *kept.graph.neighbors(v, "out", 0, n)[0], *kept.graph.neighbors(v, "in", 0, n)[0]} for v in range(n)
+        {v, *kept.graph.neighbors(v, "out", 0, n)[0].tolist(), *kept.graph.neighbors(v, "in", 0, n)[0].tolist()}
+        for v in range(n)
     ]
     for vertex in (1, 2, 57, 123, 299):
         saved = {name: column.copy() for name, column in program.columns().items()}

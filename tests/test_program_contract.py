@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from own_programs import Fading, Within
 
 from graphtide.compute import registry
-from graphtide.compute.device import is_on_device, twin
+from graphtide.compute.device import twin
 from graphtide.compute.program import Answer, Column, Program, Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
 from graphtide.partition.graph import Graph
@@ -185,7 +185,7 @@ class Run:
 
     def check(self) -> None:
         """Equal to a fresh start (on the host), and both proven by the audit, whole and by slices."""
-        assert is_on_device(self.program) == (self.kind in TWINS)
+        assert self.program.on_device == (self.kind in TWINS)
         fresh = made(self.kind, "fresh", tuple(self.program.sources))
         self.bind(fresh)
         fresh.start(self.graph)

@@ -229,9 +229,9 @@ def test_retention_that_passes_a_running_reader_is_an_error(
     kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
     send(producer, topic, [b"x"] * 10)
-    source = open_source()
+    source = open_source(fetch_bytes_max=1)
     read(source, 10)
-    # One fetch is under way and takes what comes first; nothing is fetched while nobody polls.
+    # One fetch is under way and takes the batch that comes first; nothing is fetched while nobody polls.
     send(producer, topic, [b"y"])
     send(producer, topic, [b"z"] * 20)
     with client(KafkaAdminClient, kafka.bootstrap) as admin:

@@ -67,15 +67,9 @@ class Run:
         values: list[float] = answer.values.tolist()
         return values
 
-    def simple(self) -> nx.Graph:
-        simple = nx.Graph()
-        simple.add_nodes_from(range(self.edges.n_vertices))
-        simple.add_edges_from((u, v) for u, v, _ in self.edges.arcs() if u != v)
-        return simple
-
     def check(self) -> None:
         """Equal to NetworkX, to the definition, and to fresh starts."""
-        simple, n = self.simple(), self.graph.n_vertices
+        simple, n = self.edges.simple(), self.graph.n_vertices
         counted = nx.triangles(simple)
         assert self.values(self.triangles) == [counted[v] for v in range(n)]
         assert self.triangles.scalars() == {"triangles": sum(counted.values()) // 3}

@@ -28,7 +28,7 @@ from ...gpma.edges import Vertices
 from ...gpma.host import PackedMemoryArray
 from ...partition.graph import Graph
 from ..engine import STORAGE, Engine
-from ..program import Column, Program, Published, Violation
+from ..program import EVIDENCE, Column, Program, Published, Violation
 from .storage import audit_leaves, audit_totals, last_key_before, leaf_after
 
 log = logging.getLogger(__name__)
@@ -44,8 +44,6 @@ PACE_STEP = 4.0
 PACE_MIN = 1e-10
 # The most units of a slice.
 UNITS_MAX = 1 << 18
-# How many vertices a violation names.
-EVIDENCE = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,9 @@ from ...gpma.layout import LEAF_LOWER
 from ...gpma.rows import RowView, live_runs, live_runs_before
 from ...gpma.splice import spliced
 from ...partition.graph import Graph
-from ..program import Violation
+from ..program import EVIDENCE, Violation
 
 RULES = ("counts", "density", "order", "range", "look-up", "row", "mirror", "totals")
-# How many vertices a violation names.
-_EVIDENCE = 5
 
 
 def audit_leaves(
@@ -167,5 +165,5 @@ def _keys_of_row(view, leaf, row):  # type: ignore[no-untyped-def]
 
 def _report(found: list[Violation], rule: str, detail: str, keys: Keys) -> None:
     if keys.size:
-        ends: Vertices = np.unique(np.concatenate([sources(keys[:_EVIDENCE]), destinations(keys[:_EVIDENCE])]))
+        ends: Vertices = np.unique(np.concatenate([sources(keys[:EVIDENCE]), destinations(keys[:EVIDENCE])]))
         found.append(Violation(rule, f"{keys.size} arcs: {detail}", tuple(int(v) for v in ends)))

@@ -21,7 +21,18 @@ from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..links import changed_links
 from ..ordering import clear, no_order, relinked, with_room
-from ..program import Answer, Column, Program, Published, Refresh, Violation, grown, size_violations
+from ..program import (
+    Answer,
+    Column,
+    Program,
+    Published,
+    Refresh,
+    Violation,
+    grown,
+    marked_violations,
+    require_saved,
+    size_violations,
+)
 from . import peel as peeling
 from . import sweep
 from .peel import Cores, Reader
@@ -34,7 +45,6 @@ _LINKS_FLOOR = 256
 _READ_SHARE = 0.5
 _READ_FLOOR = 1 << 14
 _NO_END = (1 << 63) - 1
-_EVIDENCE = 5
 
 _RULES = (
     ("high", peeling.WRONG_HIGH, "another number of links to the same core and above"),
@@ -137,15 +147,16 @@ class KCore(Program):
         return {"degeneracy": float(self._degeneracy), "main_core_size": float(size - dead)}
 
     def state(self) -> dict[str, Column]:
-        columns = {**self._cores._asdict(), "label": self._order.label}
-        return {name: column[: self._n] for name, column in columns.items()}
+        return {name: column[: self._n] for name, column in self._columns.items()}
+
+    @property
+    def _columns(self) -> dict[str, Column]:
+        """What is saved, by name."""
+        return {**self._cores._asdict(), "label": self._order.label}
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        for name, column in {**self._cores._asdict(), "label": self._order.label}.items():
-            saved = state[name]
-            if saved.dtype != column.dtype or saved.shape != (n,):
-                raise ValueError(f"saved {name}: {saved.dtype}{saved.shape}, expected {column.dtype}({n},)")
+        require_saved(state, self._columns, n)
         if n and int(state["core"].max()) >= n:
             raise ValueError(f"saved core: {int(state['core'].max())}, with {n} vertices")
         self._grow(graph)
@@ -214,13 +225,7 @@ class KCore(Program):
         self._make_room(graph, np.arange(begin, end, dtype=np.uint32))
         wrong = np.zeros(end - begin, np.uint8)
         edges = peeling.audit(self._cores, self._order, self._reader(graph), self._n, begin, end, wrong)
-        found = []
-        for rule, bit, detail in _RULES if wrong.any() else ():
-            vertices = np.flatnonzero(wrong & bit) + begin
-            if vertices.size:
-                evidence = tuple(int(v) for v in vertices[:_EVIDENCE])
-                found.append(Violation(rule, f"{vertices.size} vertices: {detail}", evidence))
-        return found, int(edges)
+        return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         return self._audit_sizes(), 0

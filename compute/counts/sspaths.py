@@ -41,6 +41,7 @@ from ...gpma.edges import HIGH, NO_VERTEX, Vertices
 from ...partition.graph import Graph, GraphChange
 from ..paths.bfs import BFS
 from ..program import (
+    EVIDENCE,
     Answer,
     Column,
     ExternalId,
@@ -50,6 +51,7 @@ from ..program import (
     Refresh,
     Violation,
     grown,
+    marked_violations,
     size_violations,
 )
 from . import kernels
@@ -64,8 +66,6 @@ _STATE_PREFIX = "hops_"
 _WORK_SHARE = 0.3
 _WORK_FLOOR = 4096
 _ARC_EDGES = 4
-# How many vertices a violation names.
-_EVIDENCE = 5
 _NONE = np.empty(0, np.uint32)
 
 _RULES = (
@@ -243,13 +243,7 @@ class SSPaths(Program):
         edges = kernels.audit(
             self._counts.level, self._counts.paths, word, is_source, graph.in_rows(), begin, end, wrong
         )
-        found = []
-        for rule, bit, detail in _RULES if wrong.any() else ():
-            vertices = np.flatnonzero(wrong & bit) + begin
-            if vertices.size:
-                evidence = tuple(int(v) for v in vertices[:_EVIDENCE])
-                found.append(Violation(rule, f"{vertices.size} vertices: {detail}", evidence))
-        return found, int(edges)
+        return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         return self._audit_saturated(), 0
@@ -258,7 +252,7 @@ class SSPaths(Program):
         saturated = np.flatnonzero(self._counts.paths[: self._n] >= LIMIT)
         if saturated.size == self._saturated:
             return []
-        evidence = tuple(int(v) for v in saturated[:_EVIDENCE])
+        evidence = tuple(int(v) for v in saturated[:EVIDENCE])
         return [Violation("saturated", f"{saturated.size} counts are saturated, not {self._saturated}", evidence)]
 
     # -- arrays -----------------------------------------------------------------------------------------

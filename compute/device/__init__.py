@@ -40,8 +40,3 @@ def twin(program: Program, graph: Graph) -> Program:
     except Exception as error:  # whatever compilers say, or a card
         raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
     return made
-
-
-def is_on_device(program: Program) -> bool:
-    """Whether a program is a twin that the device runs."""
-    return bool(getattr(program, "on_device", False))

@@ -245,14 +245,6 @@ class PathRuns:
             made.words[: before.room] = before.words
         return made
 
-    def memory_bytes(self) -> int:
-        """Bytes held on the device."""
-        held = [self._counters, self._long_rows, self._sources]
-        if (vertices := self._vertices) is not None:
-            held += [vertices.words, vertices.stamps, vertices.log, vertices.lost, vertices.short_rows]
-            held += vertices.seen
-        return sum(int(column.nbytes) for column in held)
-
     # -- runs -------------------------------------------------------------------------------------------------
 
     def mend(self, device: DeviceSide, sources: Vertices, limits: Limits) -> PathRun:

@@ -22,7 +22,19 @@ import numpy.typing as npt
 from ...gpma.edges import NO_VERTEX, Keys, Vertices, transpose
 from ...gpma.rows import RowView
 from ...partition.graph import Graph, GraphChange
-from ..program import Answer, Column, ExternalId, Program, Published, Refresh, Violation, grown, size_violations
+from ..program import (
+    EVIDENCE,
+    Answer,
+    Column,
+    ExternalId,
+    Program,
+    Published,
+    Refresh,
+    Violation,
+    grown,
+    require_saved,
+    size_violations,
+)
 from . import cut as cutting
 from . import forest as kernels
 from .cut import Pieces, Search
@@ -44,7 +56,6 @@ _SORTED_MAX = 4096
 _PASSES_PER_SORT = 8
 # From scratch, components larger than this share find their label by a scan of their own, without sorting.
 _GIANT_SHARE = 64
-_EVIDENCE = 5
 
 _LEVELS = "the parent's level is not below its own: parents may lead to no root"
 _SLICE_RULES = (
@@ -256,9 +267,7 @@ class Components(Program):
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        for name in ("parent", "handle", "representative"):
-            if state[name].dtype != np.uint32 or state[name].shape != (n,):
-                raise ValueError(f"saved {name}: {state[name].dtype}{state[name].shape}, expected uint32({n},)")
+        require_saved(state, self.state(), n)
         handle, parent = state["handle"], state["parent"]
         if n and (int(handle.max()) >= n or ((parent >= n) & (parent != NO_VERTEX)).any()):
             raise ValueError("saved handles or parents point outside the graph")
@@ -445,5 +454,5 @@ def _grown(columns: Forest | Changes | Search, n: int, fills: Mapping[str, int])
 def _report(found: list[Violation], rule: str, detail: str, where: npt.NDArray[Any]) -> None:
     """Add a violation if there are vertices (or handles) that show it."""
     if where.size:
-        evidence = tuple(int(v) for v in where[:_EVIDENCE])
+        evidence = tuple(int(v) for v in where[:EVIDENCE])
         found.append(Violation(rule, f"{where.size}: {detail}", evidence))

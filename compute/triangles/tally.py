@@ -20,7 +20,16 @@ from ...gpma.edges import Vertices
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..links import Links, changed_links
-from ..program import Column, Program, Refresh, Violation, grown, size_violations
+from ..program import (
+    Column,
+    Program,
+    Refresh,
+    Violation,
+    grown,
+    marked_violations,
+    require_saved,
+    size_violations,
+)
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import change as changing
 from . import start as counting
@@ -34,7 +43,6 @@ _STEPS_FLOOR = 1 << 14
 # that is believed. Past that a start seems cheaper than it may be, and the one that comes of it puts that right.
 _GROWTH = 1.5
 _GROWTH_MAX = 4.0
-_EVIDENCE = 5
 
 _RULES = (
     ("tally", counting.WRONG_TALLY, "another number of triangles, or of arcs between neighbours"),
@@ -159,10 +167,7 @@ class Tally(Program):
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
-        for name, column in self.columns().items():
-            saved = state[name]
-            if saved.dtype != column.dtype or saved.shape != (n,):
-                raise ValueError(f"saved {name}: {saved.dtype}{saved.shape}, expected {column.dtype}({n},)")
+        require_saved(state, self.columns(), n)
         scalars = unpacked(state, ("start_steps", "start_arcs"))
         self._grow(graph)
         for name, column in self.columns().items():
@@ -201,13 +206,7 @@ class Tally(Program):
         self._near = grown(self._near, self._n, 0)
         kept = self._tally, self._neighbors, self._near
         edges = counting.audit(none, *rows, self.weighs, self._n, *kept, begin, end, wrong)
-        found = []
-        for rule, bit, detail in _RULES if wrong.any() else ():
-            vertices = np.flatnonzero(wrong & bit) + begin
-            if vertices.size:
-                evidence = tuple(int(v) for v in vertices[:_EVIDENCE])
-                found.append(Violation(rule, f"{vertices.size} vertices: {detail}", evidence))
-        return found, int(edges)
+        return marked_violations(_RULES, wrong, begin), int(edges)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
         return self._audit_scalars(), 0

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ...gpma.edges import Vertices
 from ...gpma.vertex_columns import resized, with_room
 from ...partition.graph import Graph, GraphChange
-from ..program import Column, Program, Violation
+from ..program import EVIDENCE, Column, Program, Violation
 from . import edits as walk_kernels
 from .edits import Editing
 from .passes import Estimate, Pulls
@@ -33,8 +33,6 @@ F64 = npt.NDArray[np.float64]
 
 # Columns have a capacity of a multiple of this many vertices.
 GRAIN = 128
-# How many vertices a violation names.
-_EVIDENCE = 5
 
 
 class _Bounds(NamedTuple):
@@ -194,6 +192,6 @@ def violations(rules: dict[str, npt.NDArray[np.bool_]], begin: int) -> list[Viol
     for rule, holds in rules.items():
         wrong = np.flatnonzero(~holds)
         if wrong.size:
-            vertices = tuple(int(v) + begin for v in wrong[:_EVIDENCE])
+            vertices = tuple(int(v) + begin for v in wrong[:EVIDENCE])
             found.append(Violation(rule, f"at {wrong.size} vertices", vertices))
     return found

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from ...compute.device import is_on_device
 from ...compute.program import Program
 from ...gpma import runtime
 from ...gpma.device import card
@@ -104,7 +103,7 @@ class Sides:
     def _on_device(self) -> list[str]:
         if self._graph.device is None:  # some programs may not know yet
             return []
-        return [program.id for program in self._programs() if is_on_device(program)]
+        return [program.id for program in self._programs() if program.on_device]
 
     def _memory(self, card: Card) -> tuple[int, int | None]:
         """Bytes that are held, and the limit; one that is lost is not asked, since it may fail at that, too."""
