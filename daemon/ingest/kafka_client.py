@@ -27,6 +27,10 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.producer.future import FutureRecordMetadata
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.structs import TopicPartition
 
 from ..backoff import Backoff as Backoff
 
@@ -140,6 +144,27 @@ def connect(
         if refusal is not None and isinstance(error, KafkaError):
             raise refusal from error
         raise
+
+
+def send_batch(producer: KafkaProducer, place: TopicPartition, records: bytes, number: int) -> Any:
+    """Send so many records, packed as in a batch of message format 2, in the producer's transaction.
+
+    Returns a future of the last of them, as ``send`` does.
+    """
+    accumulator = producer._accumulator
+    batch_records = MemoryRecordsBuilder(2, accumulator.config["compression_attrs"], len(records))
+    builder = batch_records._builder
+    builder._buffer += records
+    builder._num_records, builder._last_offset = number, number - 1
+    builder._first_timestamp = builder._max_timestamp = time.time_ns() // 10**6
+    batch_records._next_offset = number
+    producer._transaction_manager.maybe_add_partition_to_transaction(place)
+    batch = ProducerBatch(place, batch_records)
+    with accumulator._tp_lock(place):
+        accumulator._batches[place].append(batch)
+        accumulator._incomplete.add(batch)
+    producer._sender.wakeup()
+    return FutureRecordMetadata(batch.produce_future, number - 1, builder._max_timestamp, None, -1, -1, -1)
 
 
 def commit(producer: KafkaProducer, *, timeout_s: float, given_up: Callable[[], bool]) -> None:

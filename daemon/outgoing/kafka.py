@@ -23,13 +23,14 @@ from kafka.structs import TopicPartition
 
 from ...gpma.index.ids import IdColumn
 from ..failpoints import point
-from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_of
+from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_of, send_batch
 from ..records.placement import partition_of
+from .batches import batches
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
 from .sink import Accepts, Fenced, Place, PlaceLost
 
-IN_FLIGHT = 1 << 15
-"""After so many records all are waited for: the client itself would take any number."""
+IN_FLIGHT_BYTES = 8 << 20
+"""After so many bytes all are waited for: the client itself would take any number."""
 
 _WAIT_S = 30.0
 _BLOCK_S = 10.0
@@ -158,13 +159,16 @@ class KafkaSink:
         producer.begin_transaction()
         numbers = np.zeros(self._partitions, np.int64)
         sent: list[Any] = []
+        in_flight = 0
         for chunk in chunks:
             placed = partition_of(chunk.ids, self._partitions)
             numbers += np.bincount(placed, minlength=self._partitions)
-            for key, value, partition in zip(chunk.keys, chunk.values, placed.tolist(), strict=True):
-                sent.append(producer.send(self._topic, value, key, partition=partition))
-            if len(sent) >= IN_FLIGHT:
+            for partition, number, records in batches(chunk, placed):
+                sent.append(send_batch(producer, TopicPartition(self._topic, partition), records, number))
+                in_flight += len(records)
+            if in_flight >= IN_FLIGHT_BYTES:
                 _arrived(producer, sent)
+                in_flight = 0
         for partition, number in enumerate(numbers.tolist()):
             last = replace(end, records=number, partitions=self._partitions).pack(self._encoding)
             sent.append(producer.send(self._topic, last, end_key(self._encoding), partition=partition))

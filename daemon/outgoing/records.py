@@ -7,8 +7,9 @@ columns of a fixed width wherever ids and values are numbers; only their divisio
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -17,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ...gpma.index.ids import IdColumn, IntColumn, StringColumn
+from ...gpma.index.ids import IdColumn, StringColumn
 from ..serve.values import Values
 
 OutgoingEncoding = Literal["msgpack", "json"]
 
-CHUNK = 1 << 12
+CHUNK = 1 << 14
 """So many vertices are encoded at once."""
 
 END = "end"
@@ -86,15 +87,49 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class Packed:
+    """n byte strings: string i is ``data[offsets[i]:offsets[i + 1]]`` (uint8[], int64[n + 1])."""
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return self.offsets.size - 1
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> Packed:
+        """One after the other."""
+        return cls.cut(np.frombuffer(b"".join(strings), np.uint8), np.fromiter(map(len, strings), np.int64))
+
+    @classmethod
+    def cut(cls, data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]) -> Packed:
+        """Strings of these lengths, which make up the data."""
+        offsets = np.zeros(lengths.size + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return cls(data, offsets)
+
+    def to_list(self) -> list[bytes]:
+        """One by one."""
+        data = self.data.tobytes()
+        return [data[start:stop] for start, stop in itertools.pairwise(self.offsets.tolist())]
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one program: of these vertices, with one key and one value (None: a tombstone) each."""
+    """Records of one program: of these vertices, with one key and one value each; without values, tombstones."""
 
     ids: IdColumn
-    keys: list[bytes]
-    values: list[bytes] | list[None]
+    keys: Packed
+    values: Packed | None
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def records(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Key and value of each."""
+        keys = self.keys.to_list()
+        values = [None] * len(keys) if self.values is None else self.values.to_list()
+        return zip(keys, values, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +149,7 @@ class Changed:
         encode_keys, encode_values = _ENCODERS[encoding]
         for part in _parts(len(self.gone)):
             gone = self.gone[part]
-            yield Chunk(gone, encode_keys(self.program, gone), [None] * len(gone))
+            yield Chunk(gone, encode_keys(self.program, gone), None)
         for part in _parts(len(self.ids)):
             ids = self.ids[part]
             yield Chunk(ids, encode_keys(self.program, ids), encode_values(epoch, self.values[part]))
@@ -133,7 +168,7 @@ def end_key(encoding: OutgoingEncoding) -> bytes:
 def key_of(program: str, vertex: int | str, encoding: OutgoingEncoding) -> bytes:
     """The key of one vertex's records."""
     column: IdColumn = StringColumn.of([vertex]) if isinstance(vertex, str) else np.array([vertex], np.int64)
-    return _ENCODERS[encoding][0](program, column)[0]
+    return _ENCODERS[encoding][0](program, column).to_list()[0]
 
 
 def read_key(key: bytes) -> tuple[str, int | str] | None:
@@ -197,70 +232,63 @@ def _epoch(wire: Any) -> Epoch:
 # -- MessagePack ----------------------------------------------------------------------------------------------
 
 
-def _msgpack_keys(program: str, ids: IdColumn) -> list[bytes]:
+def _msgpack_keys(program: str, ids: IdColumn) -> Packed:
     prefix = b"\x92" + msgpack.packb(program)
     if isinstance(ids, StringColumn):
-        return [prefix + msgpack.packb(id) for id in ids.to_list()]
-    return _split(_fixed(prefix + b"\xd3", ids.astype(">i8")))
+        return Packed.of([prefix + msgpack.packb(id) for id in ids.to_list()])
+    rows = _rows(prefix + b"\xd3", ids.astype(">i8"), b"")
+    return Packed.cut(rows.reshape(-1), np.full(len(rows), rows.shape[1]))
 
 
-def _msgpack_values(epoch: Epoch, values: Values) -> list[bytes]:
-    head = msgpack.packb("epoch") + msgpack.packb(epoch)
-    prefix, nothing = b"\x82" + head + msgpack.packb("value"), b"\x82" + head + msgpack.packb("value") + b"\xc0"
+def _msgpack_values(epoch: Epoch, values: Values) -> Packed:
+    prefix = b"\x82" + msgpack.packb("epoch") + msgpack.packb(epoch) + msgpack.packb("value")
     column = values.values
+    bound = np.zeros(column.size, bool) if values.saturated is None else values.saturated & ~values.null
     if column.dtype == object:
-        packed = [prefix + msgpack.packb(value) for value in column.tolist()]
-    elif column.dtype.kind == "f":
-        packed = _split(_fixed(prefix + b"\xcb", column.astype(">f8")))
-    else:
-        packed = _split(_fixed(prefix + b"\xd3", column.astype(">i8")))
-    for row in np.flatnonzero(values.null).tolist():
-        packed[row] = nothing
-    bounds = () if values.saturated is None else np.flatnonzero(values.saturated & ~values.null).tolist()
-    for row in bounds:
-        packed[row] = b"\x83" + packed[row][1:] + msgpack.packb("saturated") + b"\xc3"
-    return packed
+        return Packed.of([prefix + msgpack.packb(value) for value in _or_none(values)])
+    floating = column.dtype.kind == "f"
+    numbers = column.astype(">f8" if floating else ">i8")
+    suffix = msgpack.packb("saturated") + b"\xc3"
+    rows = _rows(prefix + (b"\xcb" if floating else b"\xd3"), numbers, suffix)
+    rows[values.null, len(prefix)] = 0xC0  # nil
+    rows[bound, 0] = 0x83  # one entry more
+    lengths = np.full(column.size, len(prefix) + 9)
+    lengths[values.null] = len(prefix) + 1
+    lengths[bound] += len(suffix)
+    return Packed.cut(rows[np.arange(rows.shape[1]) < lengths[:, None]], lengths)
 
 
-def _fixed(prefix: bytes, numbers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Rows of this prefix and the eight bytes of one number each."""
-    rows = np.empty((numbers.size, len(prefix) + 8), np.uint8)
-    rows[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
-    rows[:, len(prefix) :] = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, 8)
+def _or_none(values: Values) -> list[Any]:
+    return [None if null else value for value, null in zip(values.values.tolist(), values.null, strict=True)]
+
+
+def _rows(prefix: bytes, numbers: npt.NDArray[Any], suffix: bytes) -> npt.NDArray[np.uint8]:
+    """Rows of this prefix, the eight bytes of one number each, and this suffix."""
+    start, stop = len(prefix), len(prefix) + 8
+    rows = np.empty((numbers.size, stop + len(suffix)), np.uint8)
+    rows[:, :start] = np.frombuffer(prefix, np.uint8)
+    rows[:, start:stop] = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, 8)
+    rows[:, stop:] = np.frombuffer(suffix, np.uint8)
     return rows
-
-
-def _split(rows: npt.NDArray[np.uint8]) -> list[bytes]:
-    data, width = rows.tobytes(), rows.shape[1]
-    return [data[at : at + width] for at in range(0, len(data), width)]
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------
 
 
-def _json_keys(program: str, ids: IdColumn) -> list[bytes]:
+def _json_keys(program: str, ids: IdColumn) -> Packed:
     prefix = b"[" + orjson.dumps(program) + b","
     if isinstance(ids, StringColumn):
-        return [prefix + orjson.dumps(id) + b"]" for id in ids.to_list()]
-    assert not isinstance(ids, StringColumn)
-    return [prefix + b"%d]" % id for id in _integers(ids)]
+        return Packed.of([prefix + orjson.dumps(id) + b"]" for id in ids.to_list()])
+    return Packed.of([prefix + b"%d]" % id for id in ids.tolist()])
 
 
-def _integers(ids: IntColumn) -> list[int]:
-    listed: list[int] = ids.tolist()
-    return listed
-
-
-def _json_values(epoch: Epoch, values: Values) -> list[bytes]:
+def _json_values(epoch: Epoch, values: Values) -> Packed:
     prefix = b'{"epoch":[%d,%d],"value":' % epoch
-    column = values.values
-    packed = [prefix + _json(value) + b"}" for value in column.tolist()]
-    for row in np.flatnonzero(values.null).tolist():
-        packed[row] = prefix + b"null}"
+    packed = [prefix + _json(value) + b"}" for value in _or_none(values)]
     bounds = () if values.saturated is None else np.flatnonzero(values.saturated & ~values.null).tolist()
     for row in bounds:
         packed[row] = packed[row][:-1] + b',"saturated":true}'
-    return packed
+    return Packed.of(packed)
 
 
 def _json(value: Any) -> bytes:
@@ -270,8 +298,8 @@ def _json(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
-_KeyEncoder = Callable[[str, IdColumn], list[bytes]]
-_ValueEncoder = Callable[[Epoch, Values], list[bytes]]
+_KeyEncoder = Callable[[str, IdColumn], Packed]
+_ValueEncoder = Callable[[Epoch, Values], Packed]
 _ENCODERS: dict[OutgoingEncoding, tuple[_KeyEncoder, _ValueEncoder]] = {
     "msgpack": (_msgpack_keys, _msgpack_values),
     "json": (_json_keys, _json_values),

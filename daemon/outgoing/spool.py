@@ -128,7 +128,7 @@ class SpoolSink:
         writer = self._next_writer()
         number = 0
         for chunk in chunks:
-            for record in zip(chunk.keys, chunk.values, strict=True):
+            for record in chunk.records():
                 writer.append(msgpack.packb(record))
             number += len(chunk)
         point("results.sent")
