@@ -8,10 +8,12 @@ the last end of the newest file is no transaction yet: readers leave it alone, a
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from dataclasses import replace
+from typing import IO
 
 import msgpack
 
@@ -20,6 +22,8 @@ from ..failpoints import point
 from ..records.spool_format import FramingLost, SpoolWriter, make_folder, read_frames
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
 from .sink import Accepts, Fenced, Place, PlaceLost
+
+log = logging.getLogger(__name__)
 
 PREFIX = "results-"
 _LOCK = ".lock"
@@ -72,7 +76,6 @@ class SpoolSink:
 
         Raises:
             BlockingIOError: another daemon has the folder.
-            FramingLost: the newest file is damaged.
         """
         make_folder(self._folder)
         if self._lock is None:
@@ -132,7 +135,7 @@ class SpoolSink:
                 writer.append(msgpack.packb(record))
             number += len(chunk)
         point("results.sent")
-        last = End(**{**_fields(end), "records": number})
+        last = replace(end, records=number)
         writer.append(msgpack.packb((end_key(self._encoding), last.pack(self._encoding))))
         writer.sync()
         point("results.committed")
@@ -165,11 +168,11 @@ class SpoolSink:
 
 
 def _last_end(file: Path) -> tuple[int, End | None]:
+    """Of what a power cut tore nothing was ever synced: what comes before it counts."""
     behind, last = 0, None
-    for behind, _, last in transactions(file):  # noqa: B007  what is left of the last one
-        pass
+    try:
+        for behind, _, last in transactions(file):  # noqa: B007  what is left of the last one
+            pass
+    except FramingLost as error:
+        log.warning("%s: what stands behind byte %d is no transaction and is cut off: %s", file, behind, error.why)
     return behind, last
-
-
-def _fields(end: End) -> dict[str, Any]:
-    return {name: getattr(end, name) for name in End.__slots__}
