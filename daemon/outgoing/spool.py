@@ -11,8 +11,8 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 import msgpack

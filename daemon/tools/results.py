@@ -17,8 +17,8 @@ from ..records.spool_format import FramingLost
 
 
 def show(path: Path, *, ends_only: bool) -> None:
-    """Print whole transactions: records as ``{"program", "vertex", "epoch", "value"}`` (of what is no vertex any more
-    ``"gone": true``), then the end as ``{"end": ...}``. What is not whole yet is left out.
+    """Print whole transactions: records as ``{"program", "vertex", "epoch", "value"}`` (of what is no vertex any
+    more ``"gone": true``), then the end as ``{"end": ...}``. What is not whole yet is left out.
 
     Raises:
         SourceError: there are no files, or one is damaged.
