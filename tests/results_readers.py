@@ -136,9 +136,9 @@ class FilesReader:
 Reader = TopicReader | FilesReader
 
 
-def read_up_to(reader: Reader, offsets: dict[str, Any]) -> Reader:
-    """Read until an end covers these offsets, which are those of the newest epoch."""
-    return until(lambda: reader if (ends := reader.read().ends) and ends[-1].offsets == offsets else None, 60)
+def read_up_to(reader: Reader, epoch: tuple[int, int]) -> Reader:
+    """Read until this epoch, or a later one, is there."""
+    return until(lambda: reader if (ends := reader.read().ends) and ends[-1].epoch >= epoch else None, 120)
 
 
 def require_answers(asked: Client, known: Known, vertices: Any) -> None:

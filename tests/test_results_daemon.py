@@ -86,8 +86,7 @@ def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.ran
     history.produce(5)
     with daemon.client() as asked:
         asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
-        offsets = asked.programs().offsets
-        read_up_to(reader, offsets)
+        read_up_to(reader, asked.programs().epoch)
         require_answers(asked, reader.known, vertices_of(history))
     assert daemon.stop() == 0
 
@@ -110,6 +109,7 @@ def counts(amount: Any) -> Iterator[int]:
 
 @pytest.mark.kafka
 @pytest.mark.kill
+@pytest.mark.timeout(3600)
 def test_a_topic_is_whole_and_right_whenever_the_daemon_dies(
     kafka: Any, topics: tuple[str, str], producer: KafkaProducer, tmp_path: Path, seed: int, run_long: bool
 ) -> None:
@@ -123,6 +123,7 @@ def test_a_topic_is_whole_and_right_whenever_the_daemon_dies(
 
 
 @pytest.mark.kill
+@pytest.mark.timeout(3600)
 def test_files_are_whole_and_right_whenever_the_daemon_dies(tmp_path: Path, seed: int, run_long: bool) -> None:
     rng = np.random.default_rng(seed)
     folder = tmp_path / "results"
