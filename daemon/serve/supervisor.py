@@ -22,7 +22,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgpack
@@ -41,10 +41,10 @@ from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
-from .change_log import ChangeLogWriter
+from .change_log import ChangeLog, ChangeLogWriter
 from .listening import TlsFiles, checked_tls, open_listener
 from .publication import Publication
-from .results import ResultsWriter
+from .results import ResultsReader, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
 
@@ -389,6 +389,21 @@ class ServerLink:
     def published(self, program: str) -> Published:
         """What readers see of a program now; for the thread that publishes, until it does so again."""
         return self._writer.published(program)
+
+    @property
+    def results_generation(self) -> int:
+        """Rises when new memory takes over; readers of the one before must open the results again."""
+        return self._writer.generation
+
+    def open_results(self) -> ResultsReader:
+        """The published epochs (there must be one), for a reader in this process. Any thread may ask."""
+        with self._lock:
+            return ResultsReader(self._writer.layout, os.dup(self._writer.fd))
+
+    def open_changes(self) -> ChangeLog:
+        """What recent epochs changed, for a reader in this process. Any thread may ask."""
+        place = self._changes.place
+        return ChangeLog(replace(place, fd=os.dup(place.fd)))
 
     def latency_snapshot(self) -> dict[str, MethodLatency]:
         """Requests by method since ``start``, over all server processes; about a second old."""

@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ...compute.program import ExternalId, Program
+from ...compute.program import Program
 from ...gpma.edges import Vertices
 from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
-from .change_log import ChangeLog, Changes, ProgramChanges
+from .change_log import ChangeLog
 from .results import ProgramResults, Snapshot
-from .scopes import Look, News, nothing
+from .scopes import Look, News, depends_on, nothing, touched_since
 from .serving import Serving
 from .subscriptions import Subscription
 from .values import staleness
@@ -187,7 +185,7 @@ class Telling:
         kind = self._serving.program_class(result.kind)
         if kind.touched is not Program.touched and n > SCAN_INLINE_MAX:
             return max(everything, INLINE_MAX + 1)
-        if _depends_on(kind, program) or any(column is None for column in program.columns.values()):
+        if depends_on(kind, program) or any(column is None for column in program.columns.values()):
             return everything
         touched = sum(column.size for column in program.columns.values() if column is not None)
         return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone))
@@ -201,23 +199,14 @@ class Telling:
         touched = None
         if changes is not None:
             found = self._recent.get(key)
-            touched = self._touched(result, subscription.program, changes) if found is None else found[0]
+            if found is None:
+                touched = touched_since(self._serving, result, subscription.program, changes)
+            else:
+                (touched,) = found
         look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max)
         news = subscription.scope.look(look)
         look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
-
-    def _touched(self, result: ProgramResults, id: str, changes: Changes) -> Vertices | None:
-        """Whose values may be others, in ascending order; None: anyone's."""
-        program = changes.programs.get(id)
-        if program is None:
-            return None
-        kind, stale = self._serving.program_class(result.kind), bool(staleness(result))
-        # Values of a program that stands still lose the vertices that they name.
-        if _depends_on(kind, program) or (stale and kind.value is ExternalId and len(changes.gone)):
-            return None
-        touched = kind.touched(program.columns, result.published)
-        return None if touched is None else np.unique(touched)
 
     def _take(self, subscription: Subscription, found: _Found) -> tuple[int, int] | None:
         """What was found holds, and the client will know it: since which epoch it tells.
@@ -272,8 +261,3 @@ def _results(snapshot: Snapshot, program: str) -> ProgramResults:
     if found is None:
         raise UnknownProgram(f"program {program!r} is not there any more", {"parameter": "program"})
     return found
-
-
-def _depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
-    """Every value may be another, since a scalar is."""
-    return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))

@@ -128,14 +128,14 @@ class Checkpointer:
         on_checkpoint: Callable[[dict[Partition, int]], None],
         source_state: Callable[[], bytes] = bytes,
         newest: Newest | None = None,
-        facts: Mapping[str, Any] | None = None,
+        facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
 
         ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
-        graph was made from. ``facts``: what each is to say besides, as JSON can.
+        graph was made from. ``facts``: what one of the present epoch is to say besides, as JSON can.
         """
-        self.facts = dict(facts or {})
+        self.facts = facts
         self.graph = graph
         self.index = index
         self.programs = programs
@@ -280,7 +280,7 @@ class Checkpointer:
             offsets=offsets_to_wire(offsets),
             identity=dict(self.identity),
             programs={program.id: self.program_specs[program.id] for program in programs},
-            facts={**self.facts, "n_vertices": self.graph.n_vertices, "updates": self.position.updates},
+            facts={**self.facts(), "n_vertices": self.graph.n_vertices, "updates": self.position.updates},
             arrays=arrays,
         )
         return _Taken(checkpoint, dict(offsets), self.graph.n_arcs)
