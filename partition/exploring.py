@@ -1,7 +1,7 @@
-"""Looking around in a graph, between two changes of it: breadth-first searches, and edges between sets of vertices.
+"""Looking around in a graph between two changes: breadth-first searches, and edges between sets of vertices.
 
-Both stop after they have read so many entries of rows (``reads_max``, 2 or more; a row that is begun counts as one),
-and go on from there as long as the graph is the same: what takes long is done in pieces, and what is found does not
+Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one), and go
+on from there as long as the graph is the same: what takes long is done in pieces, and what is found does not
 depend on their size.
 """
 
@@ -21,6 +21,8 @@ from ..gpma.splice import spliced
 
 LOOKUP_READS = 12
 """Looking a vertex up in a row takes as long as reading so many entries, and counts as much."""
+LEAST_READS = 2
+"""Fewer would lead nowhere."""
 
 # What a vertex is among those that edges lead to: one of them, and one of those that both ends may be.
 _TARGET, _COMMON = np.uint8(1), np.uint8(2)
@@ -165,10 +167,10 @@ def _search(
     both: bool,
     found: Vertices,
     hops: Vertices,
-    n: int,
-    index: int,
-    side: int,
-    first: int,
+    n: Int,
+    index: Int,
+    side: Int,
+    first: Int,
     hops_max: int,
     reads_max: int,
     seen: Flags,
@@ -208,7 +210,7 @@ def _visit(
     reads_max: Int,
     seen: Flags,
 ) -> tuple[Int, Int, Int]:
-    """Find the neighbours of u from vertex ``first`` on: (how many are found, entries read, where it stopped or -1)."""
+    """Find the neighbours of u from vertex ``first`` on: (how many are found, read, what is next or -1)."""
     first_key = (np.uint64(u) << HALF) | np.uint64(first)
     stopped = np.int64(-1)
     for slot, stop in runs(rows, u):
@@ -238,8 +240,8 @@ def _edges_between(
     src: Vertices,
     dst: Vertices,
     weights: Weights,
-    index: int,
-    first: int,
+    index: Int,
+    first: Int,
     reads_max: int,
 ) -> tuple[Int, Int, Int, Int]:
     """(how many edges there are, index, first, entries read)."""
@@ -275,7 +277,7 @@ def _read_row(
     reads: Int,
     reads_max: Int,
 ) -> tuple[Int, Int, Int]:
-    """The targets in a row from vertex ``first`` on: (how many edges there are, entries read, where it stopped or -1)."""
+    """The targets in a row from vertex ``first`` on: (how many edges, entries read, what is next or -1)."""
     first_key = (np.uint64(u) << HALF) | np.uint64(first)
     stopped = np.int64(-1)
     for slot, stop in runs(rows, u):

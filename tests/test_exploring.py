@@ -1,4 +1,4 @@
-"""Breadth-first searches and edges between sets of vertices, against the plain-Python graph, in pieces of any size."""
+"""Breadth-first searches and edges between sets of vertices, in pieces of any size, against plain Python."""
 
 from __future__ import annotations
 
@@ -150,9 +150,7 @@ def test_what_is_found_is_what_the_oracle_finds(
             if u in sources and v in targets
         }
         if not directed:
-            between = {
-                (u, v): weight for (u, v), weight in between.items() if u <= v or (v, u) not in between
-            }
+            between = {(u, v): weight for (u, v), weight in between.items() if u <= v or (v, u) not in between}
         listed, size = all_edges(graph, column(sources), column(targets), 10_000, reads_max)
         assert listed == between and size == len(between)
         few, size = all_edges(graph, column(sources), column(targets), 2, reads_max)
@@ -164,9 +162,7 @@ def test_few_targets_are_looked_up_in_a_long_row() -> None:
     with contextlib.closing(Graph(directed=True, weighted=False)) as graph:
         graph.load(EdgeList(pack(np.zeros(n // 2), np.arange(1, n, 2))), n)
         targets = column([0, 3, 4, 1001, n - 1, n + 7])
-        found = edges_between(
-            graph.out_rows(), n, column([0]), targets, weighted=False, limit=10, reads_max=1000
-        )
+        found = edges_between(graph.out_rows(), n, column([0]), targets, weighted=False, limit=10, reads_max=1000)
         assert found.dst.tolist() == [3, 1001, n - 1] and found.place is None
         assert found.reads == 1 + LOOKUP_READS * 5  # what is no vertex is not looked for
         assert all_edges(graph, column([0]), targets, 10, 2) == ({(0, 3): 1, (0, 1001): 1, (0, n - 1): 1}, 3)
