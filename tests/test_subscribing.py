@@ -248,6 +248,13 @@ def test_of_results_that_stand_still_labels_fade_with_their_vertices(tmp_path: P
         ({"program": "rank", "threshold": -1}, errors.RequestError, "threshold must be a number, 0 or more"),
         ({"program": "rank", "threshold": float("nan")}, errors.RequestError, "threshold must be a number"),
         ({"program": "parts", "threshold": 0.1}, errors.RequestError, "threshold is for numbers"),
+        ({"program": "parts", "top": 2}, errors.NotSupported, "have no order"),
+        ({"program": "rank", "top": 2, "vertices": [100]}, errors.RequestError, "top goes with no vertices"),
+        ({"program": "rank", "top": 2, "threshold": 0.1}, errors.RequestError, "top goes with no vertices"),
+        ({"program": "rank", "top": 2, "snapshot": False}, errors.RequestError, "begins with a snapshot"),
+        ({"program": "rank", "top": 0}, errors.RequestError, "top must be a whole number from 1"),
+        ({"program": "rank", "top": 10_001}, errors.LimitExceeded, "at most 10000"),
+        ({"program": "rank", "top": 4}, errors.LimitExceeded, "keep track of as many"),
         ({"program": "rank", "since": [1]}, errors.RequestError, "since must be an epoch"),
         ({"program": "rank", "snapshot": 1}, errors.RequestError, "snapshot must be true or false"),
         ({"program": "rank", "vertices": ["a"]}, errors.RequestError, "ids of this graph are integers"),
@@ -581,6 +588,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
 ) -> None:
     monkeypatch.setattr(telling, "NEWS_SECONDS", 0.0)
     monkeypatch.setattr(telling.Telling, "_size", lambda *_: size)
+    monkeypatch.setattr(telling, "copied", lambda snapshot, id: snapshot)
     heard: list[bytes] = []
     numbers = itertools.count(2)
     program = SimpleNamespace(state={"state": "fresh"})
@@ -590,7 +598,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
         return SimpleNamespace(n_vertices=10, sequence=number, epoch=(1, number), programs={"rank": program})
 
     class Quiet(telling.Telling):
-        def _look(self, subscription: Subscription, snapshot: Snapshot) -> Any:
+        def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> Any:
             return telling._Found(snapshot, telling.nothing(self._serving), 1, {})
 
     async def at_once(*work: Any) -> Any:

@@ -374,6 +374,7 @@ class Requests:
         self,
         program: str,
         vertices: VertexIds | None,
+        top: int | None,
         threshold: float | None,
         snapshot: bool,
         since: tuple[int, int] | None,
@@ -384,6 +385,7 @@ class Requests:
             {
                 "program": program,
                 "vertices": _wire_vertices_or_all(vertices),
+                "top": top,
                 "threshold": threshold,
                 "snapshot": None if snapshot else False,
                 "since": None if since is None else list(since),

@@ -38,10 +38,11 @@ from . import histograms
 from .asker import Asker
 from .exploring import Explorer
 from .histograms import Scale
+from .largest import Largest
 from .results import ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Scope, check_told
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
-from .values import staleness, values_of, vertices_named, wire_ids
+from .values import staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
     from ..config.settings import LimitsConfig
@@ -548,24 +549,6 @@ def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
     return np.flatnonzero(~alive)
 
 
-def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
-    """Positions of the k best values, best first; of equal ones the earlier position comes first."""
-    candidates = np.flatnonzero(~read.null)
-    values = read.values[candidates]
-    if k < values.size:
-        place = values.size - k if descending else k - 1
-        bound = np.partition(values, place)[place]
-        better = values > bound if descending else values < bound
-        ties = np.flatnonzero(values == bound)[: k - np.count_nonzero(better)]
-        kept = np.sort(np.concatenate([np.flatnonzero(better), ties]))
-        candidates, values = candidates[kept], values[kept]
-    if descending:
-        order = values.size - 1 - np.argsort(values[::-1], kind="stable")[::-1]
-    else:
-        order = np.argsort(values, kind="stable")
-    return candidates[order].astype(np.uint32)
-
-
 @method("path")
 async def path(serving: Serving, params: Params) -> Reply:
     """The path from the program's source to the target along the parents of one epoch."""
@@ -712,9 +695,14 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     threshold = params.number("threshold", 0.0)
     whole = params.flag("snapshot", default=True)
     since = params.epoch("since")
+    top = params.whole("top", 1, serving.limits.top_k_max, 0)
     params.end()
+    if top and (ids is not None or threshold or not whole):
+        raise wrong("top", "goes with no vertices and no threshold, and begins with a snapshot")
 
     def make_scope() -> Scope:
+        if top:
+            return Largest(top)
         if ids is not None:
             return Chosen(_distinct(ids), threshold)
         if whole and since is None:
@@ -731,6 +719,8 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         kind = serving.program_class(_program(snapshot, id).kind)
         if threshold and kind.value is ExternalId:
             raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
+        if top and kind.value is ExternalId:
+            raise _no_order(kind.kind)
         number, resumed = serving.subscriptions.add(
             params.asker.connection, id, scope, snapshot, since=since, from_now=not whole
         )
@@ -740,7 +730,9 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         return begin(await serving.in_thread(params.asker, make_scope))
 
     def begin_somehow() -> Outcome:
-        is_long = serving.snapshot().n_vertices > SCAN_CHUNK if ids is None else len(ids) > VERTICES_INLINE_MAX
+        is_long = not top and serving.snapshot().n_vertices > SCAN_CHUNK
+        if ids is not None:
+            is_long = len(ids) > VERTICES_INLINE_MAX
         return begin_long() if is_long else begin(make_scope())
 
     return params.once_covered(serving, begin_somehow)
