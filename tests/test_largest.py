@@ -150,19 +150,18 @@ def test_subscribers_know_what_top_answers(tmp_path: Path, n: int) -> None:
                 )
 
         check()
-        for _ in range(12):
+        for _ in range(8):
             _change(made, rng)
             check()
-    with Client(address) as gone, pytest.raises(Exception, match="cannot connect"):
-        gone.stats()
 
 
 def _change(made: Results, rng: np.random.Generator) -> None:
-    """Some ranks and hops change, among them those of the best; the best of all is deleted."""
+    """Some ranks and hops change, and the farthest vertex is near; the one of the largest rank is deleted."""
     some = np.unique(rng.integers(0, made.n, 6))
     made.rank[some] = rng.integers(1, 9, some.size)
-    far = np.unique(rng.integers(0, made.n, 3))
-    made.hops[far] = rng.integers(0, made.n, far.size).astype(np.uint64) << np.uint64(32)
+    farthest = int(np.argmax(np.where(made.alive, made.hops, 0)))
+    far = np.unique(np.append(rng.integers(0, made.n // 2, 3), farthest))
+    made.hops[far] = rng.integers(0, made.n // 2, far.size).astype(np.uint64) << np.uint64(32)
     best = int(np.argmax(np.where(made.alive, made.rank, 0)))
     made.alive[best] = False
     made.publish(rank=some, hops=far, moved=[best])
