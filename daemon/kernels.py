@@ -38,7 +38,7 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
-from ..partition import graph, numbering
+from ..partition import exploring, graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
 from .ingest import decode, reuse
@@ -94,6 +94,7 @@ class Needs:
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
+            ("explorations", exploring.warm_up),
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),

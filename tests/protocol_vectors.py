@@ -361,6 +361,7 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("get, not older than offsets", lambda: c.get("rank", [100], min_offsets={"t": {0: 10}}, timeout_ms=5))
     c.ask("top", lambda: c.top("rank", 3))
     c.ask("top, the smallest", lambda: c.top("rank", 2, order="asc"))
+    c.ask("top, of chosen vertices", lambda: c.top("rank", 2, vertices=[103, 101, 102, 5]))
     c.ask("histogram", lambda: c.histogram("rank", 4))
     c.ask("path", lambda: c.path("hops", 103))
     c.ask("path, where there is none", lambda: c.path("hops", 119))
@@ -372,6 +373,12 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("degree", lambda: c.degree([100, 5, 118]))
     c.ask("degree_distribution", lambda: c.degree_distribution())
     c.ask("has_edge", lambda: c.has_edge([100, 100], [101, 102]))
+    c.ask("khop", lambda: c.khop(102, 3))
+    c.ask("khop, with more than is wanted", lambda: c.khop(102, 3, limit=2))
+    c.ask("egonet", lambda: c.egonet(102))
+    c.ask("subgraph", lambda: c.subgraph([104, 102, 103, 5]))
+    c.ask("subgraph, with more than is wanted", lambda: c.subgraph([104, 102, 103], limit=1))
+    c.ask("cross_edges", lambda: c.cross_edges([102, 103], [100, 103]))
     c.ask("wait", lambda: c.wait({"t": {0: 10}}, timeout_ms=5))
     c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))
     c.ask("unsubscribe", lambda: c.call("unsubscribe", {"subscription": 0}))
@@ -379,7 +386,7 @@ def _ask_about_integers(c: Conversation) -> None:
 
 def _ask_what_is_wrong(c: Conversation) -> None:
     c.ask("error: bad-request", lambda: c.call("get", {"program": "rank", "vertices": ["a"]}))
-    c.ask("error: not-supported", lambda: c.call("khop", {}))
+    c.ask("error: not-supported", lambda: c.call("admin.pause", {}))
     c.ask("error: unknown-program", lambda: c.get("none", [100]))
     c.ask("error: unknown-vertex", lambda: c.neighbors(5))
     c.ask("error: limit-exceeded", lambda: c.top("rank", 101))
@@ -394,6 +401,8 @@ def _ask_about_strings(c: Conversation) -> None:
     c.ask("top, string ids", lambda: c.top("rank", 2))
     c.ask("path, string ids", lambda: c.path("hops", "v2"))
     c.ask("component, string ids", lambda: c.component("v3", limit=2))
+    c.ask("egonet, string ids", lambda: c.egonet("v3"))
+    c.ask("subgraph, string ids", lambda: c.subgraph(["v3", "v2", "no"]))
     c.ask("degree, string ids", lambda: c.degree(["v0", "no"]))
     c.ask("wait, offsets of a spool", lambda: c.wait({"edges.csv": 10}, timeout_ms=5))
 

@@ -80,6 +80,13 @@ def test_a_client_gets_one_of_the_vertices_there_are(tmp_path: Path) -> None:
             client.histogram("rank", 10_001)
 
 
+def test_a_span_that_is_no_double_has_finite_edges() -> None:
+    values = np.array([-1.7e308, -1e308, 0.0, 1.0, 1.7e308])
+    found = histogram(values, 4, "linear")
+    assert found.edges.tolist() == pytest.approx([-1.7e308, -0.85e308, 0, 0.85e308, 1.7e308])
+    assert found.counts.tolist() == [2, 0, 2, 1] and found.outside == 0
+
+
 @pytest.mark.parametrize("directed", [True, False])
 def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
     with contextlib.closing(Graph(directed=directed, weighted=False)) as graph:

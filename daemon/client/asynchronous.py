@@ -54,6 +54,7 @@ class AsyncClient(Asynchronous, Requests):
         program: str,
         vertices: VertexIds | None = None,
         *,
+        top: int | None = None,
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
@@ -61,22 +62,12 @@ class AsyncClient(Asynchronous, Requests):
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> AsyncGenerator[Change, None]:
-        """What each epoch changes, to be iterated over by ``async for``.
+        """As ``Client.subscribe``: what each epoch changes, to be iterated over by ``async for``.
 
-        ``vertices``: these only (also those that do not exist yet), else all. ``threshold``: leave out values that
-        are off the ones sent before by at most this part of them. The first change is a snapshot, unless
-        ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does not know
-        any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on so.
-
-        It has a connection of its own. Whoever reads slowly gets the changes of several epochs in one.
-
-            async for change in client.subscribe("pagerank"):
-                print(change.epoch, change.ids, change.values)
-
-        Raises:
-            GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
+        async for change in client.subscribe("pagerank"):
+            print(change.epoch, change.ids, change.values)
         """
-        following = self._subscription(program, vertices, threshold, snapshot, since, min_offsets, timeout_ms)
+        following = self._subscription(program, vertices, top, threshold, snapshot, since, min_offsets, timeout_ms)
         pause = 0.0
         while True:
             try:

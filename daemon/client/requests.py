@@ -17,11 +17,14 @@ from .results import (
     Degree,
     DegreeDistribution,
     EdgeFlags,
+    Edges,
+    Egonet,
     Histogram,
     Ids,
     Info,
     Neighbors,
     Path,
+    Reach,
     Result,
     Top,
     Values,
@@ -95,16 +98,23 @@ class Requests:
         k: int = 10,
         *,
         order: str = "desc",
+        vertices: VertexIds | None = None,
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Top]:
-        """The k vertices of largest (``order="asc"``: smallest) value."""
+        """The k vertices of largest (``order="asc"``: smallest) value, of all or among some."""
 
         def decode(result: Mapping[str, Any]) -> Top:
-            values, stale = unpack_column(result["values"]), result.get("stale")
-            return Top(*_stamp(result), ids=ids_of(result["ids"]), values=values, stale=stale)
+            return Top(
+                *_stamp(result),
+                ids=ids_of(result["ids"]),
+                values=unpack_column(result["values"]),
+                stale=result.get("stale"),
+                unknown=ids_of(result.get("unknown", [])),
+            )
 
-        return _call("top", {"program": program, "k": k, "order": order}, decode, min_offsets, timeout_ms)
+        params = {"program": program, "k": k, "order": order, "vertices": _wire_vertices_or_all(vertices)}
+        return _call("top", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def histogram(
@@ -204,6 +214,87 @@ class Requests:
         return _call("neighbors", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
+    def khop(
+        self,
+        vertex: int | str,
+        k: int = 1,
+        *,
+        direction: str = "out",
+        limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Reach]:
+        """What is at most ``k`` hops away from a vertex along (``"in"``: against; ``"both"``: whatever way) edges.
+
+        Up to ``limit`` vertices (1000), the nearest ones.
+        """
+
+        def decode(result: Mapping[str, Any]) -> Reach:
+            return Reach(
+                *_stamp(result),
+                ids=ids_of(result["ids"]),
+                distances=unpack_column(result["distances"]),
+                truncated=result["truncated"],
+            )
+
+        params = {"vertex": vertex, "k": k, "direction": direction, "limit": limit}
+        return _call("khop", params, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def egonet(
+        self,
+        vertex: int | str,
+        *,
+        direction: str = "out",
+        limit: int | None = None,
+        edge_limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Egonet]:
+        """A vertex, its neighbours (as those of ``khop``), and the edges among them.
+
+        Up to ``limit`` vertices (1000), and ``edge_limit`` (1000) of the edges among these.
+        """
+
+        def decode(result: Mapping[str, Any]) -> Egonet:
+            return Egonet(
+                *_stamp(result),
+                ids=ids_of(result["ids"]),
+                truncated=result["truncated"],
+                **_edge_columns(result),
+            )
+
+        params = {"vertex": vertex, "direction": direction, "limit": limit, "edge_limit": edge_limit}
+        return _call("egonet", params, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def subgraph(
+        self,
+        vertices: VertexIds,
+        *,
+        limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Edges]:
+        """The edges among these vertices, up to ``limit`` (1000)."""
+        params = {"vertices": _wire_vertices(vertices), "limit": limit}
+        return _call("subgraph", params, _decode_edges, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def cross_edges(
+        self,
+        src: VertexIds,
+        dst: VertexIds,
+        *,
+        limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Edges]:
+        """The edges from any of ``src`` to any of ``dst``, up to ``limit`` (1000)."""
+        params = {"src": _wire_vertices(src), "dst": _wire_vertices(dst), "limit": limit}
+        return _call("cross_edges", params, _decode_edges, min_offsets, timeout_ms)
+
+    @ClientMethod
     def degree(
         self, vertices: VertexIds, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
     ) -> Call[Degree]:
@@ -283,6 +374,7 @@ class Requests:
         self,
         program: str,
         vertices: VertexIds | None,
+        top: int | None,
         threshold: float | None,
         snapshot: bool,
         since: tuple[int, int] | None,
@@ -292,7 +384,8 @@ class Requests:
         return Following(
             {
                 "program": program,
-                "vertices": None if vertices is None else _wire_vertices(vertices),
+                "vertices": _wire_vertices_or_all(vertices),
+                "top": top,
                 "threshold": threshold,
                 "snapshot": None if snapshot else False,
                 "since": None if since is None else list(since),
@@ -357,6 +450,24 @@ def _wire_vertices(vertices: VertexIds) -> Any:
         except OverflowError:
             raise RequestError("an id is not a 64-bit signed integer") from None
     return [item.item() if isinstance(item, np.integer) else item for item in items]
+
+
+def _wire_vertices_or_all(vertices: VertexIds | None) -> Any:
+    return None if vertices is None else _wire_vertices(vertices)
+
+
+def _edge_columns(result: Mapping[str, Any]) -> dict[str, Any]:
+    weights = result.get("weights")
+    return {
+        "src": ids_of(result["src"]),
+        "dst": ids_of(result["dst"]),
+        "weights": None if weights is None else unpack_column(weights),
+        "size": result["size"],
+    }
+
+
+def _decode_edges(result: Mapping[str, Any]) -> Edges:
+    return Edges(*_stamp(result), **_edge_columns(result), unknown=ids_of(result["unknown"]))
 
 
 def _values(stamp: tuple[tuple[int, int], WireOffsets], answer: Mapping[str, Any], unknown: Ids) -> Values:

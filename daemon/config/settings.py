@@ -516,6 +516,12 @@ class LimitsConfig(Section):
     vertices_max: int = Field(
         default=1_000_000, ge=1, description="The most vertices that one request names or gets."
     )
+    edges_max: int = Field(default=500_000, ge=1, description="The most edges that one answer names.")
+    edges_visited_max: int = Field(
+        default=4_000_000,
+        ge=1024,
+        description="The most entries of rows that one `khop`, `egonet`, `subgraph` or `cross_edges` reads.",
+    )
     connections_max: int = Field(
         default=256, ge=1, le=65_536, description="Open connections that have been let in."
     )

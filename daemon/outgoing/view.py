@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _NOBODY: Vertices = np.empty(0, np.uint32)
 _ALL = 2**32
+# Records of the log that are taken notice of before other readers of it have a turn.
+_RECORDS_AT_ONCE = 1024
 
 
 class LogLost(Exception):
@@ -77,7 +79,8 @@ class View:
             Unavailable: epochs follow each other too fast.
         """
         if self._log is not None:
-            self._log.follow()
+            while self._log.follow(_RECORDS_AT_ONCE):
+                pass
         return self._results().snapshot()
 
     def look(self, wanted: Wanted) -> Found:

@@ -63,7 +63,7 @@ class Look:
     """What to go by: an epoch, a program's results in it, and what changed since that of the client.
 
     ``changes``: None: all must be taken anew. ``touched``: whose values may be others since, in ascending order;
-    None: anyone's. ``vertices_max``: so many may be told of at once.
+    None: anyone's. ``vertices_max``: so many may be told of at once. ``may_scan``: all vertices may be looked at.
     """
 
     names: Names
@@ -72,6 +72,7 @@ class Look:
     changes: Changes | None
     touched: Vertices | None
     vertices_max: int
+    may_scan: bool = True
 
     def check(self, n: int) -> None:
         """
@@ -122,8 +123,17 @@ def depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
     return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))
 
 
+class NotAtOnce(Exception):
+    """All vertices must be looked at, which takes a while."""
+
+
 class Scope(Protocol):
-    """Whom a subscription is about, and what it remembers of them."""
+    """Whom a subscription is about, and what it remembers of them.
+
+    ``resumes``: it can go on from an epoch of before, of which it knows nothing but the changes since.
+    """
+
+    resumes: bool
 
     def size(self, n_vertices: int, n_touched: int) -> int:
         """How many vertices to look at, where so many of all were touched, at most."""
@@ -138,6 +148,7 @@ class Scope(Protocol):
 
         Raises:
             LimitExceeded: that is too much.
+            NotAtOnce: as it says; not where the look ``may_scan``.
         """
         ...
 
@@ -151,6 +162,8 @@ _UNKNOWN, _VALUE, _NULL = 0, 1, 2
 
 class Everyone:
     """All vertices. With a ``threshold`` (above 0) what was sent of each is remembered."""
+
+    resumes = True
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
@@ -201,7 +214,7 @@ class Everyone:
         before, state = np.zeros(dense.size), np.zeros(dense.size, np.uint8)
         old = dense < self._state.size
         before[old], state[old] = self._sent[dense[old]], self._state[dense[old]]
-        state[_members(dense, look.moved)] = _UNKNOWN
+        state[members(dense, look.moved)] = _UNKNOWN
         differ = ~values.null & _differ(values.values, before, self._threshold)
         lacks: Flags = differ | (state == _UNKNOWN) | (values.null != (state == _NULL))
         return lacks
@@ -212,6 +225,8 @@ class Everyone:
 
 class Chosen:
     """These vertices (each once), also while they do not exist. What was sent of each is remembered."""
+
+    resumes = True
 
     def __init__(self, ids: IdColumn, threshold: float) -> None:
         self._ids = ids
@@ -235,20 +250,20 @@ class Chosen:
         moved = look.moved
         again = np.full(len(self._ids), True)
         if not anew:
-            again = _members(self._dense, moved)
+            again = members(self._dense, moved)
             if moved.size:
                 again |= self._dense == NO_VERTEX
         dense = self._dense.copy()
         if again.any():
             dense[again] = look.names.lookup_in(look.snapshot, self._ids[again])
         known = dense != NO_VERTEX
-        touched = np.full(len(self._ids), True) if look.touched is None else _members(dense, look.touched)
+        touched = np.full(len(self._ids), True) if look.touched is None else members(dense, look.touched)
         at = np.flatnonzero(known & (again | touched))
         values = look.values(dense[at])
         if changes is None:
             send, gone = np.full(at.size, True), np.zeros(len(self._ids), bool)
         elif anew:
-            send, gone = (touched | _members(dense, moved))[at], ~known & _among(self._ids, changes.gone)
+            send, gone = (touched | members(dense, moved))[at], ~known & _among(self._ids, changes.gone)
         else:
             send, gone = self._news(at, values), self._known & ~known
         sent = at[send]
@@ -281,7 +296,7 @@ class Chosen:
         self._resuming = True
 
 
-def _members(dense: Vertices, sorted_: Vertices) -> Flags:
+def members(dense: Vertices, sorted_: Vertices) -> Flags:
     """Which of these are among those, which ascend."""
     if not sorted_.size:
         return np.zeros(dense.size, bool)

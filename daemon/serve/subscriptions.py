@@ -70,9 +70,11 @@ class Subscriptions:
 
     def published(self) -> None:
         """There may be another epoch."""
-        if self._log is not None:
-            self._log.follow()
         self.news.set()
+
+    def follow(self, records_max: int) -> bool:
+        """Take notice of some of what epochs changed; whether there is more."""
+        return self._log is not None and self._log.follow(records_max)
 
     def has(self, connection: OpenConnection) -> bool:
         """Whether this connection has any."""
@@ -114,7 +116,7 @@ class Subscriptions:
         self._vertices_free -= weight
         number = self._numbers[connection] = self._numbers.get(connection, -1) + 1
         added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic())
-        place = None if since is None else self.log.sequence_of(since)
+        place = None if since is None or not scope.resumes else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since
         elif from_now and since is None:

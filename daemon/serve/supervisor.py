@@ -42,6 +42,7 @@ from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
+from .exploring import exploration_answer
 from .listening import TlsFiles, checked_tls, open_listener
 from .publication import Publication
 from .results import ResultsReader, ResultsWriter
@@ -635,4 +636,6 @@ class ServerLink:
                 path = self.topology.edge_weights(epoch, column("src"), column("dst"), timeout_s)
                 packed = None if path is None else path.astype(np.float32).tobytes()
                 return self.topology.current_epoch(), {"weights": packed}
+            case "reach" | "edges_between" | "ego":
+                return exploration_answer(self.topology, method, params)
         raise RequestError(f"unknown question {method!r}")

@@ -25,8 +25,8 @@ from ..client.wire import encode_notification, encode_stamped_notification, erro
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog
-from .results import ProgramResults, Snapshot
-from .scopes import Look, News, depends_on, nothing, touched_since
+from .results import ProgramResults, Snapshot, copied
+from .scopes import Look, News, NotAtOnce, depends_on, nothing, touched_since
 from .serving import Serving
 from .subscriptions import Subscription
 from .values import staleness
@@ -45,6 +45,10 @@ NEWS_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 """And where there is no new one so often, so that it knows that the server is there."""
 RECENT_MAX = 16
+RECORDS_AT_ONCE = 256
+"""So many records of the log are taken notice of before others have their turn: a few milliseconds."""
+COPIED_SHARE = 8
+"""Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class Telling:
         while True:
             await self._subscriptions.news.wait()
             self._subscriptions.news.clear()
+            while self._subscriptions.follow(RECORDS_AT_ONCE):
+                await asyncio.sleep(0)
             turn_ends = time.perf_counter() + TURN_SECONDS
             for subscription in self._subscriptions.in_turn():
                 self._advance(subscription)
@@ -118,13 +124,14 @@ class Telling:
             if subscription.place == snapshot.sequence:
                 self._nothing_new(subscription, snapshot)
                 return
+            # Before it is looked at; what the look finds may be newer still.
+            self._subscriptions.weigh(subscription, snapshot.n_vertices)
             size = self._size(subscription, snapshot)
             if size <= INLINE_MAX:
-                found = self._serving.read(partial(self._look, subscription))
-                for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
-                    subscription.connection.push(message)
-                self._unless_told(subscription, found)
+                self._advance_now(subscription)
                 return
+        except NotAtOnce:
+            size = max(snapshot.n_vertices, INLINE_MAX + 1)
         except Unavailable:
             return  # epochs follow each other too fast: the next one, or the next tick, comes soon
         except Exception as error:
@@ -135,13 +142,22 @@ class Telling:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _advance_now(self, subscription: Subscription) -> None:
+        found = self._serving.read(partial(self._look, subscription))
+        for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
+            subscription.connection.push(message)
+        self._unless_told(subscription, found)
+
     async def _advance_long(self, subscription: Subscription, size: int) -> None:
         """What was read of an epoch is kept until the client has taken it; memory is asked for before."""
         connection, asker = subscription.connection, Asker(subscription.connection)
         try:
-            await self._serving.make_room(asker, size)
-            read = self._serving.in_thread(asker, self._serving.read, partial(self._look, subscription))
-            found = await self._serving.outlasting(read)
+            try:
+                found = await self._looked_at(subscription, asker, size)
+            except NotAtOnce:
+                self._serving.making.give_back(asker.making_bytes)
+                asker.making_bytes = 0
+                found = await self._looked_at(subscription, asker, self._serving.snapshot().n_vertices)
             since = self._take(subscription, found)
             messages = self._serving.in_thread(asker, found.messages, self._serving, subscription.number, since)
             await self._send(connection, await messages)
@@ -154,6 +170,11 @@ class Telling:
         finally:
             self._serving.making.give_back(asker.making_bytes)
             subscription.working = None
+
+    async def _looked_at(self, subscription: Subscription, asker: Asker, size: int) -> _Found:
+        await self._serving.make_room(asker, size)
+        look = self._serving.in_thread(asker, self._look_aside, subscription, size)
+        return await self._serving.outlasting(look)
 
     async def _send(self, connection: OpenConnection, messages: list[bytes]) -> None:
         """All parts, as the client reads; where others need the memory it has so long for all of them together."""
@@ -190,7 +211,14 @@ class Telling:
         touched = sum(column.size for column in program.columns.values() if column is not None)
         return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone))
 
-    def _look(self, subscription: Subscription, snapshot: Snapshot) -> _Found:
+    def _look_aside(self, subscription: Subscription, size: int) -> _Found:
+        """What a client lacks, in a thread, where so many vertices are looked at."""
+        if COPIED_SHARE * size < self._serving.snapshot().n_vertices:
+            return self._serving.read(partial(self._look, subscription))
+        snapshot = self._serving.read(partial(copied, id=subscription.program))
+        return self._look(subscription, snapshot, may_scan=True)
+
+    def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> _Found:
         """What a client lacks, copied from one epoch."""
         result = _results(snapshot, subscription.program)
         place = subscription.place
@@ -203,7 +231,8 @@ class Telling:
                 touched = touched_since(self._serving, result, subscription.program, changes)
             else:
                 (touched,) = found
-        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max)
+        may_scan = may_scan or snapshot.n_vertices <= INLINE_MAX
+        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max, may_scan)
         news = subscription.scope.look(look)
         look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
