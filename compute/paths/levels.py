@@ -95,7 +95,7 @@ def _count_pieces(t, word, n, counts, cursor, last_of):  # type: ignore[no-untyp
             mine += own[near * _LANES + lane]
         if mine:
             fetch_add(counts, near, mine)
-            last = max(last, near)
+            last = max(last, np.int64(near))
     last_of[t] = last
 
 
