@@ -373,6 +373,7 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("degree_distribution", lambda: c.degree_distribution())
     c.ask("has_edge", lambda: c.has_edge([100, 100], [101, 102]))
     c.ask("wait", lambda: c.wait({"t": {0: 10}}, timeout_ms=5))
+    c.ask("checkpoint", lambda: c.checkpoint())
     c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))
     c.ask("unsubscribe", lambda: c.call("unsubscribe", {"subscription": 0}))
 

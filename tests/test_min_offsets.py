@@ -30,6 +30,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "has_edge": {"src": [100], "dst": [101]},
     "programs": {},
     "stats": {},
+    "checkpoint": {},
     "wait": {},
     "subscribe": {"program": "rank"},
 }

@@ -18,7 +18,14 @@ from waiting import until
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
-from graphtide.daemon.records.topology import DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
+from graphtide.daemon.records.topology import (
+    CheckpointAsked,
+    DegreeCounts,
+    Degrees,
+    EdgesExist,
+    NeighborPage,
+    StorageState,
+)
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -132,6 +139,12 @@ class Chain:
     def has_edge(self, src, dst, timeout_s):
         exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
         return EdgesExist(self.current_epoch(), exists)
+
+    def checkpoint(self, at, since, failures):
+        state = self.current_epoch()
+        if at is not None and at < state.epoch:
+            return CheckpointAsked(state, "gone", state.epoch, 0, None, [(1, 1)], "")
+        return CheckpointAsked(state, "made", state.epoch, 0, "/checkpoints/checkpoint-1-2", (), "")
 
     def edge_weights(self, epoch, src, dst, timeout_s):
         self.asked += 1

@@ -11,7 +11,8 @@ from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
 from ..errors import LimitExceeded
 from ..records.stream import Offsets, Partition, Source, Standing, offsets_to_wire
-from ..records.topology import DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
+from ..records.topology import CheckpointAsked, DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
+from ..state.requested import RequestedCheckpoints
 from .storage import Storage
 
 HOLD_S = 0.05
@@ -21,8 +22,9 @@ HOLD_S = 0.05
 class EngineTopology:
     """What ``records.topology.Topology`` asks, answered from the graph."""
 
-    def __init__(self, storage: Storage, source: Source) -> None:
+    def __init__(self, storage: Storage, source: Source, requested: RequestedCheckpoints) -> None:
         self._source = source
+        self._requested = requested
         self._graph = storage.graph
         self._gate = storage.gate
         self._position = storage.position
@@ -85,6 +87,14 @@ class EngineTopology:
             # Whoever asks reads the results again and comes back at once: let it find this very epoch.
             self._gate.hold(HOLD_S)
             return None
+
+    def checkpoint(
+        self, at: tuple[int, int] | None, since: tuple[int, int] | None, failures: int | None
+    ) -> CheckpointAsked:
+        state = self.current_epoch()
+        found = self._requested.ask(state.epoch, at=at, since=since, failures=failures)
+        path = None if found.made is None else str(found.made.absolute())
+        return CheckpointAsked(state, found.status, found.since, found.failures, path, found.kept, found.reason)
 
     def _known(self, vertices: Vertices) -> npt.NDArray[np.bool_]:
         """Which of these dense ids are vertices (bool[n]); only while the gate is held."""

@@ -620,4 +620,11 @@ class ServerLink:
                 path = self.topology.edge_weights(epoch, column("src"), column("dst"), timeout_s)
                 packed = None if path is None else path.astype(np.float32).tobytes()
                 return self.topology.current_epoch(), {"weights": packed}
+            case "checkpoint":
+                at, since = (
+                    (params[name][0], params[name][1]) if params.get(name) else None for name in ("at", "since")
+                )
+                wish = self.topology.checkpoint(at, since, params.get("failures"))
+                answer = {name: getattr(wish, name) for name in ("status", "since", "failures", "path", "reason")}
+                return wish.state, {**answer, "kept": list(wish.kept)}
         raise RequestError(f"unknown question {method!r}")
