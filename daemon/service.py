@@ -68,6 +68,7 @@ from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
 from .state.order_log import OrderLog
 from .state.renumbering import well_numbered
+from .state.requested import RequestedCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -216,9 +217,10 @@ class Service:
         self.memory = MemoryGuard(config.memory.budget, self.metrics)
         self._build_ingest()
         storage = Storage(self.graph, self.position)
-        self.link = self._make_link(EngineTopology(storage, self.source))
+        requested = RequestedCheckpoints(store.path)
+        self.link = self._make_link(EngineTopology(storage, self.source, requested))
         self.results = self._make_results()
-        self.pipeline = self._make_pipeline(storage, store)
+        self.pipeline = self._make_pipeline(storage, store, requested)
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
@@ -434,7 +436,9 @@ class Service:
         results = {} if self.results is None else {"results": self.results.fact()}
         return {"numbering": self._numbering, **results}
 
-    def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
+    def _make_pipeline(
+        self, storage: Storage, store: CheckpointStore, requested: RequestedCheckpoints
+    ) -> Pipeline:
         config = self.config
         standing = Standing(self.engine.programs, self.specs)
         checkpoints = Checkpointer(
@@ -452,6 +456,7 @@ class Service:
             source_state=self.source.state,
             newest=self._newest,
             facts=self._facts,
+            requested=requested,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),

@@ -13,6 +13,7 @@ from .addresses import parse_address
 from .calls import Call, ClientMethod, ClientMethodOfTwoForms
 from .changes import Following
 from .results import (
+    Checkpoint,
     Component,
     Degree,
     DegreeDistribution,
@@ -393,6 +394,23 @@ class Requests:
                 "timeout_ms": timeout_ms,
             }
         )
+
+    @ClientMethod
+    def checkpoint(
+        self,
+        *,
+        at: tuple[int, int] | None = None,
+        since: tuple[int, int] | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Checkpoint]:
+        """Have a checkpoint made, and return once it is: of exactly the epoch ``at``, which may be one to come, or
+        of ``since`` (default: the present one) or a later one."""
+
+        def decode(result: Mapping[str, Any]) -> Checkpoint:
+            return Checkpoint(*_stamp(result), path=result["path"])
+
+        return _call("checkpoint", {"at": at, "since": since}, decode, min_offsets, timeout_ms)
 
     def _subscribe(self, following: Following) -> Call[None]:
         """Begin, or go on with, a subscription on a connection of its own."""

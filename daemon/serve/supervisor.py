@@ -638,4 +638,11 @@ class ServerLink:
                 return self.topology.current_epoch(), {"weights": packed}
             case "reach" | "edges_between" | "ego":
                 return exploration_answer(self.topology, method, params)
+            case "checkpoint":
+                at, since = (
+                    (params[name][0], params[name][1]) if params.get(name) else None for name in ("at", "since")
+                )
+                wish = self.topology.checkpoint(at, since, params.get("failures"))
+                answer = {name: getattr(wish, name) for name in ("status", "since", "failures", "path", "reason")}
+                return wish.state, {**answer, "kept": list(wish.kept)}
         raise RequestError(f"unknown question {method!r}")
