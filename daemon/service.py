@@ -49,6 +49,7 @@ from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
+from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
@@ -394,6 +395,7 @@ class Service:
                 self_loops=config.graph.self_loops,
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
+                columns=named_columns(config.source.columns),
             ),
             index=self.index,
             reuse=self.reuse,

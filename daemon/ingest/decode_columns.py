@@ -46,6 +46,8 @@ class Reason(StrEnum):
     """More updates in a record, or more bytes in a line, than allowed."""
     BAD_VERTEX_OP = "bad-vertex-op"
     """An operation on a vertex that names a dst as well."""
+    BAD_CHANGE = "bad-change"
+    """A change of a table that does not say which edges it is about."""
     BAD_BARRIER = "bad-barrier"
     """A barrier whose id is no UTF-8 of 1 to 128 bytes."""
     DAMAGED = "damaged"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-Encoding = Literal["msgpack", "json", "csv", "el"]
+Encoding = Literal["msgpack", "json", "csv", "el", "debezium"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
 FRAMED: frozenset[Encoding] = frozenset({"msgpack"})
@@ -25,7 +25,11 @@ CONTENT_TYPES: dict[str, Encoding] = {
     "application/x-ndjson": "json",
     "text/csv": "csv",
     "text/plain": "el",
+    "application/vnd.debezium+json": "debezium",
 }
+
+PLACED_BY_KEY: frozenset[Encoding] = frozenset({"debezium"})
+"""Records of these come through the partition of their key, wherever their edges belong."""
 
 BARRIER = "application/vnd.graphtide.barrier"
 """The content type of barriers (``barrier.py``), and what stands for the encoding of their records."""
