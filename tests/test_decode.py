@@ -909,6 +909,7 @@ SEEDS = {
         b'{"schema":{},"payload":{"op":"u","before":{"src":1,"dst":2},"after":{"src":"a","dst":3}}}',
         b'{"op":"d","before":{"src":1,"dst":"2"},"after":null,"ts_ms":5}\n{"op":"t"}\n',
     ],
+    "arrow": [b"\xff\xff\xff\xff\0\0\0\0"],  # tests/test_arrow.py has more
 }
 
 

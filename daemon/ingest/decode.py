@@ -21,6 +21,7 @@ from ..records.barrier import barrier_id
 from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, ROW, Encoding
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
+from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes
 from .decode_records import (
@@ -127,6 +128,8 @@ class Decoder:
             return self._barrier(record, value)
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
+        if encoding == "arrow":
+            return self._whole(record, decode_arrow(value, self._rules, record.timestamp_ms))
         if encoding in ("json", "debezium"):
             form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not _is_json_lines(value):

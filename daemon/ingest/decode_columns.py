@@ -137,6 +137,18 @@ def ids_of(name: str, values: Sequence[Any], rules: Rules) -> IdColumn:
     return _strings(name, values) if rules.vertex_ids == "string" else _integers(name, values)
 
 
+def check_lengths(name: str, ids: StringColumn) -> None:
+    """Refuse strings that are too long to be ids."""
+    lengths = ids.lengths
+    if int(lengths.max(initial=0)) > MAX_STRING_ID_BYTES:
+        long, allowed = np.flatnonzero(lengths > MAX_STRING_ID_BYTES), MAX_STRING_ID_BYTES
+        raise BadRows(
+            Reason.BAD_ID,
+            long,
+            lambda row: f"{name} holds a string of {lengths[row]} bytes; at most {allowed} are allowed",
+        )
+
+
 def ops_of(names: Sequence[Any]) -> Ops:
     """The operations in a list of names."""
     try:
@@ -365,14 +377,7 @@ def _strings(name: str, values: Sequence[Any]) -> StringColumn:
     except UnicodeEncodeError:
         why = f"{name} holds a string that is not valid Unicode"
         raise refused(Reason.BAD_ID, values, _is_unicode, lambda _: why) from None
-    lengths = column.lengths
-    if int(lengths.max(initial=0)) > MAX_STRING_ID_BYTES:
-        long, allowed = np.flatnonzero(lengths > MAX_STRING_ID_BYTES), MAX_STRING_ID_BYTES
-        raise BadRows(
-            Reason.BAD_ID,
-            long,
-            lambda row: f"{name} holds a string of {lengths[row]} bytes; at most {allowed} are allowed",
-        )
+    check_lengths(name, column)
     return column
 
 
