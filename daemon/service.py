@@ -202,7 +202,7 @@ class Service:
         self._stack.callback(store.close)
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self._identity: dict[str, Any] = {"graph": config.graph.identity()}
         self.card = card_of(config.device)
         self.health.enter("reading")
         checkpoint = self._restorable(store)
@@ -683,16 +683,6 @@ def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
 
 def _shown(spec: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in spec.items())
-
-
-def _graph_identity(config: Config) -> dict[str, Any]:
-    graph = config.graph
-    return {
-        "directed": graph.directed,
-        "vertex_ids": graph.vertex_ids,
-        "weights": graph.weights,
-        "self_loops": graph.self_loops,
-    }
 
 
 @contextmanager

@@ -219,6 +219,10 @@ class GraphConfig(Section):
         "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
     )
 
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with these settings."""
+        return self.model_dump(include={"directed", "vertex_ids", "weights", "self_loops"})
+
 
 OpName = Literal["insert", "delete", "insert_vertex", "delete_vertex"]
 

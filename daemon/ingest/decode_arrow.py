@@ -9,6 +9,7 @@ holds must lie in its own bytes, so compressed bodies are refused, and dictionar
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Self
@@ -50,6 +51,16 @@ def decode_arrow(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
         text = str(error) or type(error).__name__
         raise Bad(Reason.MALFORMED, f"not an Arrow stream: {text[:200]}") from None
     return sift(_ArrowColumns(given), rules, timestamp_ms)
+
+
+def decode_batch(batch: Any, rules: Rules, timestamp_ms: int) -> Sifted:
+    """A record batch (``pyarrow.RecordBatch``) with the same columns, wherever it comes from.
+
+    Raises:
+        Bad: its columns are not these.
+    """
+    names = _our_columns(batch.schema, rules)
+    return sift(_ArrowColumns(_joined(batch.schema, names, [batch], rules)), rules, timestamp_ms)
 
 
 @dataclass(slots=True)
@@ -134,43 +145,52 @@ def _referred(data: bytes, at: int) -> int:
 
 
 def _read(value: bytes, rules: Rules) -> dict[str, Any]:
-    """Our columns, checked for their type and for being what Arrow allows."""
     import pyarrow as pa
 
     with pa.ipc.open_stream(value) as stream:
         schema = stream.schema
-    names = [name for name in schema.names if name in columns.COLUMNS]
-    if "src" not in names or len(set(names)) < len(names):
-        given = columns.shown(schema.names)
-        raise Bad(
-            Reason.BAD_COLUMN, f"the columns must be src and dst, perhaps op, weight, ts, each once; not {given}"
-        )
-    for name in names:
-        _check_type(name, schema.field(name).type, rules)
+    names = _our_columns(schema, rules)
     options = pa.ipc.IpcReadOptions(
         use_threads=False, included_fields=[at for at, name in enumerate(schema.names) if name in names]
     )
+    with pa.ipc.open_stream(value, options=options) as stream:
+        return _joined(schema, names, stream, rules)
+
+
+def _our_columns(schema: Any, rules: Rules) -> list[str]:
+    """The names of those columns that mean something to us, their types checked."""
+    names = [name for name in schema.names if name in columns.COLUMNS]
+    if "src" not in names or len(set(names)) < len(names):
+        allowed = "the columns must be src and dst, perhaps op, weight, ts, each once"
+        raise Bad(Reason.BAD_COLUMN, f"{allowed}; not {columns.shown(schema.names)}")
+    for name in names:
+        _check_type(name, schema.field(name).type, rules)
+    return names
+
+
+def _joined(schema: Any, names: Sequence[str], batches: Iterable[Any], rules: Rules) -> dict[str, Any]:
+    """These columns of all batches, checked for being what Arrow allows, without dictionaries."""
+    import pyarrow as pa
+
     parts: dict[str, list[Any]] = {name: [] for name in names}
     n = 0
     written_out = dict.fromkeys(names, 0)
-    with pa.ipc.open_stream(value, options=options) as stream:
-        for batch in stream:
-            n += batch.num_rows
-            columns.check_count(n, rules)
-            for name in names:
-                column = batch.column(name)
-                column.validate(full=True)
-                if pa.types.is_dictionary(column.type):
-                    written_out[name] += _written_out(name, column)
-                    if written_out[name] > WRITTEN_OUT_MAX:
-                        raise Bad(Reason.TOO_LARGE, f"the strings of {name} are more than {WRITTEN_OUT_MAX} bytes")
-                    column = column.dictionary_decode()
-                parts[name].append(column)
-    types = {name: _plain(schema.field(name).type) for name in names}
-    return {name: _joined(some, types[name]) for name, some in parts.items()}
+    for batch in batches:
+        n += batch.num_rows
+        columns.check_count(n, rules)
+        for name in names:
+            column = batch.column(name)
+            column.validate(full=True)
+            if pa.types.is_dictionary(column.type):
+                written_out[name] += _written_out(name, column)
+                if written_out[name] > WRITTEN_OUT_MAX:
+                    raise Bad(Reason.TOO_LARGE, f"the strings of {name} are more than {WRITTEN_OUT_MAX} bytes")
+                column = column.dictionary_decode()
+            parts[name].append(column)
+    return {name: _concatenated(some, _plain(schema.field(name).type)) for name, some in parts.items()}
 
 
-def _joined(parts: list[Any], kind: Any) -> Any:
+def _concatenated(parts: list[Any], kind: Any) -> Any:
     import pyarrow as pa
 
     if len(parts) == 1:
