@@ -50,6 +50,7 @@ from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
+from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
@@ -205,7 +206,7 @@ class Service:
         self._stack.callback(store.close)
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self._identity: dict[str, Any] = {"graph": config.graph.identity()}
         self.card = card_of(config.device)
         self.health.enter("reading")
         checkpoint = self._restorable(store)
@@ -405,6 +406,7 @@ class Service:
                 self_loops=config.graph.self_loops,
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
+                columns=named_columns(config.source.columns),
             ),
             index=self.index,
             reuse=self.reuse,
@@ -718,16 +720,6 @@ def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
 
 def _shown(spec: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in spec.items())
-
-
-def _graph_identity(config: Config) -> dict[str, Any]:
-    graph = config.graph
-    return {
-        "directed": graph.directed,
-        "vertex_ids": graph.vertex_ids,
-        "weights": graph.weights,
-        "self_loops": graph.self_loops,
-    }
 
 
 @contextmanager

@@ -219,6 +219,61 @@ class GraphConfig(Section):
         "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
     )
 
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with these settings."""
+        return self.model_dump(include={"directed", "vertex_ids", "weights", "self_loops"})
+
+
+OpName = Literal["insert", "delete", "insert_vertex", "delete_vertex"]
+
+
+class ColumnsConfig(Section):
+    """What producers call the columns of an update, in JSON, in header lines of CSV and in captured tables."""
+
+    src: str = Field(
+        default="src",
+        description="The edge's tail. In JSON the dots of a name lead into objects: `payload.after.a`. Where "
+        "anything in this table is given, columns that it does not name are not read, and those that it names "
+        "must be there (the weight: of an insert).",
+        examples=["from_account"],
+    )
+    dst: str = Field(default="dst", description="The edge's head.", examples=["to_account"])
+    op: str | None = Field(
+        default=None,
+        description="The operation; not given: all are inserts. Change events of Debezium have their own.",
+        examples=["kind"],
+    )
+    weight: str | None = Field(
+        default=None,
+        description="The weight, in JSON a number or the text of one; not given: 1.0.",
+        examples=["amount"],
+    )
+    ts: str | None = Field(
+        default=None,
+        description="The time, milliseconds since 1970; not given: the record's own.",
+        examples=["at"],
+    )
+    op_values: dict[OpName, Words] = Field(
+        default_factory=dict,
+        description="What stands for `insert`, `delete`, `insert_vertex` and `delete_vertex`: a list of texts for "
+        "each (`true` and `1` are also the JSON values). With any other value a record is bad. Not given: these "
+        "names.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        names = {key: getattr(self, key) for key in ("src", "dst", "op", "weight", "ts")}
+        given = {key: name for key, name in names.items() if name is not None}
+        for key, name in given.items():
+            if not all(name.split(".")):
+                yield key, "must be a name, or names with dots between them"
+            if same := [other for other, taken in given.items() if taken == name and other != key]:
+                yield key, f"must differ from source.columns.{same[0]}"
+        if self.op_values and self.op is None:
+            yield "op_values", "must be left out without source.columns.op"
+        texts = [text for values in self.op_values.values() for text in values]
+        if repeated := {text for text in texts if texts.count(text) > 1}:
+            yield "op_values", f"must name each value once ({', '.join(sorted(repeated))})"
+
 
 def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """A table of options for kafka-python, secrets read from their files.
@@ -299,6 +354,9 @@ class SourceConfig(Section):
         examples=["src,dst,weight,ts"],
     )
     csv_delimiter: str = Field(default=",", min_length=1, max_length=1, description="What separates CSV columns.")
+    columns: ColumnsConfig = Field(
+        default_factory=ColumnsConfig, description="What a producer calls the columns of an update."
+    )
     fetch_bytes_max: int = Field(
         default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
     )
@@ -338,6 +396,8 @@ class SourceConfig(Section):
                 yield "start", f'must be a table {form} when kind is "{self.kind}"'
         if self.csv_columns:
             yield from self._csv_problems()
+        for key, allowed in self.columns.problems():
+            yield f"columns.{key}", allowed
         if self.client:
             yield from client_problems(self.client)
 

@@ -224,6 +224,10 @@ class CheckpointStore:
             except OSError as error:  # the new checkpoint stands all the same
                 log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
 
+    def names(self) -> list[str]:
+        """The checkpoints that there are, newest first, whether they can be read or not."""
+        return [folder.name for _, folder in self._folders()]
+
     def newest_good(self, advance: Callable[[float], None] = lambda share: None) -> Checkpoint | None:
         """The newest checkpoint whose checksums all hold, or None when there is none at all.
 

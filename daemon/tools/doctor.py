@@ -163,6 +163,14 @@ def _packages(config: Config) -> Iterator[Finding]:
         yield Finding("uvloop", "warn", "missing", "pip install uvloop: half the tail latency of queries")
     else:
         yield Finding("uvloop", "ok", _version("uvloop"))
+    if find_spec("pyarrow") is not None:
+        yield Finding("pyarrow", "ok", _version("pyarrow"))
+    elif config.source.encoding == "arrow":
+        yield Finding(
+            "pyarrow", "fail", 'missing, and source.encoding is "arrow"', "pip install 'graphtide[arrow]'"
+        )
+    else:
+        yield Finding("pyarrow", "ok", "missing; only Arrow records need it")
 
 
 def _version(distribution: str) -> str:
