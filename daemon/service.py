@@ -239,7 +239,7 @@ class Service:
             self.position.epoch,
             self.graph.n_alive,
             self.graph.n_edges,
-            ", ".join(map(str, self.link.addresses)),
+            ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
 
     def _restorable(self, store: CheckpointStore) -> Checkpoint | None:
@@ -505,6 +505,8 @@ class Service:
         server = self.config.server
         return ServerLink(
             listen=server.listen,
+            http=server.http,
+            http_hosts=server.http_hosts,
             graph={
                 "directed": self.config.graph.directed,
                 "weighted": self.weighted,
@@ -549,6 +551,7 @@ class Service:
                 self.metrics.results(
                     asdict(results.written), lag_epochs=results.lag_epochs, lag_seconds=results.lag_seconds
                 )
+            self.metrics.requests_by_door(link.requests_by_door())
             if (newest := self.pipeline.checkpoints.newest) is not None:
                 offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
                 self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))

@@ -378,6 +378,9 @@ class Metrics:
         self._server_restarts = self._counter("server_restarts", help)
         self._server_connections = self._gauge("server_connections", "Open connections of clients.")
         self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
+        help = "Requests answered, refused ones included. socket: MessagePack-RPC; http: the HTTP door."
+        self._requests = self._counter("server_requests", help, "door", ("socket", "http"))
+        self._requests_seen: dict[str, int] = {}
         self._server_subscriptions = self._gauge("server_subscriptions", "Subscriptions of clients.")
         help = "Messages to subscribers. changes: of one epoch or of several; snapshot: of all that there is."
         self._told = self._counter("subscription_messages", help, "kind", ("changes", "snapshot"))
@@ -698,6 +701,13 @@ class Metrics:
             self._server_restarts_seen = restarts
         self._server_connections.set(connections)
         self._server_waiting.set(waiting)
+
+    def requests_by_door(self, totals: Mapping[str, int]) -> None:
+        """Requests since the start, all in all, by door (``socket``, ``http``)."""
+        with self._lock:
+            for door, total in totals.items():
+                self._requests.labels(door).inc(max(total - self._requests_seen.get(door, 0), 0))
+            self._requests_seen = dict(totals)
 
     def subscriptions(self, count: int, totals: Mapping[str, int]) -> None:
         """Subscriptions there are; since the start, all in all, messages (``sent``, ``snapshots``) and epochs

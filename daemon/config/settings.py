@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from ...gpma.cores import usable_cores
-from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
+from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
 from ..errors import ConfigError
 from ..records.encodings import Encoding
 
@@ -121,6 +121,14 @@ def _checked_address(text: str) -> str:
     return text
 
 
+def _checked_http_address(text: str) -> str:
+    try:
+        parse_http_address(text)
+    except ValueError:
+        raise ValueError("must be http://HOST:PORT, https://HOST:PORT or unix:PATH") from None
+    return text
+
+
 def _written_number(value: object) -> object:
     """Let a number of TOML stand for its text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -180,6 +188,7 @@ def _natural(value: object) -> int:
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 Address = Annotated[str, AfterValidator(_checked_address)]
+HttpAddress = Annotated[str, AfterValidator(_checked_http_address)]
 Start = Annotated[
     Literal["earliest", "latest"] | datetime | dict[str, int | dict[int, int]], BeforeValidator(_parse_start)
 ]
@@ -650,6 +659,13 @@ class LimitsConfig(Section):
         "subscriptions that choose vertices or have a threshold. Those of one connection are at most "
         "`vertices_max`.",
     )
+    http_body_bytes_max: int = Field(
+        default=1 << 20,
+        ge=1024,
+        le=1 << 26,
+        description="The body of a request over HTTP. Memory of 24 times as much is asked for first where it is "
+        "longer than 64 KiB.",
+    )
     changes_bytes: int = Field(
         default=16 << 20,
         ge=1 << 16,
@@ -700,6 +716,17 @@ class ServerConfig(Section):
         "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run` (root) or the working directory, and TCP port 7420 on "
         "loopback.",
     )
+    http: Annotated[tuple[HttpAddress, ...], BeforeValidator(_split_commas)] = Field(
+        default=(),
+        description="Addresses of the HTTP door, which answers the same requests as JSON and has a page for "
+        "people: `http://HOST:PORT`, `https://HOST:PORT` (with `server.tls`) and `unix:PATH`. `http` beyond "
+        "loopback needs `insecure = true`. Default: none.",
+    )
+    http_hosts: Words = Field(
+        default=(),
+        description="Names by which browsers may call the HTTP door over `http`, beside addresses and `localhost` "
+        "(a page elsewhere can make its own name mean your address).",
+    )
     socket_group: str | None = Field(
         default=None,
         min_length=1,
@@ -729,6 +756,15 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
+        for text in self.http:
+            address, tls = parse_http_address(text)
+            if tls and self.tls.certificate is None:
+                yield "http", f"{text} needs server.tls"
+            if not tls and not is_loopback(address) and not self.insecure:
+                yield (
+                    "http",
+                    f"{text} is beyond loopback: take https and server.tls, or server.insecure = true",
+                )
         if self.tls.certificate is None and not self.insecure:
             for text in self.listen:
                 address = parse_address(text)

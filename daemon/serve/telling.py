@@ -21,7 +21,7 @@ from typing import Any
 
 from ...compute.program import Program
 from ...gpma.edges import Vertices
-from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
+from ..client.wire import error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
 from .change_log import ChangeLog
@@ -70,13 +70,11 @@ class _Found:
         """There is something to be told."""
         return not self.epochs or len(self.news) > 0
 
-    def messages(self, serving: Serving, number: int, since: tuple[int, int] | None) -> list[bytes]:
-        """As they are sent under this number, if there is anything to be told."""
-        stamp = serving.stamp(self.snapshot)
+    def messages(self, stamp: bytes, subscription: Subscription, since: tuple[int, int] | None) -> list[bytes]:
+        """As they are sent to this subscriber, if there is anything to be told."""
+        encode, number = subscription.connection.notification, subscription.number
         return [
-            encode_stamped_notification(
-                "changed", stamp, {"subscription": number, "since": since, **part, **self.stale, "more": more}
-            )
+            encode("changed", {"subscription": number, "since": since, **part, **self.stale, "more": more}, stamp)
             for part, more in self.news.parts()
             if self.tells
         ]
@@ -144,7 +142,8 @@ class Telling:
 
     def _advance_now(self, subscription: Subscription) -> None:
         found = self._serving.read(partial(self._look, subscription))
-        for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
+        since = self._take(subscription, found)
+        for message in found.messages(self._serving.stamp(found.snapshot), subscription, since):
             subscription.connection.push(message)
         self._unless_told(subscription, found)
 
@@ -159,7 +158,8 @@ class Telling:
                 asker.making_bytes = 0
                 found = await self._looked_at(subscription, asker, self._serving.snapshot().n_vertices)
             since = self._take(subscription, found)
-            messages = self._serving.in_thread(asker, found.messages, self._serving, subscription.number, since)
+            stamp = self._serving.stamp(found.snapshot)
+            messages = self._serving.in_thread(asker, found.messages, stamp, subscription, since)
             await self._send(connection, await messages)
             self._unless_told(subscription, found)
             self._subscriptions.news.set()
@@ -271,7 +271,7 @@ class Telling:
             return
         news = nothing(self._serving)
         found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription.program)))
-        for message in found.messages(self._serving, subscription.number, subscription.epoch):
+        for message in found.messages(self._serving.stamp(snapshot), subscription, subscription.epoch):
             subscription.connection.push(message)
         subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
 
@@ -282,7 +282,7 @@ class Telling:
             error = GraphtideError("the server failed to tell what changed; its log says why")
         content = {"subscription": subscription.number, "error": error_to_wire(error)}
         if self._subscriptions.end(subscription.connection, subscription.number):
-            subscription.connection.push(encode_notification("ended", content))
+            subscription.connection.push(subscription.connection.notification("ended", content))
 
 
 def _results(snapshot: Snapshot, program: str) -> ProgramResults:
