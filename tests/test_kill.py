@@ -36,7 +36,7 @@ from running import Daemon
 from graphtide import Client
 from graphtide.daemon.cli import NO_ROOM
 from graphtide.daemon.errors import GraphtideError
-from graphtide.daemon.failpoints import POINTS
+from graphtide.daemon.failpoints import ON_REQUEST, POINTS
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.stream import offsets_to_wire
 from graphtide.daemon.tools.verify import FinalGraph
@@ -134,7 +134,8 @@ def kill(
     """
     outcomes = Counter[str]()
     for number in range(1, kills + 1):
-        name, count = POINTS[int(rng.integers(len(POINTS)))], int(rng.integers(1, counts_max + 1))
+        points = [point for point in POINTS if point not in ON_REQUEST]
+        name, count = points[int(rng.integers(len(points)))], int(rng.integers(1, counts_max + 1))
         troubles = [trouble for trouble in TROUBLES if disk is not None or trouble != "disk is full"]
         trouble = str(rng.choice(troubles)) if rng.random() < TROUBLES_PER_KILL else None
         patience_s = float(rng.uniform(5, 15))

@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._serving = serving
         self._limits = serving.limits
         self._guest = guest
-        self._token: object = None
+        self.token: object = None
         asked = serving.admission.asks_token
         self._frames = FrameReader(HELLO_BYTES_MAX if asked else serving.limits.frame_bytes_max)
         self._transport: asyncio.Transport
@@ -124,7 +124,7 @@ class Connection(asyncio.Protocol):
         """End the connection when the token that it presented is no longer right."""
         try:
             if self._guest.is_in:
-                self._serving.admission.check(self._token)
+                self._serving.admission.check(self.token)
         except Unauthorized:
             self._end(Unauthorized("the token of this connection is no longer valid"))
 
@@ -300,8 +300,8 @@ class Connection(asyncio.Protocol):
         if admission.asks_token:
             if request.method != "hello":
                 raise Unauthorized("present the token with hello first")
-            self._token = request.params.get("token")
-            admission.check(self._token)
+            self.token = request.params.get("token")
+            admission.check(self.token)
         admission.let_in(self._guest)
         self._frames.allow(self._limits.frame_bytes_max)
 

@@ -28,6 +28,7 @@ from ..errors import (
     NotSupported,
     RequestError,
     TimedOut,
+    Unavailable,
     UnknownProgram,
     UnknownVertex,
 )
@@ -58,7 +59,7 @@ Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
 METHODS: dict[str, Handler] = {}
 
-NOT_OFFERED = frozenset({"egonet", "khop", "subgraph", "cross_edges", "placement", "compute", "keep", "drop"})
+NOT_OFFERED = frozenset({"egonet", "khop", "subgraph", "cross_edges", "placement"})
 """Methods of the protocol that this server does not answer."""
 
 
@@ -200,6 +201,14 @@ class Params:
             raise wrong(name, "must be an epoch: [incarnation, number]")
         return value[0], value[1]
 
+    def rest(self) -> dict[str, Any]:
+        """All that nobody has taken, as it came: the parameters of a program."""
+        rest, self._given = self._given, {}
+        for name, value in rest.items():
+            if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
+                rest[name] = value.to_list() if isinstance(value, StringColumn) else value.tolist()
+        return rest
+
     def program(self) -> str:
         """The id of a program."""
         value = self.take("program")
@@ -308,6 +317,11 @@ def _one(ids: IdColumn) -> int | str:
 
 def _program(snapshot: Snapshot, id: str) -> ProgramResults:
     found = snapshot.programs.get(id)
+    if found is None and id in snapshot.coming:
+        coming = snapshot.coming[id]
+        why = f": {coming['reason']}" if coming["reason"] else ""
+        detail = {"parameter": "program", "state": coming["state"]}
+        raise Unavailable(f"program {id!r} has no results yet, it is {coming['state']}{why}", detail)
     if found is None:
         there = sorted(snapshot.programs)
         named = ", ".join([*there[:PROGRAMS_NAMED_MAX], *(["..."] if len(there) > PROGRAMS_NAMED_MAX else [])])
@@ -340,6 +354,7 @@ def hello(serving: Serving, params: Params) -> Reply:
     ):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
     serving.admission.check(token)
+    params.asker.connection.token = token
     snapshot = serving.snapshot()
     return Reply(
         serving.stamp(snapshot),
@@ -799,6 +814,67 @@ async def has_edge(serving: Serving, params: Params) -> Reply:
     return Reply(result["stamp"], {"exists": {"dtype": "|b1", "data": result["exists"]}})
 
 
+# -- programs at run time -----------------------------------------------------------------------------------
+
+
+@method("compute")
+async def compute(serving: Serving, params: Params) -> Reply:
+    """Run a program once, from scratch, on one epoch, beside the stream."""
+    kind = _kind(params)
+    ids = params.vertices_or_all("vertices", serving)
+    k = params.whole("top", 0, serving.limits.top_k_max, 0)
+    order = params.choice("order", ("desc", "asc"))
+    given = params.rest()
+    if ids is not None and k:
+        raise wrong("top", "must not be given together with vertices")
+    if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
+        limit = serving.limits.ad_hoc_vertices_max
+        detail = {"ad_hoc_vertices_max": limit, "parameter": "vertices"}
+        raise LimitExceeded(f"vertices has {len(ids)} ids; a run answers for {limit} at most", detail)
+    await params.covered(serving)
+    await serving.make_room(params.asker, k if ids is None else len(ids))
+    wire = None if ids is None else ids.to_list() if isinstance(ids, StringColumn) else ids.tobytes()
+    asked = {"program": kind, "parameters": given, "vertices": wire, "top": k, "order": order}
+    deadline = min(params.deadline, time.monotonic() + serving.limits.ad_hoc_seconds_max)
+    return _reply(await serving.ask_about_programs(params.asker, "compute", asked, deadline))
+
+
+@method("keep")
+async def keep(serving: Serving, params: Params) -> Reply:
+    """Keep a program up to date from now on; it is computed beside the stream, and joins when it has caught up."""
+    serving.admission.check_admin(params.asker.connection.token)
+    kind, id = _kind(params), params.take("id")
+    given = params.rest()
+    if id is not None and not (isinstance(id, str) and id):
+        raise wrong("id", "must be a string, what requests are to call the program")
+    await params.covered(serving)
+    asked = {"program": kind, "id": id, "parameters": given}
+    return _reply(await serving.ask_about_programs(params.asker, "keep", asked, params.deadline))
+
+
+@method("drop")
+async def drop(serving: Serving, params: Params) -> Reply:
+    """Keep a program up to date no more that was asked for by ``keep``."""
+    serving.admission.check_admin(params.asker.connection.token)
+    id = params.program()
+    params.end()
+    await params.covered(serving)
+    return _reply(await serving.ask_about_programs(params.asker, "drop", {"program": id}, params.deadline))
+
+
+def _kind(params: Params) -> str:
+    kind = params.take("program")
+    if not isinstance(kind, str):
+        raise wrong("program", "must be given: the name of a program, such as bfs")
+    return kind
+
+
+def _reply(result: dict[str, Any]) -> Reply:
+    """What the engine answered, and of what epoch."""
+    about = ("stamp", "epoch", "offsets", "index_generation")
+    return Reply(result["stamp"], {name: value for name, value in result.items() if name not in about})
+
+
 # -- the daemon ---------------------------------------------------------------------------------------------
 
 
@@ -810,6 +886,7 @@ def programs(serving: Serving, params: Params) -> Outcome:
     def reply() -> Reply:
         snapshot = serving.snapshot()
         shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
+        shown |= {id: dict(coming) for id, coming in snapshot.coming.items()}
         return Reply(serving.stamp(snapshot), {"programs": shown})
 
     return params.once_covered(serving, reply)
