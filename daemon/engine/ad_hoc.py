@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,10 @@ class AdHoc:
             Unavailable: there is not enough memory, nobody waits any more, or the daemon is stopping.
         """
         program = self._beside.made(str(params["program"]), None, params["parameters"])
-        while not self._turns.acquire(timeout=LOOK_S):
-            _still_wanted(given_up)
         started, outcome = time.perf_counter(), "failed"
-        self._running += 1
         try:
-            answer = self._run(program, params, given_up, started)
+            with self._turn(given_up):
+                answer = self._run(program, params, given_up, started)
             outcome = "answered"
             return answer
         except GivenUp:
@@ -73,11 +72,22 @@ class AdHoc:
             outcome = "no_memory"
             raise Unavailable(f"there is not enough memory to run this beside the stream: {error}") from error
         finally:
-            self._turns.release()
             with self._counting:
-                self._running -= 1
                 self._outcomes[outcome] += 1
             self._metrics.ad_hoc_run(outcome, time.perf_counter() - started)
+
+    @contextmanager
+    def _turn(self, given_up: threading.Event) -> Iterator[None]:
+        while not self._turns.acquire(timeout=LOOK_S):
+            _still_wanted(given_up)
+        with self._counting:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._running -= 1
+            self._turns.release()
 
     def _run(
         self, program: Program, params: Mapping[str, Any], given_up: threading.Event, started: float

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import Answer, ExternalId, Program, Published
+from ...compute import registry
+from ...compute.program import Answer, ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
@@ -824,7 +825,7 @@ async def compute(serving: Serving, params: Params) -> Reply:
     ids = params.vertices_or_all("vertices", serving)
     k = params.whole("top", 0, serving.limits.top_k_max, 0)
     order = params.choice("order", ("desc", "asc"))
-    given = params.rest()
+    given = _given(kind, params)
     if ids is not None and k:
         raise wrong("top", "must not be given together with vertices")
     if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
@@ -844,7 +845,7 @@ async def keep(serving: Serving, params: Params) -> Reply:
     """Keep a program up to date from now on; it is computed beside the stream, and joins when it has caught up."""
     serving.admission.check_admin(params.asker.connection.token)
     kind, id = _kind(params), params.take("id")
-    given = params.rest()
+    given = _given(kind, params)
     if id is not None and not (isinstance(id, str) and id):
         raise wrong("id", "must be a string, what requests are to call the program")
     await params.covered(serving)
@@ -867,6 +868,20 @@ def _kind(params: Params) -> str:
     if not isinstance(kind, str):
         raise wrong("program", "must be given: the name of a program, such as bfs")
     return kind
+
+
+def _given(kind: str, params: Params) -> dict[str, Any]:
+    """All that is left: the parameters of a program of this kind.
+
+    Raises:
+        RequestError: there is no such program, or a parameter is unknown, missing or wrong.
+    """
+    given = params.rest()
+    try:
+        registry.parse_parameters(kind, given)
+    except ProgramError as error:
+        raise RequestError(str(error)) from error
+    return given
 
 
 def _reply(result: dict[str, Any]) -> Reply:
