@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 from histories import Epoch, epoch_of, random_history
 from naive import NaiveGraph
 from oracles import ORACLES, Snapshot, assert_right
 from running import Daemon, toml
+from test_server import raw
 from waiting import until
 
 from graphtide import Client
@@ -31,6 +33,7 @@ from graphtide.daemon.errors import (
 )
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.state.kept import read_kept
 from graphtide.gpma.edges import Op
 
 FILE = "stream.msgpack"
@@ -106,7 +109,8 @@ class Life:
         self._seed = 0
         self._writing = threading.Lock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._feeder = ThreadPoolExecutor(1)
+        self._ended: list[Future[None]] = []
 
     def send(self, record: Epoch) -> dict[str, int]:
         """One more record; what a ``wait`` for it needs."""
@@ -136,16 +140,14 @@ class Life:
                     if len(self.records) % 8 == 0:
                         client.wait(offsets, timeout_ms=300_000)
 
-        self._stop.clear()
-        self._thread = threading.Thread(target=work)
-        self._thread.start()
+        self._feeder.submit(work).add_done_callback(self._ended.append)
 
     def rest(self) -> None:
         """Send no more."""
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._thread = None
+        self._feeder.shutdown()
+        for ended in self._ended:
+            ended.result()
 
     def state(self, offsets: Any, source: int = SOURCE) -> Snapshot:
         """The graph that the records before these offsets leave."""
@@ -283,31 +285,31 @@ def test_a_run_that_cannot_be_is_refused(
         client.compute(program, given, **options)
 
 
-def test_runs_take_turns_and_end_with_their_time_or_their_client(life: Life, client: Client, gate: Path) -> None:
-    given = {"gate": str(gate)}
+def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, gate: Path) -> None:
     before = client.stats()["ad_hoc"]["outcomes"]
-    with life.daemon.client() as other:
-        with pytest.raises(TimedOut, match="not done in time"):
-            other.compute("waits", given, timeout_ms=300)
-        assert has_begun(gate)
-        # It still holds the only place: whoever comes next waits, while the stream and other requests go on.
-        with pytest.raises(TimedOut):
-            client.compute("bfs", {"source": SOURCE}, timeout_ms=200)
-        client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=60_000)
-    gone = threading.Thread(target=lambda: _compute_and_hang_up(life, given))
-    gone.start()
-    gone.join()
+    with raw(life.daemon.address) as connection:
+        connection.socket.sendall(msgpack.packb([0, 1, "compute", [{"program": "waits", "gate": str(gate)}]]))
+        until(lambda: has_begun(gate))
+        with pytest.raises(TimedOut, match="did not get its turn"):
+            client.compute("bfs", {"source": SOURCE}, timeout_ms=100)
+        # Meanwhile the stream and other requests go on.
+        client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=300_000)
+    # Its client is gone; a step that has begun goes on, and has the only place until it ends.
+    until(lambda: _is_given_up(client))
     gate.touch()
-    assert client.compute("triangles").scalars["triangles"] >= 0
-    until(lambda: client.stats()["ad_hoc"]["running"] == 0)  # as of an epoch behind that
+    assert client.compute("triangles", timeout_ms=300_000).scalars["triangles"] >= 0
+    # Statistics are those of an epoch.
+    until(lambda: client.stats()["ad_hoc"]["running"] == 0)
+    until(lambda: client.stats()["ad_hoc"]["outcomes"]["given_up"] >= before["given_up"] + 2)
     after = client.stats()["ad_hoc"]["outcomes"]
-    assert after["given_up"] >= before["given_up"] + 2 and after["failed"] == before["failed"]
-    assert after["answered"] > before["answered"]
+    assert after["failed"] == before["failed"] and after["answered"] > before["answered"]
 
 
-def _compute_and_hang_up(life: Life, given: Any) -> None:
-    with suppress(GraphtideError), Client(life.daemon.address, timeout=0.2) as client:
-        client.compute("waits", given)
+def _is_given_up(client: Client) -> bool:
+    """Whether the server has let the next one go to the engine, where that waits."""
+    with pytest.raises(TimedOut) as caught:
+        client.compute("bfs", {"source": SOURCE}, timeout_ms=100)
+    return "not done in time" in str(caught.value)
 
 
 # -- keep ---------------------------------------------------------------------------------------------------------
@@ -456,44 +458,48 @@ def test_one_that_is_dropped_while_it_is_computed_does_not_come(life: Life, clie
 # -- restarts -----------------------------------------------------------------------------------------------------
 
 
-def test_what_was_answered_holds_after_a_kill(life: Life) -> None:
-    with life.daemon.client() as client:
-        client.keep("bfs", {"source": 1}, id="stays")
-        client.keep("bfs", {"source": 2}, id="goes")
-        client.keep("bfs", {"source": SOURCE}, id="named")
-        fresh(client, "stays", "goes", "named")
-        client.drop("goes")
-    life.rest()
-    life.daemon.kill()
-    programs = [*life.daemon.settings["program"], {"name": "kcore", "id": "named"}]
-    life.daemon.config.write_text(toml({**life.daemon.settings, "program": programs}))
-    life.daemon.start()
-    with life.daemon.client() as client:
-        shown = client.programs()["programs"]
-        assert "goes" not in shown and shown["stays"]["kept"]
-        assert shown["named"]["kind"] == "kcore" and not shown["named"]["kept"]
-        assert "program named was kept at run time" in life.daemon.log_tail(1000)
-        offsets = life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0))
-        found = client.get("stays", IDS, min_offsets=offsets, timeout_ms=60_000)
-        state = life.state(found.offsets, source=1)
-        values = as_floats("bfs", found.values, found.unknown, state)
-        np.testing.assert_array_equal(values, ORACLES["bfs"][0](state))
-        client.drop("stays")
-    # The list no longer has what the configuration took; states of kept programs come from checkpoints.
-    with life.daemon.client() as client:
-        client.keep("bfs", {"source": 1}, id="again")
-        fresh(client, "again")
-    assert life.daemon.stop() == 0, life.daemon.log_tail()
-    life.daemon.config.write_text(toml(life.daemon.settings))
-    life.daemon.start()
-    with life.daemon.client() as client:
-        assert {id for id, shown in client.programs()["programs"].items() if shown["kept"]} == {"again"}
-        assert "is computed from scratch" not in _last_start(life.daemon)
-        both = client.get(["again", "hops"], IDS)
-        assert both["again"].values.shape == both["hops"].values.shape
-        client.drop("again")
-    life.feed()
-
-
-def _last_start(daemon: Daemon) -> str:
-    return daemon.log_tail(100_000).rpartition("restored epoch")[2]
+def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
+    programs = [{"name": "bfs", "id": "hops", "source": SOURCE}]
+    edges = [(Op.INSERT, u, v, 1.0) for u, v in ((1, 2), (2, SOURCE), (SOURCE, 4))]
+    settings = {"program": programs, "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1}}
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="stream") as writer:
+        first = epoch_of(edges, 0)
+        writer.append(encode_msgpack(first.src.astype(np.int64), first.dst, first.ops, first.weights))
+        writer.flush()
+        daemon.start()
+        with daemon.client() as client:
+            client.wait({FILE: writer.offset}, timeout_ms=60_000)
+            for id, source in (("stays", 1), ("goes", 2), ("named", SOURCE)):
+                client.keep("bfs", {"source": source}, id=id)
+            fresh(client, "stays", "goes", "named")
+            client.drop("goes")
+            epoch = list(client.programs().epoch)
+            until(lambda: client.call("stats")["checkpoint"]["epoch"] >= epoch or None)
+            # What no checkpoint has is there, too.
+            client.keep("bfs", {"source": 4}, id="newest")
+        daemon.kill()
+        daemon.log.unlink()
+        programs.append({"name": "components", "id": "named"})
+        daemon.config.write_text(toml({**daemon.settings, "program": programs}))
+        daemon.start()
+        with daemon.client() as client:
+            shown = client.programs()["programs"]
+            assert {id: entry["kept"] for id, entry in shown.items()} == {
+                **{"hops": False, "named": False},
+                **{"stays": True, "newest": True},
+            }
+            assert shown["named"]["kind"] == "components"
+            log = daemon.log_tail(1000)
+            assert "program named was kept at run time" in log and "restored epoch" in log
+            assert "program stays" not in log, "its state came from the checkpoint"
+            writer.append(encode_msgpack([1], [4]))
+            writer.flush()
+            client.wait({FILE: writer.offset}, timeout_ms=60_000)
+            found = client.get(["stays", "newest", "hops"], [1, 2, SOURCE, 4])
+            assert found["stays"].values.tolist() == [0, 1, 2, 1]
+            assert found["newest"].values.tolist() == [None, None, None, 0]
+            with pytest.raises(RequestError, match="of the configuration"):
+                client.drop("named")
+            client.drop("newest")
+        assert daemon.stop() == 0, daemon.log_tail()
+    assert list(read_kept(tmp_path / "checkpoints")) == ["stays"]

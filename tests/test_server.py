@@ -926,9 +926,13 @@ def test_whoever_asks_for_a_run_and_leaves_ends_it(shared):
 
 def test_a_run_that_is_not_done_in_time_makes_room_for_others(client, shared):
     chain, _ = shared
+    chain.begun.clear()
     chain.given_up.clear()
-    with pytest.raises(errors.TimedOut, match="not done in time"):
-        client.compute("triangles", timeout_ms=50)
+    timeout_ms = 50
+    while not chain.begun.is_set():  # a busy machine may take longer than that until the engine is asked
+        with pytest.raises(errors.TimedOut):
+            client.compute("triangles", timeout_ms=timeout_ms)
+        timeout_ms *= 2
     assert chain.given_up.wait(60)
     assert client.compute("pagerank").seconds == 0.25
 

@@ -96,6 +96,7 @@ class AdHoc:
         since = Since(follows=False)
         with self._beside.follower(program) as follower, self._beside.taken(since, given_up) as taken:
             _still_wanted(given_up)
+            since.check()
             run = follower.start(taken.graph)
             _still_wanted(given_up)
             if run.error is not None:

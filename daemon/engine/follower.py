@@ -50,6 +50,7 @@ class Since:
         self._follows = follows
         self._lock = threading.Lock()
         self._changes: list[GraphChange] = []
+        self._gives_way = False
         self.updates = 0
         """How many arcs and vertices the changes name that were not taken."""
 
@@ -59,6 +60,19 @@ class Since:
             with self._lock:
                 self._changes.append(change)
                 self.updates += _size(change)
+
+    def give_way(self) -> None:
+        """The stream needs memory: whoever follows is to let go of what it has (``check``)."""
+        self._gives_way = True
+
+    def check(self) -> None:
+        """To be asked before each longer step.
+
+        Raises:
+            MemoryError: it gives way to the stream.
+        """
+        if self._gives_way:
+            raise MemoryError("updates wait for memory, and come first")
 
     def take(self) -> list[GraphChange]:
         """The changes since the last call, in their order."""

@@ -218,6 +218,7 @@ class Keeping:
             while run.error is None and since.updates <= changes_max and rounds < ROUNDS_MAX:
                 if coming.dropped.is_set():
                     raise GivenUp("it was dropped")
+                since.check()
                 updates, started = since.updates, time.perf_counter()
                 run = follower.follow(since.take()) or run
                 rounds += 1

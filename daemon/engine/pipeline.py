@@ -246,6 +246,9 @@ class Pipeline:
                 self.memory.refused(str(error))
                 self._publish_wait()
                 self.checkpoints.go_on()  # its copy of the edges may be what is missing
+                for since in self._followed:
+                    since.give_way()
+                self.between.turn()  # nothing of this epoch was taken; who gives way needs us for it
             self.health.turn()
             if self.stop.wait(MEMORY_PAUSE_S):
                 return False
