@@ -730,7 +730,7 @@ def test_where_much_is_looked_at_the_next_epoch_need_not_wait_for_it() -> None:
     looked: list[tuple[bool, Any]] = []
     column = np.arange(10.0)
     results = ProgramResults("pagerank", Published({"estimate": column}, {}, 10), {}, np.zeros(10, bool))
-    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, {}, alive=np.ones(10, bool))
+    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, {}, {}, np.ones(10, bool))
 
     def read(use: Any) -> Any:
         reading.append(True)
