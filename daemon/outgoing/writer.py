@@ -219,7 +219,7 @@ class Writer:
             self._news.wait(LOOK_SECONDS)
             self._news.clear()
             try:
-                while not self._abandoned.is_set() and self._step():
+                while not self._abandoned.is_set() and self.step():
                     backoff.reset()
                 if self._closing.is_set():
                     break
@@ -239,8 +239,8 @@ class Writer:
         self._drained.set()
         self._sink.close()
 
-    def _step(self) -> bool:
-        """Write what there is to be written now; whether there was anything.
+    def step(self) -> bool:
+        """For the thread: write what there is to be written now; whether there was anything.
 
         Raises:
             Exception: the sink fails. It is open no more.
