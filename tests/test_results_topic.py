@@ -49,7 +49,12 @@ EPOCH = (3, 2**40)
 
 def end(sequence: int, run: str = "a", **changed: Any) -> End:
     since = (1, sequence - 1) if sequence > 1 else None
-    given: dict[str, Any] = {"snapshot": False, "programs": ("hops",), "offsets": {"edges": {0: 7, 1: 9}}}
+    given: dict[str, Any] = {
+        "snapshot": False,
+        "last_snapshot": 1,
+        "programs": ("hops",),
+        "offsets": {"edges": {0: 7, 1: 9}},
+    }
     return End(sequence, run, (1, sequence), since=since, epochs=1, **{**given, **changed})
 
 

@@ -193,9 +193,11 @@ class Daemon:
         resume = (
             None
             if checkpoint is None or fact is None
-            else Resume(checkpoint.epoch, fact["sink"], fact["place"], tuple(fact["programs"]))
+            else Resume(checkpoint.epoch, fact["sink"], fact["sequence"], fact["place"], tuple(fact["programs"]))
         )
-        self.writer = Writer(sink, view, programs, "msgpack", name="memory", interval_s=0.0, resume=resume)
+        self.writer = Writer(
+            sink, view, programs, "msgpack", name="memory", interval_s=0.0, approximate=False, resume=resume
+        )
         self._apply(0 if checkpoint is None else checkpoint.offset)
         self._publish(None, None)
 
@@ -375,6 +377,24 @@ def test_a_checkpoint_that_is_newer_than_what_was_written_is_no_help() -> None:
     daemon = Daemon(sink, updates, 2, kept, 1 << 16)
     daemon.write()
     assert sink.known() == truth(updates) and sink.transactions[-1][1].snapshot
+
+
+def test_what_came_before_a_checkpoint_and_was_never_heard_of_is_written() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = started(sink, updates)
+    updates += [(2, 5)]
+    daemon.go_on(1)
+    kept = daemon.checkpoint()
+    updates += [(2, None)]
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.go_on(1)
+    daemon.write()  # every vertex; that there was another nobody needs to know
+    assert sink.transactions[-1][1].snapshot and ("even", 2) not in sink.known()
+    updates += [(2, 5)]
+    daemon = Daemon(sink, updates, 3, kept, 1 << 16)
+    daemon.go_on(2)  # in which it went and came back
+    daemon.write()
+    assert sink.known() == truth(updates)
 
 
 def test_nothing_is_written_while_the_log_is_replayed() -> None:

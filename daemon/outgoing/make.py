@@ -37,7 +37,16 @@ def make_writer(
     names = {item.id: item.name for item in config.program}
     scopes = {id: scope_of(program_class(names[id]), results.threshold) for id in programs}
     view = View(published, index, config.graph.vertex_ids, KINDS, scopes, hold)
-    return Writer(sink, view, programs, results.encoding, name=name, interval_s=results.interval, resume=resume)
+    return Writer(
+        sink,
+        view,
+        programs,
+        results.encoding,
+        name=name,
+        interval_s=results.interval,
+        approximate=results.threshold > 0,
+        resume=resume,
+    )
 
 
 def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | None:
@@ -48,7 +57,7 @@ def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | Non
     fact = checkpoint.facts.get("results")
     if fact is None or not set(fact["programs"]) <= set(restored):
         return None
-    return Resume(checkpoint.epoch, fact["sink"], fact["place"], tuple(fact["programs"]))
+    return Resume(checkpoint.epoch, fact["sink"], fact["sequence"], fact["place"], tuple(fact["programs"]))
 
 
 def _make_sink(config: Config) -> tuple[Sink, str]:
