@@ -441,7 +441,7 @@ class ServerLink:
     def open_results(self) -> ResultsReader:
         """The published epochs (there must be one), for a reader in this process. Any thread may ask."""
         with self._lock:
-            return ResultsReader(self._writer.layout, os.dup(self._writer.fd))
+            return ResultsReader.beside(self._writer)
 
     def open_changes(self) -> ChangeLog:
         """What recent epochs changed, for a reader in this process. Any thread may ask."""
