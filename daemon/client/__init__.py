@@ -24,6 +24,7 @@ __all__ = [
     "Result",
     "Top",
     "Values",
+    "ValuesByProgram",
 ]
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         Result,
         Top,
         Values,
+        ValuesByProgram,
     )
 
 
