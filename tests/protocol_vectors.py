@@ -316,6 +316,9 @@ def subscriptions() -> list[dict[str, Any]]:
         _subscription("all vertices, without a snapshot", "int", {"program": "rank", "snapshot": False}, 2),
         _subscription("from an epoch that is not known any more: a snapshot", "int", {**some, "since": [1, 0]}, 2),
         _subscription("string ids", "string", strings, 3),
+        _subscription(
+            "the largest: one comes in the place of one that is deleted", "int", {"program": "rank", "top": 2}, 3
+        ),
     ]
 
 
