@@ -29,6 +29,8 @@ POINTS = (
     "checkpoint.after_rename",
     "checkpoint.pruned",
     "source.committed",
+    "results.sent",
+    "results.committed",
 )
 
 

@@ -42,6 +42,7 @@ from ..partition import exploring, graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
 from .ingest import decode, reuse
+from .outgoing import batches
 from .records import placement
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Needs:
     vertex_ids: Literal["int", "string"]
     programs: list[tuple[str, dict[str, Any]]]
     python_modules: list[str]
+    results_topic: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -77,6 +79,7 @@ class Needs:
             vertex_ids=config.graph.vertex_ids,
             programs=[(program.name, program.parameters) for program in config.program],
             python_modules=list(config.compute.python_modules),
+            results_topic=config.results.kind == "kafka",
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -95,6 +98,7 @@ class Needs:
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("batches of results", batches.warm_up)] if self.results_topic else []),
         ]
 
     def _programs(self) -> list[tuple[str, Callable[[], None]]]:
@@ -252,7 +256,7 @@ def _all() -> Iterator[Needs]:
     """Configurations that use every kernel between them."""
     for directed, weighted in itertools.product((True, False), repeat=2):
         programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
-        yield Needs(directed, weighted, "int" if directed else "string", programs, [])
+        yield Needs(directed, weighted, "int" if directed else "string", programs, [], results_topic=directed)
 
 
 def _compile(needs: Needs, step: int) -> None:

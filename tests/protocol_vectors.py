@@ -382,6 +382,7 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("subgraph, with more than is wanted", lambda: c.subgraph([104, 102, 103], limit=1))
     c.ask("cross_edges", lambda: c.cross_edges([102, 103], [100, 103]))
     c.ask("wait", lambda: c.wait({"t": {0: 10}}, timeout_ms=5))
+    c.ask("checkpoint", lambda: c.checkpoint())
     c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))
     c.ask("unsubscribe", lambda: c.call("unsubscribe", {"subscription": 0}))
 

@@ -22,6 +22,7 @@ from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Source
 from graphtide.daemon.serve import histograms
 from graphtide.daemon.serve.histograms import Scale, histogram
+from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, Op, pack
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
@@ -96,7 +97,9 @@ def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
             np.array([4, 6], np.uint32), np.full(2, Op.DELETE_VERTEX, np.uint8), np.zeros(2, np.int64)
         )
         graph.apply(EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8)), 7, gone)
-        topology = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        topology = EngineTopology(
+            Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None)
+        )
         directions: tuple[Literal["out", "in"], ...] = ("out", "in")
         found = [topology.degree_counts(direction, 5, 1.0) for direction in directions]
         # 0 -> 1, 0 -> 2, 1 -> 2 and 3 -> 0 are left; 5 has no edge

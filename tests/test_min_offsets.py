@@ -34,6 +34,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "cross_edges": {"src": [100], "dst": [101]},
     "programs": {},
     "stats": {},
+    "checkpoint": {},
     "wait": {},
     "subscribe": {"program": "rank"},
 }

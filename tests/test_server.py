@@ -19,6 +19,7 @@ from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.records.topology import (
+    CheckpointAsked,
     DegreeCounts,
     Degrees,
     Edges,
@@ -173,6 +174,12 @@ class Chain:
         all_ = reached.search.found
         edges = self.edges_between(all_, all_, all_, place=EdgesPlace(), **{**about, "limit": edge_limit})
         return Ego(reached.state, reached.known, reached.search, edges.found)
+
+    def checkpoint(self, at, since, failures):
+        state = self.current_epoch()
+        if at is not None and at < state.epoch:
+            return CheckpointAsked(state, "gone", state.epoch, 0, None, [(1, 1)], "")
+        return CheckpointAsked(state, "made", state.epoch, 0, "/checkpoints/checkpoint-1-2", (), "")
 
     def edge_weights(self, epoch, src, dst, timeout_s):
         self.asked += 1

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __all__ = [
     "AsyncClient",
     "Change",
+    "Checkpoint",
     "Client",
     "Component",
     "Degree",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .blocking import Client
     from .results import (
         Change,
+        Checkpoint,
         Component,
         Degree,
         DegreeDistribution,

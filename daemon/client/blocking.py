@@ -12,6 +12,7 @@ from ..errors import GraphtideError, TimedOut, Unavailable
 from .addresses import UnixAddress
 from .calls import Blocking, Call
 from .changes import BACKOFF_S_MAX, BACKOFF_S_MIN, SILENCE_S_MAX, Following
+from .replicas import none_of
 from .requests import Requests
 from .results import Change, VertexIds, WireOffsets
 from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
@@ -82,14 +83,30 @@ class Client(Blocking, Requests):
             self._connect()
         try:
             return self._exchange(call)
+        except TimedOut:
+            if self._socket is None:
+                self._replicas.turn()
+            raise
         except Unavailable:
-            # Every request only reads, so one that met a connection which had died while idle may be repeated.
-            if not reused or self._socket is not None:
+            # Every request only reads, so one that met a connection which had died while idle, or a replica that
+            # went away, may be repeated.
+            if self._socket is not None or not (reused or len(self._replicas) > 1):
                 raise
         self._connect()
         return self._exchange(call)
 
     def _connect(self) -> None:
+        """To the first server, from the present one on, that can be spoken to."""
+        failures: list[GraphtideError] = []
+        while len(failures) < len(self._replicas):
+            try:
+                return self._connect_once()
+            except (Unavailable, TimedOut) as error:
+                failures.append(error)
+                self._replicas.turn()
+        raise none_of(failures) from failures[-1].__cause__
+
+    def _connect_once(self) -> None:
         try:
             self._socket = self._open()
         except OSError as error:
@@ -97,6 +114,8 @@ class Client(Blocking, Requests):
         self._core = ClientCore()
         try:
             self.server = self._exchange(self._hello())
+            if (wait := self._caught_up()) is not None:
+                self._exchange(wait)
         except GraphtideError:
             self.close()
             raise
@@ -140,6 +159,8 @@ class Client(Blocking, Requests):
         except GraphtideError:
             self.close()  # an error of the connection: the server ends it
             raise
+        if response.error is None and call.method != "hello":
+            self._replicas.heard(response.result)
         return call.result(response)
 
     def _receive(self, msgid: int) -> Response:

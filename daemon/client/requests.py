@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import RequestError, TimedOut, Unavailable
-from .addresses import parse_address
+from .addresses import TcpAddress, UnixAddress
 from .calls import Call, ClientMethod, ClientMethodOfTwoForms
 from .changes import Following
+from .replicas import Replicas
 from .results import (
+    Checkpoint,
     Component,
     Degree,
     DegreeDistribution,
@@ -37,7 +39,7 @@ T = TypeVar("T")
 
 
 class Requests:
-    """What both clients are: a server's address, and a method for each request.
+    """What both clients are: the address of a server, or of several replicas, and a method for each request.
 
     ``min_offsets``, of every request: to be answered from an epoch that covers these offsets, for which the server
     waits up to ``timeout_ms``. They are those of an earlier answer, or what ``graphtide produce`` prints.
@@ -45,24 +47,31 @@ class Requests:
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         token: str | None = None,
         timeout: float = 30.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         """``timeout``: seconds to connect, and for each answer. ``ssl_context``: use TLS (TCP only).
 
-        Nothing is sent before the first call.
+        Of several addresses (replicas that read the same topic) the first is used until it cannot be reached,
+        then the next, and from the last the first. No answer is then older than one before it: a new connection
+        first waits until its server has caught up, up to its share of ``timeout``. Nothing is sent before the
+        first call.
 
         Raises:
-            ValueError: the address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``.
+            ValueError: an address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``, or there is none.
         """
-        self._address = parse_address(address)
+        self._replicas = Replicas(address)
         self._token = token
         self._timeout = timeout
         self._ssl_context = ssl_context
         self.server: Info | None = None
         self._given = (address, token, timeout, ssl_context)
+
+    @property
+    def _address(self) -> TcpAddress | UnixAddress:
+        return self._replicas.address
 
     def _get_one(
         self,
@@ -371,7 +380,7 @@ class Requests:
         Raises:
             TimedOut: none did in time.
         """
-        return _call("wait", {}, lambda result: Result(*_stamp(result)), min_offsets, timeout_ms)
+        return _call("wait", {}, _decode_reached, min_offsets, timeout_ms)
 
     @ClientMethod
     def call(
@@ -404,14 +413,39 @@ class Requests:
             }
         )
 
+    @ClientMethod
+    def checkpoint(
+        self,
+        *,
+        at: tuple[int, int] | None = None,
+        since: tuple[int, int] | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Checkpoint]:
+        """Have a checkpoint made, and return once it is: of exactly the epoch ``at``, which may be one to come, or
+        of ``since`` (default: the present one) or a later one."""
+
+        def decode(result: Mapping[str, Any]) -> Checkpoint:
+            return Checkpoint(*_stamp(result), path=result["path"])
+
+        return _call("checkpoint", {"at": at, "since": since}, decode, min_offsets, timeout_ms)
+
     def _subscribe(self, following: Following) -> Call[None]:
         """Begin, or go on with, a subscription on a connection of its own."""
-        params = following.request()
+        params = following.request(self._address)
         return Call("subscribe", params, following.begun, (params["timeout_ms"] or 0) / 1000)
 
     def _hello(self) -> Call[Info]:
         """What every connection begins with."""
         return Call("hello", {"versions": list(PROTOCOL_VERSIONS), "token": self._token}, _decode_info)
+
+    def _caught_up(self) -> Call[Result] | None:
+        """What a connection goes on with, so that no answer is older than one before it."""
+        offsets = self._replicas.begin()
+        if offsets is None:
+            return None
+        share_ms = int(self._timeout * 1000 / len(self._replicas))
+        return _call("wait", {}, _decode_reached, offsets, max(share_ms, 1))
 
     # -- what goes wrong on the way ---------------------------------------------------------------------------
 
@@ -494,6 +528,10 @@ def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, 
         program=program,
         ids=vertices,
     )
+
+
+def _decode_reached(result: Mapping[str, Any]) -> Result:
+    return Result(*_stamp(result))
 
 
 def _decode_info(result: Mapping[str, Any]) -> Info:

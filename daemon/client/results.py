@@ -66,6 +66,13 @@ class ValuesByProgram(dict[str, Values]):
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint(Result):
+    """``path``: the folder of a checkpoint, on the daemon's machine."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Top(Result):
     """The best vertices and their values, best first. ``unknown``: chosen ids that the epoch does not know."""
 

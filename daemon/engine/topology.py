@@ -14,6 +14,7 @@ from ...partition.exploring import LEAST_READS, EdgesFound, EdgesPlace, Search, 
 from ..errors import LimitExceeded
 from ..records.stream import Offsets, Partition, Source, Standing, offsets_to_wire
 from ..records.topology import (
+    CheckpointAsked,
     DegreeCounts,
     Degrees,
     Edges,
@@ -24,6 +25,7 @@ from ..records.topology import (
     SearchDirection,
     StorageState,
 )
+from ..state.requested import RequestedCheckpoints
 from .storage import Storage
 
 HOLD_S = 0.05
@@ -33,8 +35,9 @@ HOLD_S = 0.05
 class EngineTopology:
     """What ``records.topology.Topology`` asks, answered from the graph."""
 
-    def __init__(self, storage: Storage, source: Source) -> None:
+    def __init__(self, storage: Storage, source: Source, requested: RequestedCheckpoints) -> None:
         self._source = source
+        self._requested = requested
         self._graph = storage.graph
         self._gate = storage.gate
         self._position = storage.position
@@ -178,6 +181,14 @@ class EngineTopology:
             reads_max=reads_max,
             place=place,
         )
+
+    def checkpoint(
+        self, at: tuple[int, int] | None, since: tuple[int, int] | None, failures: int | None
+    ) -> CheckpointAsked:
+        state = self.current_epoch()
+        found = self._requested.ask(state.epoch, at=at, since=since, failures=failures)
+        path = None if found.made is None else str(found.made.absolute())
+        return CheckpointAsked(state, found.status, found.since, found.failures, path, found.kept, found.reason)
 
     def _known(self, vertices: Vertices) -> npt.NDArray[np.bool_]:
         """Which of these dense ids are vertices (bool[n]); only while the gate is held."""

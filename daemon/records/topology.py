@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -99,6 +99,23 @@ class Ego:
     edges: EdgesFound | None
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """What became of a wish for a checkpoint so far: ``made``, ``waiting``, ``gone`` or ``failed``.
+
+    ``since``, ``failures``: to be given when it is repeated. ``path``: its folder; ``kept``: the epochs of those
+    that there are, where the wished one is gone; ``reason``: why it failed.
+    """
+
+    state: StorageState
+    status: str
+    since: tuple[int, int]
+    failures: int
+    path: str | None
+    kept: Sequence[tuple[int, int]]
+    reason: str
+
+
 class Topology(Protocol):
     """Questions to the storage, in dense vertices; one thread asks them, one at a time.
 
@@ -187,4 +204,13 @@ class Topology(Protocol):
         timeout_s: float,
     ) -> Ego:
         """At most ``limit`` vertices, and ``edge_limit`` edges."""
+        ...
+
+    def checkpoint(
+        self, at: tuple[int, int] | None, since: tuple[int, int] | None, failures: int | None
+    ) -> CheckpointAsked:
+        """Wish for a checkpoint of exactly the epoch ``at``, or of ``since`` (None: the present one) or later.
+
+        Answers at once; to be repeated while it is waited for.
+        """
         ...

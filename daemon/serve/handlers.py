@@ -10,6 +10,7 @@ once all parameters are taken, the work begins after ``params.covered``, or with
 
 from __future__ import annotations
 
+import asyncio
 import reprlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -29,6 +30,7 @@ from ..errors import (
     NotSupported,
     RequestError,
     TimedOut,
+    Unavailable,
     UnknownProgram,
     UnknownVertex,
 )
@@ -61,6 +63,9 @@ PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
 Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
 METHODS: dict[str, Handler] = {}
+
+CHECKPOINT_POLL_S = 0.05
+"""The engine is asked so often whether a checkpoint that was asked for is made."""
 
 NOT_OFFERED = frozenset({"placement", "compute", "keep", "drop"})
 """Methods of the protocol that this server does not answer."""
@@ -974,6 +979,36 @@ def stats(serving: Serving, params: Params) -> Outcome:
         return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
 
     return params.once_covered(serving, reply)
+
+
+@method("checkpoint")
+async def checkpoint(serving: Serving, params: Params) -> Reply:
+    """Have a checkpoint made: of one epoch exactly, or of the present one or a later one; return once it is."""
+    at, since = params.epoch("at"), params.epoch("since")
+    params.end()
+    if at is not None and since is not None:
+        raise RequestError("at and since exclude each other", {"parameter": "since"})
+    await params.covered(serving)
+    asked: dict[str, Any] = {"at": at, "since": since, "failures": None}
+    while True:
+        result = await serving.engine.call(params.asker, "checkpoint", asked, 1, params.deadline)
+        match result["status"]:
+            case "made":
+                return Reply(result["stamp"], {"path": result["path"]})
+            case "failed":
+                raise Unavailable(f"the checkpoint failed: {result['reason']}")
+            case "gone":
+                kept = ", ".join(".".join(map(str, epoch)) for epoch in result["kept"]) or "none"
+                now = ".".join(map(str, result["epoch"]))
+                raise RequestError(
+                    f"no checkpoint of that epoch can be made any more: the present one is {now}. "
+                    f"There are checkpoints of: {kept}",
+                    {"parameter": "at", "kept": result["kept"]},
+                )
+        asked |= {"failures": result["failures"]} | ({} if at else {"since": result["since"]})
+        if time.monotonic() + CHECKPOINT_POLL_S >= params.deadline:
+            raise TimedOut("the checkpoint was not made in time", {"since": result["since"]})
+        await asyncio.sleep(CHECKPOINT_POLL_S)
 
 
 @method("wait")

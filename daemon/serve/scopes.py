@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import grown
+from ...compute.program import ExternalId, Program, grown
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..errors import LimitExceeded
-from .change_log import Changes
+from .change_log import Changes, ProgramChanges
 from .results import ProgramResults, Snapshot
-from .values import Names, Values, values_of, wire_ids
+from .values import Names, Values, staleness, values_of, wire_ids
 
 PART_VERTICES = 1 << 13
 """So many vertices are in one message: of larger news there are several parts."""
@@ -102,6 +102,25 @@ def check_told(n: int, vertices_max: int, what: str) -> None:
     if n > vertices_max:
         detail = {"vertices_max": vertices_max}
         raise LimitExceeded(f"{n} vertices {what}; an answer names at most {vertices_max}", detail)
+
+
+def touched_since(names: Names, result: ProgramResults, program: str, changes: Changes) -> Vertices | None:
+    """The vertices whose values of this program may be others since, in ascending order; None: anyone's."""
+    changed = changes.programs.get(program)
+    if changed is None:
+        return None
+    kind = names.program_class(result.kind)
+    # Values of a program that stands still lose the vertices that they name.
+    loses = kind.value is ExternalId and len(changes.gone) > 0 and bool(staleness(result))
+    if depends_on(kind, changed) or loses:
+        return None
+    touched = kind.touched(changed.columns, result.published)
+    return None if touched is None else np.unique(touched)
+
+
+def depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
+    """Every value may be another, since a scalar is."""
+    return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))
 
 
 class NotAtOnce(Exception):

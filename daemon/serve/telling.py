@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ...compute.program import ExternalId, Program
+from ...compute.program import Program
 from ...gpma.edges import Vertices
-from ..client.wire import encode_notification, encode_stamped_notification, error_to_wire
+from ..client.wire import error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
-from .change_log import ChangeLog, Changes, ProgramChanges
+from .change_log import ChangeLog
 from .results import ProgramResults, Snapshot, copied
-from .scopes import Look, News, NotAtOnce, nothing
+from .scopes import Look, News, NotAtOnce, depends_on, nothing, touched_since
 from .serving import Serving
 from .subscriptions import Subscription
 from .values import staleness
@@ -72,13 +70,11 @@ class _Found:
         """There is something to be told."""
         return not self.epochs or len(self.news) > 0
 
-    def messages(self, serving: Serving, number: int, since: tuple[int, int] | None) -> list[bytes]:
-        """As they are sent under this number, if there is anything to be told."""
-        stamp = serving.stamp(self.snapshot)
+    def messages(self, stamp: bytes, subscription: Subscription, since: tuple[int, int] | None) -> list[bytes]:
+        """As they are sent to this subscriber, if there is anything to be told."""
+        encode, number = subscription.connection.notification, subscription.number
         return [
-            encode_stamped_notification(
-                "changed", stamp, {"subscription": number, "since": since, **part, **self.stale, "more": more}
-            )
+            encode("changed", {"subscription": number, "since": since, **part, **self.stale, "more": more}, stamp)
             for part, more in self.news.parts()
             if self.tells
         ]
@@ -146,7 +142,8 @@ class Telling:
 
     def _advance_now(self, subscription: Subscription) -> None:
         found = self._serving.read(partial(self._look, subscription))
-        for message in found.messages(self._serving, subscription.number, self._take(subscription, found)):
+        since = self._take(subscription, found)
+        for message in found.messages(self._serving.stamp(found.snapshot), subscription, since):
             subscription.connection.push(message)
         self._unless_told(subscription, found)
 
@@ -161,7 +158,8 @@ class Telling:
                 asker.making_bytes = 0
                 found = await self._looked_at(subscription, asker, self._serving.snapshot().n_vertices)
             since = self._take(subscription, found)
-            messages = self._serving.in_thread(asker, found.messages, self._serving, subscription.number, since)
+            stamp = self._serving.stamp(found.snapshot)
+            messages = self._serving.in_thread(asker, found.messages, stamp, subscription, since)
             await self._send(connection, await messages)
             self._unless_told(subscription, found)
             self._subscriptions.news.set()
@@ -208,7 +206,7 @@ class Telling:
         kind = self._serving.program_class(result.kind)
         if kind.touched is not Program.touched and n > SCAN_INLINE_MAX:
             return max(everything, INLINE_MAX + 1)
-        if _depends_on(kind, program) or any(column is None for column in program.columns.values()):
+        if depends_on(kind, program) or any(column is None for column in program.columns.values()):
             return everything
         touched = sum(column.size for column in program.columns.values() if column is not None)
         return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone))
@@ -229,24 +227,15 @@ class Telling:
         touched = None
         if changes is not None:
             found = self._recent.get(key)
-            touched = self._touched(result, subscription.program, changes) if found is None else found[0]
+            if found is None:
+                touched = touched_since(self._serving, result, subscription.program, changes)
+            else:
+                (touched,) = found
         may_scan = may_scan or snapshot.n_vertices <= INLINE_MAX
         look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max, may_scan)
         news = subscription.scope.look(look)
         look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
-
-    def _touched(self, result: ProgramResults, id: str, changes: Changes) -> Vertices | None:
-        """Whose values may be others, in ascending order; None: anyone's."""
-        program = changes.programs.get(id)
-        if program is None:
-            return None
-        kind, stale = self._serving.program_class(result.kind), bool(staleness(result))
-        # Values of a program that stands still lose the vertices that they name.
-        if _depends_on(kind, program) or (stale and kind.value is ExternalId and len(changes.gone)):
-            return None
-        touched = kind.touched(program.columns, result.published)
-        return None if touched is None else np.unique(touched)
 
     def _take(self, subscription: Subscription, found: _Found) -> tuple[int, int] | None:
         """What was found holds, and the client will know it: since which epoch it tells.
@@ -282,7 +271,7 @@ class Telling:
             return
         news = nothing(self._serving)
         found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription.program)))
-        for message in found.messages(self._serving, subscription.number, subscription.epoch):
+        for message in found.messages(self._serving.stamp(snapshot), subscription, subscription.epoch):
             subscription.connection.push(message)
         subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
 
@@ -293,7 +282,7 @@ class Telling:
             error = GraphtideError("the server failed to tell what changed; its log says why")
         content = {"subscription": subscription.number, "error": error_to_wire(error)}
         if self._subscriptions.end(subscription.connection, subscription.number):
-            subscription.connection.push(encode_notification("ended", content))
+            subscription.connection.push(subscription.connection.notification("ended", content))
 
 
 def _results(snapshot: Snapshot, program: str) -> ProgramResults:
@@ -301,8 +290,3 @@ def _results(snapshot: Snapshot, program: str) -> ProgramResults:
     if found is None:
         raise UnknownProgram(f"program {program!r} is not there any more", {"parameter": "program"})
     return found
-
-
-def _depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
-    """Every value may be another, since a scalar is."""
-    return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))

@@ -4,6 +4,7 @@ from . import errors
 from .client import (
     AsyncClient,
     Change,
+    Checkpoint,
     Client,
     Component,
     Degree,
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
     "Change",
+    "Checkpoint",
     "Client",
     "Component",
     "Degree",
