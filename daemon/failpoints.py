@@ -31,7 +31,12 @@ POINTS = (
     "source.committed",
     "results.sent",
     "results.committed",
+    "kept.before_replace",
+    "kept.replaced",
 )
+
+ON_REQUEST = ("kept.before_replace", "kept.replaced")
+"""Those that nothing but a request leads to."""
 
 
 def _target() -> tuple[str, int]:

@@ -101,6 +101,11 @@ class Needs:
             *([("batches of results", batches.warm_up)] if self.results_topic else []),
         ]
 
+    def load_programs(self) -> None:
+        """Have the kernels of the programs alone."""
+        for _, work in self._programs():
+            work()
+
     def _programs(self) -> list[tuple[str, Callable[[], None]]]:
         """Each once, whatever ids it has."""
         different = {
@@ -164,6 +169,25 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
             _load(needs)
         finally:
             unless_stopped()  # the compiler may have taken that for a mistake of a kernel
+
+
+def prepare_program(needs: Needs, stop: threading.Event) -> None:
+    """Load the kernels of the programs that are named, in a process that has all others; as ``prepare``, what is
+    not in the cache is compiled by other processes before.
+
+    Raises:
+        ProgramError: one cannot be made, compiled or run; the message names it.
+        Stopped: ``stop`` was set.
+    """
+    try:
+        with only_from_cache():
+            needs.load_programs()
+        return
+    except Missing:
+        log.info("compiling kernels of %s", ", ".join(name for name, _ in needs.programs))
+    if runtime.is_writable(runtime.cache_directory()):
+        _compile_aside(needs, stop, lambda progress: None)
+    needs.load_programs()
 
 
 def _load(needs: Needs) -> None:

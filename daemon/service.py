@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,11 @@ from ..partition.graph import Graph
 from . import kernels, systemd, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
+from .engine.ad_hoc import AdHoc
+from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
+from .engine.beside import Beside, GivenUp, ReadyKernels
+from .engine.keeping import Keeping
 from .engine.pipeline import Pipeline
 from .engine.recording import Recording
 from .engine.sides import card_of, refused
@@ -67,6 +71,7 @@ from .serve.supervisor import ServerLink
 from .serve.template import Template
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
+from .state.kept import KeptPrograms, Spec, parameters_of
 from .state.order_log import OrderLog
 from .state.renumbering import well_numbered
 from .state.requested import RequestedCheckpoints
@@ -151,7 +156,9 @@ class Service:
         self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
         self._renewals: list[Callable[[], None]] = [
-            lambda: self.link.renew_access(self.config.server.read_tokens())
+            lambda: self.link.renew_access(
+                self.config.server.read_tokens(), self.config.server.read_admin_tokens()
+            )
         ]
         self._failure: BaseException | None = None
         self._engine_failed = False
@@ -212,6 +219,7 @@ class Service:
         checkpoint = self._restorable(store)
         self._source_state = b""
         self.health.enter("loading")
+        self._kept = KeptPrograms(store.path)
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.health.enter("computing")
@@ -222,6 +230,8 @@ class Service:
         self.link = self._make_link(EngineTopology(storage, self.source, requested))
         self.results = self._make_results()
         self.pipeline = self._make_pipeline(storage, store, requested)
+        self._stack.callback(self.pipeline.between.close)
+        self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
@@ -291,6 +301,9 @@ class Service:
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
         self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
+        for id, spec in self._usable_kept().items():
+            programs.append(self._program(spec["name"], id, parameters_of(spec)))
+            self.specs[id] = spec
         self.graph = self._empty_graph(programs)
         self._stack.callback(self.graph.close)
         self.index.crew = self.graph.crew
@@ -311,6 +324,34 @@ class Service:
                 self.position.offsets = dict(self._newest.offsets)
         self.engine = Engine(self.graph, programs, self._resolve)
         self._stack.callback(self.engine.close)
+
+    def _usable_kept(self) -> dict[str, Spec]:
+        """The programs that were kept at run time, but for those whose ids the configuration has by now, and those
+        that cannot be made any more: these stay in the list, and are left out."""
+        usable = {}
+        for id, spec in self._kept.programs.items():
+            if id in self.specs:
+                log.warning(
+                    "program %s was kept at run time; the configuration has one, which takes its place", id
+                )
+                self._kept.remove(id)
+                continue
+            try:
+                registry.make_program(spec["name"], id, parameters_of(spec), order=self.index).require_weights(
+                    self.config.graph.weights
+                )
+                kernels.prepare_program(self._kernels_of(spec["name"], parameters_of(spec)), self._stop)
+            except ProgramError as error:
+                log.error("program %s was kept at run time, and is left out: %s", id, error)
+            except kernels.Stopped:
+                raise _Stopped from None
+            else:
+                usable[id] = spec
+        return usable
+
+    def _kernels_of(self, kind: str, given: Mapping[str, Any]) -> kernels.Needs:
+        """What a program that came at run time needs."""
+        return replace(kernels.Needs.of(self.config), programs=[(kind, dict(given))])
 
     def _empty_graph(self, programs: Sequence[Program]) -> Graph:
         """A graph that keeps what these programs need, on the device, too, where there is one that works.
@@ -442,7 +483,7 @@ class Service:
         self, storage: Storage, store: CheckpointStore, requested: RequestedCheckpoints
     ) -> Pipeline:
         config = self.config
-        standing = Standing(self.engine.programs, self.specs)
+        standing = Standing(self.engine.programs, self.specs, self._kept.programs)
         checkpoints = Checkpointer(
             graph=self.graph,
             index=self.index,
@@ -491,6 +532,34 @@ class Service:
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _make_asked(self) -> EngineAsked:
+        """Who answers for programs at run time."""
+        config, limits = self.config, self.config.server.limits
+        beside = Beside(
+            self.pipeline,
+            self.index,
+            self._resolve,
+            self.memory,
+            ReadyKernels(self._prepare, self.specs.values()),
+            max(1, config.compute.thread_count() // 2),
+        )
+        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
+        self.pipeline.asked = lambda: {"ad_hoc": ad_hoc.stats()}
+        configured = [program.id for program in config.program]
+        return EngineAsked(ad_hoc, Keeping(beside, self._kept, configured, self.metrics, limits.kept_max))
+
+    def _prepare(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
+        """Have the kernels of a program that comes at run time.
+
+        Raises:
+            GivenUp: the event was set.
+            ProgramError: it cannot be compiled or run.
+        """
+        try:
+            kernels.prepare_program(self._kernels_of(kind, given), given_up)
+        except kernels.Stopped:
+            raise GivenUp("nobody waits for this any more") from None
+
     def _engine_waits(self) -> bool:
         """Epochs wait for memory or for a disk, and nothing comes back from them until then."""
         return self.memory.waits_for is not None or self.pipeline.recording.trouble is not None
@@ -516,6 +585,7 @@ class Service:
             topology=topology,
             limits=server.limits,
             tokens=server.read_tokens(),
+            admin_tokens=server.read_admin_tokens(),
             tls=_tls_files(server.tls),
             insecure=server.insecure,
             socket_group=server.socket_group,
@@ -683,6 +753,7 @@ class Service:
         ingest.join()
         self.queue.close()
         engine.join()
+        self.pipeline.between.close()
         if self.results is not None:
             self.results.drain()  # the last checkpoint knows what was written
         # An engine that failed may have left an epoch half done: nothing of it may be kept.

@@ -48,9 +48,10 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+AD_HOC_OUTCOMES = ("answered", "failed", "no_memory", "given_up")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
-PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
+PROGRAM_STATES = ("fresh", "running", "stale", "quarantined", "computing", "waiting")
 STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
 """Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
 the graph made of it; programs are computed; what lay in the log is replayed; all is well; the end."""
@@ -296,6 +297,18 @@ class Metrics:
             "program_applied_up_to_timestamp_seconds",
             "Time of the newest record that the program's published result covers.",
             "program",
+        )
+        self._kept = self._gauge("programs_kept", "Programs that were asked for at run time, and are kept.")
+        self._caught_up = self._histogram(
+            "program_joining_seconds",
+            "Time for which updates waited while a program that was computed beside them joined.",
+            STAGE_SECONDS_BUCKETS,
+        )
+        self._ad_hoc = self._counter(
+            "ad_hoc_runs", "Programs that were run once for a request.", "outcome", AD_HOC_OUTCOMES
+        )
+        self._ad_hoc_time = self._histogram(
+            "ad_hoc_duration_seconds", "Time of such a run, with the copy of the graph.", STAGE_SECONDS_BUCKETS
         )
 
     def _audit_metrics(self, storage_rules: tuple[str, ...]) -> None:
@@ -627,6 +640,31 @@ class Metrics:
         self._audit_repairs.labels(program)  # the zero before the first one
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
+
+    def program_dropped(self, program: str) -> None:
+        """A program is no more, and nothing is said of it."""
+        with self._lock:
+            self._states.pop(program, None)
+        for metric in (
+            *(self._runs, self._active, self._edges_read, self._iterations, self._restarts, self._bound),
+            *(self._program_time, self._audit_repairs),
+        ):
+            _forget(metric, program)
+        for name in PROGRAM_STATES:
+            _forget(self._state, program, name)
+
+    def programs_kept(self, number: int) -> None:
+        """How many programs are kept that were asked for at run time."""
+        self._kept.set(number)
+
+    def program_joined(self, seconds: float) -> None:
+        """One of them joined, and updates waited so long for it."""
+        self._caught_up.observe(seconds)
+
+    def ad_hoc_run(self, outcome: str, seconds: float) -> None:
+        """A program was run once: how that ended, one of ``AD_HOC_OUTCOMES``, and its time."""
+        self._ad_hoc.labels(outcome).inc()
+        self._ad_hoc_time.observe(seconds)
 
     # -- the audit --------------------------------------------------------------------------------------
 

@@ -383,6 +383,12 @@ def _ask_about_integers(c: Conversation) -> None:
     c.ask("cross_edges", lambda: c.cross_edges([102, 103], [100, 103]))
     c.ask("wait", lambda: c.wait({"t": {0: 10}}, timeout_ms=5))
     c.ask("checkpoint", lambda: c.checkpoint())
+    c.ask("compute", lambda: c.compute("ppr", {"sources": [100]}, vertices=[100, 119, 101]))
+    c.ask("compute, the best", lambda: c.compute("pagerank", {"tolerance": 0.01}, top=2))
+    c.ask("compute, scalars alone", lambda: c.compute("pagerank"))
+    c.ask("keep", lambda: c.keep("bfs", {"source": 105}))
+    c.ask("keep, under an id", lambda: c.keep("bfs", {"source": 105}, id="from105"))
+    c.ask("drop", lambda: c.drop("from105"))
     c.ask("subscribe", lambda: c.call("subscribe", {"program": "rank", "snapshot": False}))
     c.ask("unsubscribe", lambda: c.call("unsubscribe", {"subscription": 0}))
 

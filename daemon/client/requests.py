@@ -16,6 +16,7 @@ from .replicas import Replicas
 from .results import (
     Checkpoint,
     Component,
+    Computed,
     Degree,
     DegreeDistribution,
     EdgeFlags,
@@ -23,6 +24,7 @@ from .results import (
     Egonet,
     Histogram,
     Info,
+    Kept,
     Neighbors,
     Path,
     Reach,
@@ -364,6 +366,72 @@ class Requests:
         return _call("has_edge", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
+    def compute(
+        self,
+        program: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        vertices: VertexIds | None = None,
+        top: int | None = None,
+        order: str = "desc",
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Computed]:
+        """Run a program (its name, such as ``"bfs"``) once, from scratch, on one epoch, beside the stream.
+
+        ``parameters``: the program's own. Values are given for ``vertices``, or for the ``top`` ones by ``order``
+        (``"asc"``: smallest first), or for none, and then there are its scalars.
+
+        Raises:
+            RequestError: the program or a parameter is wrong.
+            TimedOut: it was not done in time; it is given up.
+            Unavailable: there is not enough memory for it now.
+        """
+        asked = {
+            "vertices": None if vertices is None else _wire_vertices(vertices),
+            "top": top,
+            "order": None if top is None else order,
+        }
+        params = {**(parameters or {}), "program": program, **asked}
+        return _call("compute", params, _decode_computed, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def keep(
+        self,
+        program: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Kept]:
+        """Keep a program (its name) up to date from now on, also after restarts, until ``drop``.
+
+        ``parameters``: the program's own. ``id``: what other requests call it; by default the name with the
+        parameters, ``"bfs(1)"``. It is computed beside the stream: ``programs`` shows when it is ``"fresh"``.
+
+        Raises:
+            RequestError: the program, a parameter or the id is wrong, or the id is another's.
+            LimitExceeded: there are as many as may be.
+            Unauthorized: a token is asked for from those who want to change something.
+        """
+        params = {**(parameters or {}), "program": program, "id": id}
+        return _call("keep", params, _decode_kept, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def drop(
+        self, program: str, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
+    ) -> Call[Kept]:
+        """Keep a program (its id) up to date no more that was asked for by ``keep``.
+
+        Raises:
+            UnknownProgram: there is none.
+            RequestError: it is one of the configuration.
+            Unauthorized: as ``keep``.
+        """
+        return _call("drop", {"program": program}, _decode_kept, min_offsets, timeout_ms)
+
+    @ClientMethod
     def programs(self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None) -> Call[Info]:
         """``["programs"]``: each program's kind, parameters and state."""
         return _call("programs", {}, _decode_info, min_offsets, timeout_ms)
@@ -532,6 +600,25 @@ def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, 
 
 def _decode_reached(result: Mapping[str, Any]) -> Result:
     return Result(*_stamp(result))
+
+
+def _decode_computed(result: Mapping[str, Any]) -> Computed:
+    ids, values, saturated = result.get("ids"), result.get("values"), result.get("saturated")
+    found = None if values is None else masked(values, result.get("null"))
+    return Computed(
+        *_stamp(result),
+        ids=None if ids is None else ids_of(ids),
+        values=found,
+        unknown=ids_of(result["unknown"]) if "unknown" in result else [],
+        scalars=result["scalars"],
+        error_bound=result["error_bound"],
+        seconds=result["seconds"],
+        saturated=None if saturated is None or found is None else unpack_bitmap(saturated, found.size),
+    )
+
+
+def _decode_kept(result: Mapping[str, Any]) -> Kept:
+    return Kept(*_stamp(result), id=result["id"], state=result["state"])
 
 
 def _decode_info(result: Mapping[str, Any]) -> Info:

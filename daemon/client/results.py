@@ -282,6 +282,33 @@ class Change(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Computed(Result):
+    """What a program that was run once found: its ``scalars``, and ``values`` of vertices where any were wanted.
+
+    ``values``: a masked array, in the order of the vertices that were asked for (masked where one has no value or
+    is ``unknown``), or, of the best, in that of ``ids``. ``error_bound``: the certified relative error per vertex,
+    of programs that approximate. ``seconds``: how long it took, the copy of the graph included. ``saturated``:
+    bool, values that are only lower bounds; None: none is.
+    """
+
+    ids: Ids | None
+    values: np.ma.MaskedArray[Any, Any] | None
+    unknown: Ids
+    scalars: Mapping[str, float]
+    error_bound: float | None
+    seconds: float
+    saturated: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Result):
+    """``id``: what requests call the program; ``state``: ``"computing"``, ``"fresh"`` ..., or ``"dropped"``."""
+
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Info(Result):
     """The rest of an answer, as it came."""
 

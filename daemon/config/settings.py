@@ -674,6 +674,24 @@ class LimitsConfig(Section):
         "fall behind it, or resume from before it, get a new snapshot.",
     )
 
+    ad_hoc_max: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Programs that run at once for `compute`; others wait for their turn.",
+    )
+    ad_hoc_seconds_max: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="The longest that `compute` takes, waiting for its turn included; a client that wants more "
+        "than `timeout_ms_default` says so.",
+    )
+    ad_hoc_vertices_max: int = Field(
+        default=100_000, ge=1, description="The most vertices that one `compute` gives values of."
+    )
+    kept_max: int = Field(default=16, ge=0, le=4096, description="Programs that are kept by `keep`; 0: none.")
+
     def problems(self) -> Iterator[Problem]:
         if self.timeout_ms_default > self.timeout_ms_max:
             yield "timeout_ms_default", f"must be at most server.limits.timeout_ms_max ({self.timeout_ms_max})"
@@ -744,6 +762,16 @@ class ServerConfig(Section):
         description="A file that holds the token, or several, one a line, all of them right: so clients can "
         "change over to a new one. SIGHUP reads it again, and ends connections whose token is gone.",
     )
+    admin_token: SecretStr | None = Field(
+        default=None,
+        min_length=TOKEN_LENGTH_MIN,
+        max_length=TOKEN_LENGTH_MAX,
+        description="What clients must present to change anything (`keep`, `drop`); it is right wherever `token` "
+        "is. None: whoever may ask may do so.",
+    )
+    admin_token_file: Path | None = Field(
+        default=None, description="A file with that token, or several, as `token_file`."
+    )
     tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS for the TCP addresses.")
     insecure: bool = Field(default=False, description="Allow addresses beyond loopback without TLS.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="What one client may ask for.")
@@ -753,6 +781,8 @@ class ServerConfig(Section):
             yield "listen", "must name at least one address"
         if self.token is not None and self.token_file is not None:
             yield "token_file", "must not be given together with server.token"
+        if self.admin_token is not None and self.admin_token_file is not None:
+            yield "admin_token_file", "must not be given together with server.admin_token"
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
@@ -777,18 +807,31 @@ class ServerConfig(Section):
         Raises:
             ConfigError: their file cannot be read, or holds what is no token.
         """
-        if self.token_file is None:
-            return () if self.token is None else (self.token.get_secret_value(),)
-        lines = read_secret("server.token_file", self.token_file).splitlines()
-        tokens = tuple(line.strip() for line in lines if line.strip())
-        wrong = [n for n, line in enumerate(lines, 1) if line.strip() and not _is_token(line.strip())]
-        if wrong or not 0 < len(tokens) <= TOKENS_MAX:
-            where = f"line {wrong[0]}" if wrong else f"it has {len(tokens)} lines that are not empty"
-            raise ConfigError(
-                f"server.token_file = {str(self.token_file)!r}: must hold 1 to {TOKENS_MAX} tokens, one a line, "
-                f"of {TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} characters each ({where})"
-            )
-        return tokens
+        return _tokens("server.token_file", self.token, self.token_file)
+
+    def read_admin_tokens(self) -> tuple[str, ...]:
+        """The tokens of those who may change something; none when whoever may ask may do so.
+
+        Raises:
+            ConfigError: their file cannot be read, or holds what is no token.
+        """
+        return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
+
+
+def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:
+    """Of a setting, or of the file that another one (``key``) names."""
+    if path is None:
+        return () if token is None else (token.get_secret_value(),)
+    lines = read_secret(key, path).splitlines()
+    tokens = tuple(line.strip() for line in lines if line.strip())
+    wrong = [n for n, line in enumerate(lines, 1) if line.strip() and not _is_token(line.strip())]
+    if wrong or not 0 < len(tokens) <= TOKENS_MAX:
+        where = f"line {wrong[0]}" if wrong else f"it has {len(tokens)} lines that are not empty"
+        raise ConfigError(
+            f"{key} = {str(path)!r}: must hold 1 to {TOKENS_MAX} tokens, one a line, "
+            f"of {TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} characters each ({where})"
+        )
+    return tokens
 
 
 class MetricsConfig(Section):

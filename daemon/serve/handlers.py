@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import Answer, ExternalId, Program, Published
+from ...compute import registry
+from ...compute.program import Answer, ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
 from ...partition.exploring import EdgesFound
@@ -67,7 +68,7 @@ METHODS: dict[str, Handler] = {}
 CHECKPOINT_POLL_S = 0.05
 """The engine is asked so often whether a checkpoint that was asked for is made."""
 
-NOT_OFFERED = frozenset({"placement", "compute", "keep", "drop"})
+NOT_OFFERED = frozenset({"placement"})
 """Methods of the protocol that this server does not answer."""
 
 
@@ -218,6 +219,14 @@ class Params:
             raise wrong(name, "must be an epoch: [incarnation, number]")
         return value[0], value[1]
 
+    def rest(self) -> dict[str, Any]:
+        """All that nobody has taken, as it came: the parameters of a program."""
+        rest, self._given = self._given, {}
+        for name, value in rest.items():
+            if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
+                rest[name] = value.to_list() if isinstance(value, StringColumn) else value.tolist()
+        return rest
+
     def program(self) -> str:
         """The id of a program."""
         value = self.take("program")
@@ -328,6 +337,11 @@ def _one(ids: IdColumn) -> int | str:
 
 def _program(snapshot: Snapshot, id: str) -> ProgramResults:
     found = snapshot.programs.get(id)
+    if found is None and id in snapshot.coming:
+        coming = snapshot.coming[id]
+        why = f": {coming['reason']}" if coming["reason"] else ""
+        detail = {"parameter": "program", "state": coming["state"]}
+        raise Unavailable(f"program {id!r} has no results yet, it is {coming['state']}{why}", detail)
     if found is None:
         there = sorted(snapshot.programs)
         named = ", ".join([*there[:PROGRAMS_NAMED_MAX], *(["..."] if len(there) > PROGRAMS_NAMED_MAX else [])])
@@ -360,6 +374,7 @@ def hello(serving: Serving, params: Params) -> Reply:
     ):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
     serving.admission.check(token)
+    params.asker.connection.token = token
     snapshot = serving.snapshot()
     return Reply(
         serving.stamp(snapshot),
@@ -953,6 +968,81 @@ async def _somewhere(serving: Serving, asker: Asker, vertices: int, reply: Calla
     return reply() if vertices <= VERTICES_INLINE_MAX else await serving.in_thread(asker, reply)
 
 
+# -- programs at run time -----------------------------------------------------------------------------------
+
+
+@method("compute")
+async def compute(serving: Serving, params: Params) -> Reply:
+    """Run a program once, from scratch, on one epoch, beside the stream."""
+    kind = _kind(params)
+    ids = params.vertices_or_all("vertices", serving)
+    k = params.whole("top", 0, serving.limits.top_k_max, 0)
+    order = params.choice("order", ("desc", "asc"))
+    given = _given(kind, params)
+    if ids is not None and k:
+        raise wrong("top", "must not be given together with vertices")
+    if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
+        limit = serving.limits.ad_hoc_vertices_max
+        detail = {"ad_hoc_vertices_max": limit, "parameter": "vertices"}
+        raise LimitExceeded(f"vertices has {len(ids)} ids; a run answers for {limit} at most", detail)
+    await params.covered(serving)
+    await serving.make_room(params.asker, k if ids is None else len(ids))
+    wire = None if ids is None else ids.to_list() if isinstance(ids, StringColumn) else ids.tobytes()
+    asked = {"program": kind, "parameters": given, "vertices": wire, "top": k, "order": order}
+    deadline = min(params.deadline, time.monotonic() + serving.limits.ad_hoc_seconds_max)
+    return _reply(await serving.ask_about_programs(params.asker, "compute", asked, deadline))
+
+
+@method("keep")
+async def keep(serving: Serving, params: Params) -> Reply:
+    """Keep a program up to date from now on; it is computed beside the stream, and joins when it has caught up."""
+    serving.admission.check_admin(params.asker.connection.token)
+    kind, id = _kind(params), params.take("id")
+    given = _given(kind, params)
+    if id is not None and not (isinstance(id, str) and id):
+        raise wrong("id", "must be a string, what requests are to call the program")
+    await params.covered(serving)
+    asked = {"program": kind, "id": id, "parameters": given}
+    return _reply(await serving.ask_about_programs(params.asker, "keep", asked, params.deadline))
+
+
+@method("drop")
+async def drop(serving: Serving, params: Params) -> Reply:
+    """Keep a program up to date no more that was asked for by ``keep``."""
+    serving.admission.check_admin(params.asker.connection.token)
+    id = params.program()
+    params.end()
+    await params.covered(serving)
+    return _reply(await serving.ask_about_programs(params.asker, "drop", {"program": id}, params.deadline))
+
+
+def _kind(params: Params) -> str:
+    kind = params.take("program")
+    if not isinstance(kind, str):
+        raise wrong("program", "must be given: the name of a program, such as bfs")
+    return kind
+
+
+def _given(kind: str, params: Params) -> dict[str, Any]:
+    """All that is left: the parameters of a program of this kind.
+
+    Raises:
+        RequestError: there is no such program, or a parameter is unknown, missing or wrong.
+    """
+    given = params.rest()
+    try:
+        registry.parse_parameters(kind, given)
+    except ProgramError as error:
+        raise RequestError(str(error)) from error
+    return given
+
+
+def _reply(result: dict[str, Any]) -> Reply:
+    """What the engine answered, and of what epoch."""
+    about = ("stamp", "epoch", "offsets", "index_generation")
+    return Reply(result["stamp"], {name: value for name, value in result.items() if name not in about})
+
+
 # -- the daemon ---------------------------------------------------------------------------------------------
 
 
@@ -964,6 +1054,7 @@ def programs(serving: Serving, params: Params) -> Outcome:
     def reply() -> Reply:
         snapshot = serving.snapshot()
         shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
+        shown |= {id: dict(coming) for id, coming in snapshot.coming.items()}
         return Reply(serving.stamp(snapshot), {"programs": shown})
 
     return params.once_covered(serving, reply)

@@ -36,6 +36,8 @@ class Subscription:
     place: int | None = None
     epoch: tuple[int, int] | None = None
     told_at: float = 0.0
+    joined: object = None
+    """Since which epoch its program is there, of one that came at run time: another one may get its id."""
     working: asyncio.Task[None] | None = None
 
 
@@ -115,7 +117,8 @@ class Subscriptions:
             )
         self._vertices_free -= weight
         number = self._numbers[connection] = self._numbers.get(connection, -1) + 1
-        added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic())
+        joined = snapshot.programs[program].state.get("joined")
+        added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic(), joined=joined)
         place = None if since is None or not scope.resumes else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since

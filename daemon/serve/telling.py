@@ -200,7 +200,7 @@ class Telling:
             return max(everything, INLINE_MAX + 1)
         changes = self._log.between(place, snapshot.sequence)
         program = None if changes is None else changes.programs.get(subscription.program)
-        result = _results(snapshot, subscription.program)
+        result = _results(snapshot, subscription)
         if changes is None or program is None:
             return everything
         kind = self._serving.program_class(result.kind)
@@ -220,7 +220,7 @@ class Telling:
 
     def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> _Found:
         """What a client lacks, copied from one epoch."""
-        result = _results(snapshot, subscription.program)
+        result = _results(snapshot, subscription)
         place = subscription.place
         changes = None if place is None else self._log.between(place, snapshot.sequence)
         key = (subscription.program, place or 0, snapshot.sequence)
@@ -270,7 +270,7 @@ class Telling:
         if silent < (HEARTBEAT_SECONDS if subscription.epoch == snapshot.epoch else NEWS_SECONDS):
             return
         news = nothing(self._serving)
-        found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription.program)))
+        found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription)))
         for message in found.messages(self._serving.stamp(snapshot), subscription, subscription.epoch):
             subscription.connection.push(message)
         subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
@@ -285,8 +285,8 @@ class Telling:
             subscription.connection.push(subscription.connection.notification("ended", content))
 
 
-def _results(snapshot: Snapshot, program: str) -> ProgramResults:
-    found = snapshot.programs.get(program)
-    if found is None:
-        raise UnknownProgram(f"program {program!r} is not there any more", {"parameter": "program"})
+def _results(snapshot: Snapshot, subscription: Subscription) -> ProgramResults:
+    found = snapshot.programs.get(subscription.program)
+    if found is None or found.state.get("joined") != subscription.joined:  # by now another one may have its id
+        raise UnknownProgram(f"program {subscription.program!r} was dropped", {"parameter": "program"})
     return found

@@ -258,7 +258,7 @@ class Checkpointer:
         except MemoryError as error:  # the stream goes on without it
             making.handover.put(error)
         making.taken = True
-        self.graph.end_copy()
+        self.graph.end_copy(making.edges)
         point("checkpoint.copied")
         making.stopped_seconds += time.monotonic() - started
         self.metrics.stage("checkpoint", making.stopped_seconds)
@@ -272,7 +272,8 @@ class Checkpointer:
 
     def _end(self) -> None:
         """The thread is through, or failed before the edges were copied."""
-        self.graph.end_copy()
+        if self._making is not None:
+            self.graph.end_copy(self._making.edges)
         self._making = self._thread = None
 
     def _program_arrays(self) -> dict[str, Array]:

@@ -258,6 +258,9 @@ def _may_all_write(folder: Path) -> bool:
 def _secrets(config: Config) -> Iterator[Finding]:
     if config.server.token_file is not None:
         yield _secret_file("server.token_file", config.server.token_file, config.server.read_tokens)
+    if config.server.admin_token_file is not None:
+        file = config.server.admin_token_file
+        yield _secret_file("server.admin_token_file", file, config.server.read_admin_tokens)
     for section, client in (("source", config.source.client), ("results", config.results.client)):
         for option, value in client.items():
             if option.endswith("_file"):

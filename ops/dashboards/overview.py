@@ -227,6 +227,24 @@ PROGRAMS = (
             ),
         ),
     ),
+    PanelSpec(
+        "Programs at run time",
+        "Programs that are kept since a request, and runs for `compute` per second by outcome.",
+        "short",
+        (
+            Query(f"sum({_series('programs_kept')})", "kept"),
+            Query(_rate("ad_hoc_runs_total", "outcome"), "runs {{outcome}}"),
+        ),
+    ),
+    PanelSpec(
+        "Time of programs at run time",
+        "Median time of a run for `compute`, beside the stream; and of updates waiting while a program joined.",
+        "s",
+        (
+            Query(_quantile(0.5, "ad_hoc_duration_seconds"), "run p50"),
+            Query(_quantile(0.5, "program_joining_seconds"), "joining p50"),
+        ),
+    ),
 )
 
 GRAPH = (
