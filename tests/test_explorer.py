@@ -30,6 +30,7 @@ from graphtide.daemon.serve import exploring
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.exploring import Explorer, exploration_answer
 from graphtide.daemon.serve.serving import Serving
+from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, Op
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.exploring import warm_up
@@ -86,7 +87,9 @@ class Engine:
     """Answers as the engine process does; the epoch moves after as many questions as ``moves`` says."""
 
     def __init__(self, graph: Graph, moves: dict[int, int] | None = None) -> None:
-        self.topology = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        self.topology = EngineTopology(
+            Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None)
+        )
         self.moves = moves or {}
         self.asked: list[tuple[str, int]] = []
         self.number = 1
@@ -183,7 +186,7 @@ class Surroundings(Chain):
 
     def __init__(self, kind: str, graph: Graph) -> None:
         super().__init__(kind)
-        real = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        real = EngineTopology(Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None))
         self.reach, self.edges_between, self.ego = real.reach, real.edges_between, real.ego  # type: ignore[method-assign]
         self.grow(N)
 
