@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from test_server import Chain, serving
 
@@ -148,6 +150,16 @@ def test_answers_become_data_frames(address: str) -> None:
         assert c.degree_distribution().to_frame()["count"].sum() == 20
         with c.subscribe("rank", [100, 5]) as changes:
             assert next(changes).to_frame()["values"].to_dict() == {100: 1.0}
+
+
+def test_values_computed_once_are_a_data_frame_by_vertex_where_they_are_of_the_best() -> None:
+    pd: Any = pytest.importorskip("pandas")
+    values = np.ma.MaskedArray([1.5, 0.0], mask=[False, True])
+    made = client.Computed((1, 1), {}, None, values, [], {}, None, 0.1)
+    assert made.to_frame()["values"].tolist() == [1.5, pd.NA]
+    best = dataclasses.replace(made, ids=np.array([7, 8]), values=np.ma.MaskedArray([2.0, 1.0], mask=False))
+    assert best.to_frame()["values"].to_dict() == {7: 2.0, 8: 1.0}
+    assert dataclasses.replace(made, values=None).to_frame().empty
 
 
 def test_string_ids_are_strings_in_data_frames(tmp_path: Path) -> None:

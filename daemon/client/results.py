@@ -299,6 +299,10 @@ class Computed(Result):
     seconds: float
     saturated: npt.NDArray[np.bool_] | None = None
 
+    def to_frame(self) -> DataFrame:
+        """``values``, by vertex where they are of the best, else in the order of what was asked for."""
+        return frame({} if self.values is None else {"values": self.values}, self.ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Kept(Result):
