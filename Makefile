@@ -11,7 +11,7 @@ TOPIC ?= edges
 SIDE_BY_SIDE ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test test-long test-gpu daemon-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
+.PHONY: help client-wheel demo test test-long test-gpu daemon-gpu sanitize-gpu kill-test attack check bench bench-gpu kafka dashboards debian warm clean clean-cache
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -78,6 +78,10 @@ bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with
 	PYTHONPATH=.links $(PYTHON) benchmarks/storage_device.py
 	PYTHONPATH=.links $(PYTHON) benchmarks/sides.py
 	PYTHONPATH=.links $(PYTHON) benchmarks/device.py
+
+client-wheel: $(BIN)/.test  ## build dist/graphtide_client-*.whl: the clients alone
+	rm -rf build/client && mkdir -p build dist && cp -RL packaging/client build/client
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist build/client
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted
 	$(BIN)/python -m graphtide.ops.kafka --topic $(TOPIC)

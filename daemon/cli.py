@@ -402,7 +402,7 @@ def load(
 def query(
     context: typer.Context,
     address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
-    method: Annotated[str, typer.Argument(help="get, top, neighbors, stats, programs, wait, ...")],
+    method: Annotated[str, typer.Argument(help="get, top, khop, neighbors, stats, programs, wait, ...")],
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,

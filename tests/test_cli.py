@@ -594,6 +594,32 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         {"exists": {"dtype": "|b1", "data": b"\x01"}},
         [["src", "dst", "exists"], ["1", "2", "yes"]],
     ),
+    "khop": (
+        {"vertex": 1, "k": 2},
+        {"ids": column([1, 2], "<i8"), "distances": column([0, 1], "<u4"), "truncated": True},
+        [["vertex", "distances"], ["1", "0"], ["2", "1"], ["truncated", "yes"]],
+    ),
+    "egonet": (
+        {"vertex": 1},
+        {
+            "ids": column([1, 2], "<i8"),
+            "truncated": False,
+            "src": column([1, 2, 2], "<i8"),
+            "dst": column([2, 1, 2], "<i8"),
+            "weights": column([0.5, 1.0, 2.0], "<f4"),
+            "size": 3,
+        },
+        [
+            *(["vertex"], ["1"], ["2"]),
+            *(["src", "dst", "weights"], ["1", "2", "0.5"], ["2", "1", "1"], ["2", "2", "2"]),
+            *(["truncated", "no"], ["size", "3"]),
+        ],
+    ),
+    "cross_edges": (
+        {"src": [1], "dst": [7]},
+        {"src": column([1], "<i8"), "dst": column([2], "<i8"), "size": 9, "unknown": column([7], "<i8")},
+        [["src", "dst"], ["1", "2"], ["size", "9"], ["unknown:", "7"]],
+    ),
     "component": (
         {"vertex": 1},
         {"label": 1, "size": 5, "members": column([1, 2], "<i8")},

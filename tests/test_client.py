@@ -281,6 +281,26 @@ def test_both_clients_have_each_request_with_one_signature_and_its_documentation
     assert (blocking.__qualname__, asynchronous.__qualname__) == (f"Client.{name}", f"AsyncClient.{name}")
 
 
+def public(client):
+    return {name: getattr(client, name) for name in dir(client) if not name.startswith("_")}
+
+
+def test_the_asynchronous_client_has_every_method_of_the_other():
+    assert public(AsyncClient).keys() == public(Client).keys() > {"get", "khop", "subscribe", "close", "call"}
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_each_method_says_what_it_does_takes_and_gives(client):
+    for name, method in public(client).items():
+        if not callable(method):
+            continue
+        signature = inspect.signature(method)
+        assert inspect.getdoc(method), name
+        assert signature.return_annotation is not inspect.Signature.empty, name
+        for parameter in list(signature.parameters.values())[1:]:
+            assert parameter.annotation is not inspect.Parameter.empty, (name, parameter.name)
+
+
 def test_a_client_shows_its_requests_as_methods_that_return_what_answers_mean():
     with Client("unix:/nowhere.sock") as client:
         top = str(inspect.signature(client.top))
@@ -289,7 +309,7 @@ def test_a_client_shows_its_requests_as_methods_that_return_what_answers_mean():
     top_params = "program: 'str', k: 'int' = 10, *, order: 'str' = 'desc', vertices: 'VertexIds | None' = None"
     assert top == f"({top_params}, {waiting}) -> 'Top'"
     assert get.parameters["program"].annotation == "str | list[str] | tuple[str, ...]"
-    assert get.return_annotation == "Values | dict[str, Values]"
+    assert get.return_annotation == "Values | ValuesByProgram"
     assert "get" in dir(AsyncClient)
 
 

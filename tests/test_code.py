@@ -40,15 +40,15 @@ def test_the_clients_methods_have_types(tmp_path: Path) -> None:
     snippet = """
 from typing import assert_type
 from graphtide import AsyncClient, Client
-from graphtide.daemon.client import Top, Values
+from graphtide.daemon.client import Top, Values, ValuesByProgram
 
 async def ask(client: Client, late: AsyncClient) -> None:
     assert_type(client.top("pagerank", 3, order="asc"), Top)
     assert_type(client.get("pagerank", [1], parents=True), Values)
-    assert_type(client.get(["pagerank"], [1]), dict[str, Values])
+    assert_type(client.get(["pagerank"], [1]), ValuesByProgram)
     assert_type(await late.top("pagerank", k=3), Top)
     assert_type(await late.get("pagerank", vertices=[1]), Values)
-    assert_type(await late.get(("pagerank",), [1]), dict[str, Values])
+    assert_type(await late.get(("pagerank",), [1]), ValuesByProgram)
     late.stats()  # type: ignore[unused-coroutine]
     client.top(3)  # type: ignore[arg-type]
     client.top("pagerank", odrer="asc")  # type: ignore[call-arg]

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import networkx as nx
 import numpy as np
 import pytest
-from rich.console import Console
+from running import Daemon
+from test_daemon import write
 from test_server import Chain, serving
 
 from graphtide.daemon import errors
@@ -20,6 +22,7 @@ from graphtide.daemon.client import AsyncClient, Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
+from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Source
 from graphtide.daemon.records.topology import StorageState
@@ -27,7 +30,7 @@ from graphtide.daemon.serve import exploring
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.exploring import Explorer, exploration_answer
 from graphtide.daemon.serve.serving import Serving
-from graphtide.daemon.tools.query import readable, show
+from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, Op
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.exploring import warm_up
@@ -84,7 +87,9 @@ class Engine:
     """Answers as the engine process does; the epoch moves after as many questions as ``moves`` says."""
 
     def __init__(self, graph: Graph, moves: dict[int, int] | None = None) -> None:
-        self.topology = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        self.topology = EngineTopology(
+            Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None)
+        )
         self.moves = moves or {}
         self.asked: list[tuple[str, int]] = []
         self.number = 1
@@ -181,7 +186,7 @@ class Surroundings(Chain):
 
     def __init__(self, kind: str, graph: Graph) -> None:
         super().__init__(kind)
-        real = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        real = EngineTopology(Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None))
         self.reach, self.edges_between, self.ego = real.reach, real.edges_between, real.ego  # type: ignore[method-assign]
         self.grow(N)
 
@@ -279,15 +284,31 @@ def test_the_asynchronous_client_asks_the_same(served: Any, shared: Any) -> None
     assert sub.size == client.subgraph(ids(7, 8)).size
 
 
-def test_answers_are_shown_as_tables(served: Any) -> None:
-    client, _, ids = served
-    console = Console(width=100, record=True, file=None, quiet=False)
-    with console.capture() as capture:
-        for method, params in (
-            ("khop", {"vertex": ids(7)[0], "limit": 2}),
-            ("egonet", {"vertex": ids(7)[0], "limit": 2}),
-            ("cross_edges", {"src": ids(7), "dst": ids(*range(N))}),
-        ):
-            show(method, params, readable(client.call(method, params)), console)
-    text = capture.get()
-    assert "distances" in text and "src" in text and "weights" in text and "size" in text
+# -- a real daemon ------------------------------------------------------------------------------------------
+
+HUB, SPOKES, LATE = 1, 150_000, 10_000_000
+
+
+def test_a_search_along_a_hub_sees_each_record_whole_while_the_graph_changes(tmp_path: Path) -> None:
+    spokes = np.arange(2, SPOKES + 2)
+    settings = {"program": [{"name": "components"}], "audit": {"full_every_epoch": False}}
+    with Daemon(tmp_path, settings) as daemon:
+        begun = write(daemon, "a", encode_msgpack(np.full(SPOKES + 1, HUB), np.append(spokes, LATE)))
+        daemon.start()
+        with daemon.client() as client:
+            client.wait(begun, timeout_ms=60_000)
+            # The first spoke and the last one come and go together; what lies between is more than a slice.
+            ends = np.array([2, LATE])
+            for number in range(6):
+                op = Op.DELETE if number % 2 == 0 else Op.INSERT
+                offsets = write(daemon, f"b{number:02}", encode_msgpack(np.full(2, HUB), ends, op))
+                found = client.khop(HUB, limit=200_000)
+                assert len(found.ids) in (SPOKES, SPOKES + 2) and not found.truncated
+                assert np.isin(ends, found.ids).sum() in (0, 2)
+                edges = client.cross_edges([HUB], spokes[::2], limit=100)
+                assert edges.size in (SPOKES // 2 - 1, SPOKES // 2) and len(edges.src) == 100
+                ego = client.egonet(HUB, limit=200_000, edge_limit=200_000)
+                assert len(ego.src) == ego.size == len(ego.ids) - 1
+            client.wait(offsets, timeout_ms=60_000)
+            assert len(client.khop(HUB, limit=200_000).ids) == SPOKES + 2
+        assert daemon.stop() == 0

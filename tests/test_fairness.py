@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from waiting import until
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
 from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.records.topology import Reached
 from graphtide.daemon.serve import handlers
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.engine_calls import SLICE_VERTICES, SLICED_TRIES, SLICES_OPEN
@@ -28,6 +30,7 @@ from graphtide.daemon.serve.serving import VERTICES_INLINE_MAX, Reply
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.gpma.index.ids import IdColumn
+from graphtide.partition.exploring import Search, SearchPlace
 
 N = 200_000
 HOUR_MS = 600_000
@@ -112,6 +115,34 @@ def test_a_question_about_two_vertices_waits_for_few_slices_of_others(tmp_path: 
             hog.socket.shutdown(2)
         for sender in senders:
             sender.join()
+
+
+class Endless(Counting):
+    """Its searches never come to an end, a slice at a time."""
+
+    searched = 0
+
+    def reach(self, begun: Search, direction: Any, **limits: Any) -> Reached:
+        self.searched += 1
+        return Reached(self.current_epoch(), True, dataclasses.replace(begun, place=SearchPlace(), reads=1))
+
+
+def test_a_search_lets_others_ask_between_its_slices_and_ends_with_its_client(tmp_path: Path) -> None:
+    chain = Endless()
+    with serving(chain, tmp_path, LimitsConfig()) as link, Client(link.addresses[0], timeout=120) as client:
+        client.stats()
+        with raw(link.addresses[0]) as hog:
+            hog.send(request(0, "khop", {"vertex": 100, "k": 9}))
+            until(lambda: chain.searched > 10)
+            before = chain.searched
+            assert client.degree([100, 101]).out.tolist() == [1, 1]
+            until(lambda: chain.searched > before + 10)
+        until(lambda: client.stats()["server"]["connections"] == 1)
+        client.degree([100, 101])  # what the engine was given before is answered before
+        ended = chain.searched
+        for _ in range(5):
+            client.degree([100, 101])
+        assert chain.searched == ended and client.stats()["server"]["held_bytes"] == 0
 
 
 @pytest.mark.parametrize("moves", [0, 1, SLICED_TRIES, 1000])

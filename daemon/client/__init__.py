@@ -27,6 +27,7 @@ __all__ = [
     "Result",
     "Top",
     "Values",
+    "ValuesByProgram",
 ]
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         Result,
         Top,
         Values,
+        ValuesByProgram,
     )
 
 

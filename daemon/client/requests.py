@@ -23,7 +23,6 @@ from .results import (
     Edges,
     Egonet,
     Histogram,
-    Ids,
     Info,
     Kept,
     Neighbors,
@@ -32,6 +31,7 @@ from .results import (
     Result,
     Top,
     Values,
+    ValuesByProgram,
     VertexIds,
     WireOffsets,
 )
@@ -85,8 +85,12 @@ class Requests:
         timeout_ms: int | None = None,
     ) -> Call[Values]:
         """Values of vertices; of several programs (a list) as a dict, all of one epoch."""
+
+        def decode(result: Mapping[str, Any]) -> Values:
+            return _values(result, result, program, vertices)
+
         params = _get_params(program, vertices, parents)
-        return _call("get", params, _decode_get, min_offsets, timeout_ms)
+        return _call("get", params, decode, min_offsets, timeout_ms)
 
     def _get_several(
         self,
@@ -96,9 +100,13 @@ class Requests:
         parents: bool = False,
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
-    ) -> Call[dict[str, Values]]:
+    ) -> Call[ValuesByProgram]:
+        def decode(result: Mapping[str, Any]) -> ValuesByProgram:
+            answers = result["results"].items()
+            return ValuesByProgram({id: _values(result, answer, id, vertices) for id, answer in answers})
+
         params = _get_params(list(program), vertices, parents)
-        return _call("get", params, _decode_get_several, min_offsets, timeout_ms)
+        return _call("get", params, decode, min_offsets, timeout_ms)
 
     get = ClientMethodOfTwoForms(_get_one, _get_several)
 
@@ -122,6 +130,7 @@ class Requests:
                 values=unpack_column(result["values"]),
                 stale=result.get("stale"),
                 unknown=ids_of(result.get("unknown", [])),
+                program=program,
             )
 
         params = {"program": program, "k": k, "order": order, "vertices": _wire_vertices_or_all(vertices)}
@@ -318,6 +327,7 @@ class Requests:
                 out=masked(result["out"], null),
                 in_=None if in_ is None else masked(in_, null),
                 unknown=ids_of(result["unknown"]),
+                ids=vertices,
             )
 
         return _call("degree", {"vertices": _wire_vertices(vertices)}, decode, min_offsets, timeout_ms)
@@ -350,7 +360,7 @@ class Requests:
         """Whether src[i] -> dst[i] exists, for each i."""
 
         def decode(result: Mapping[str, Any]) -> EdgeFlags:
-            return EdgeFlags(*_stamp(result), exists=unpack_column(result["exists"]))
+            return EdgeFlags(*_stamp(result), exists=unpack_column(result["exists"]), src=src, dst=dst)
 
         params = {"src": _wire_vertices(src), "dst": _wire_vertices(dst)}
         return _call("has_edge", params, decode, min_offsets, timeout_ms)
@@ -572,26 +582,20 @@ def _decode_edges(result: Mapping[str, Any]) -> Edges:
     return Edges(*_stamp(result), **_edge_columns(result), unknown=ids_of(result["unknown"]))
 
 
-def _values(stamp: tuple[tuple[int, int], WireOffsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
+def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, vertices: VertexIds) -> Values:
+    """What a result says of one program."""
     parents, saturated = answer.get("parents"), answer.get("saturated")
     values = masked(answer["values"], answer["null"])
     return Values(
-        *stamp,
+        *_stamp(result),
         values=values,
-        unknown=unknown,
+        unknown=ids_of(result["unknown"]),
         parents=None if parents is None else masked(parents["values"], parents["null"]),
         stale=answer.get("stale"),
         saturated=None if saturated is None else unpack_bitmap(saturated, values.size),
+        program=program,
+        ids=vertices,
     )
-
-
-def _decode_get(result: Mapping[str, Any]) -> Values:
-    return _values(_stamp(result), result, ids_of(result["unknown"]))
-
-
-def _decode_get_several(result: Mapping[str, Any]) -> dict[str, Values]:
-    stamp, unknown = _stamp(result), ids_of(result["unknown"])
-    return {id: _values(stamp, answer, unknown) for id, answer in result["results"].items()}
 
 
 def _decode_reached(result: Mapping[str, Any]) -> Result:

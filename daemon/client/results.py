@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .frames import frame
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Ids = npt.NDArray[np.int64] | list[str]
 """External ids: int64[n], or strings."""
@@ -30,7 +35,8 @@ class Values(Result):
 
     ``unknown``: ids that the epoch does not know. ``parents``: external ids, masked where there is none.
     ``stale``: why and since when the values are older than the epoch; None when they are not. ``saturated``:
-    bool per vertex, True where the value is only a lower bound; None when all are exact.
+    bool per vertex, True where the value is only a lower bound; None when all are exact. ``program`` and ``ids``
+    are what was asked for.
     """
 
     values: np.ma.MaskedArray[Any, Any]
@@ -38,6 +44,25 @@ class Values(Result):
     parents: np.ma.MaskedArray[Any, Any] | None = None
     stale: Mapping[str, Any] | None = None
     saturated: npt.NDArray[np.bool_] | None = None
+    program: str = "values"
+    ids: VertexIds = ()
+
+    def to_frame(self) -> DataFrame:
+        """By the ids that were asked for: the program's values, and its parents if they were asked for."""
+        return frame(_columns(self.program, self), _index(self.ids))
+
+
+class ValuesByProgram(dict[str, Values]):
+    """The values of several programs in one epoch, by program."""
+
+    def to_frame(self) -> DataFrame:
+        """By the ids that were asked for, a column for each program, and its parents."""
+        columns: dict[str, Any] = {}
+        ids: VertexIds = ()
+        for program, values in self.items():
+            columns |= _columns(program, values)
+            ids = values.ids
+        return frame(columns, _index(ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +80,11 @@ class Top(Result):
     values: npt.NDArray[Any]
     stale: Mapping[str, Any] | None = None
     unknown: Ids = field(default_factory=list)
+    program: str = "values"
+
+    def to_frame(self) -> DataFrame:
+        """By vertex, the best one first: the program's values."""
+        return frame({self.program: self.values}, self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +101,10 @@ class Histogram(Result):
     without_value: int
     stale: Mapping[str, Any] | None = None
 
+    def to_frame(self) -> DataFrame:
+        """A row for each bin: ``left``, ``right`` and ``count``."""
+        return frame({"left": self.edges[:-1], "right": self.edges[1:], "count": self.counts})
+
 
 @dataclass(frozen=True, slots=True)
 class Path(Result):
@@ -80,6 +114,14 @@ class Path(Result):
     value: float | None
     weights: npt.NDArray[np.float32] | None
     stale: Mapping[str, Any] | None = None
+
+    def to_frame(self) -> DataFrame:
+        """By vertex, from the source on: ``weight`` of the edge that leads to it, in weighted graphs."""
+        if self.weights is None:
+            return frame({}, self.vertices)
+        n = len(self.vertices)
+        weights = np.concatenate([np.zeros(min(n, 1), np.float32), self.weights])
+        return frame({"weight": np.ma.MaskedArray(weights, mask=np.arange(n) == 0)}, self.vertices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +136,10 @@ class Component(Result):
     members: Ids
     stale: Mapping[str, Any] | None = None
 
+    def to_frame(self) -> DataFrame:
+        """The members, as an index without columns."""
+        return frame({}, self.members)
+
 
 @dataclass(frozen=True, slots=True)
 class Neighbors(Result):
@@ -102,6 +148,10 @@ class Neighbors(Result):
     ids: Ids
     weights: npt.NDArray[np.float32] | None
     cursor: int | None
+
+    def to_frame(self) -> DataFrame:
+        """By neighbour: ``weight`` of the edge, in weighted graphs."""
+        return frame({} if self.weights is None else {"weight": self.weights}, self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +164,10 @@ class Reach(Result):
     ids: Ids
     distances: npt.NDArray[np.uint32]
     truncated: bool
+
+    def to_frame(self) -> DataFrame:
+        """By vertex: its ``distance``."""
+        return frame({"distance": self.distances}, self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +188,10 @@ class Edges(Result):
         """There are more edges."""
         return self.size > len(self.src)
 
+    def to_frame(self) -> DataFrame:
+        """A row for each edge: ``src``, ``dst`` and, in weighted graphs, ``weight``."""
+        return _edges(self.src, self.dst, self.weights)
+
 
 @dataclass(frozen=True, slots=True)
 class Egonet(Result):
@@ -147,6 +205,10 @@ class Egonet(Result):
     weights: npt.NDArray[np.float32] | None
     size: int
 
+    def to_frame(self) -> DataFrame:
+        """A row for each edge, as ``Edges.to_frame``."""
+        return _edges(self.src, self.dst, self.weights)
+
 
 @dataclass(frozen=True, slots=True)
 class Degree(Result):
@@ -155,6 +217,12 @@ class Degree(Result):
     out: np.ma.MaskedArray[Any, Any]
     in_: np.ma.MaskedArray[Any, Any] | None
     unknown: Ids
+    ids: VertexIds = ()
+
+    def to_frame(self) -> DataFrame:
+        """By the ids that were asked for: ``out``, and ``in`` where it is kept."""
+        columns = {"out": self.out} if self.in_ is None else {"out": self.out, "in": self.in_}
+        return frame(columns, _index(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +232,22 @@ class DegreeDistribution(Result):
     degrees: npt.NDArray[np.int64]
     counts: npt.NDArray[np.int64]
 
+    def to_frame(self) -> DataFrame:
+        """A row for each ``degree``: its ``count``."""
+        return frame({"degree": self.degrees, "count": self.counts})
+
 
 @dataclass(frozen=True, slots=True)
 class EdgeFlags(Result):
     """``exists``: bool, one per edge that was asked about."""
 
     exists: npt.NDArray[np.bool_]
+    src: VertexIds = ()
+    dst: VertexIds = ()
+
+    def to_frame(self) -> DataFrame:
+        """A row for each edge that was asked about: ``src``, ``dst``, and whether it ``exists``."""
+        return frame({"src": _index(self.src), "dst": _index(self.dst), "exists": self.exists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +265,10 @@ class Change(Result):
     removed: Ids
     stale: Mapping[str, Any] | None = None
     saturated: npt.NDArray[np.bool_] | None = None
+
+    def to_frame(self) -> DataFrame:
+        """By vertex: ``values``; those that are ``removed`` are not here."""
+        return frame({"values": self.values}, self.ids)
 
     @property
     def is_snapshot(self) -> bool:
@@ -217,6 +299,10 @@ class Computed(Result):
     seconds: float
     saturated: npt.NDArray[np.bool_] | None = None
 
+    def to_frame(self) -> DataFrame:
+        """``values``, by vertex where they are of the best, else in the order of what was asked for."""
+        return frame({} if self.values is None else {"values": self.values}, self.ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Kept(Result):
@@ -234,3 +320,19 @@ class Info(Result):
 
     def __getitem__(self, key: str) -> Any:
         return self.content[key]
+
+
+def _columns(program: str, values: Values) -> dict[str, Any]:
+    own = {program: values.values}
+    return own if values.parents is None else {**own, f"{program} parent": values.parents}
+
+
+def _edges(src: Ids, dst: Ids, weights: npt.NDArray[np.float32] | None) -> DataFrame:
+    columns = {"src": src, "dst": dst}
+    return frame(columns if weights is None else {**columns, "weight": weights})
+
+
+def _index(ids: VertexIds) -> Ids:
+    """As they were asked for: a column of integers, or a list of strings."""
+    listed: list[Any] = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+    return listed if listed and isinstance(listed[0], str) else np.array(listed, np.int64)
