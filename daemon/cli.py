@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from .dead_letter_commands import dead_letters_app
 from .errors import CheckpointError, ConfigError, GraphtideError, NotWritten, SourceError
 from .flags import (
     CheckpointsFlag,
@@ -415,6 +416,7 @@ def watch(
 
 app.command(epilog=EXPORT_EPILOG)(export)
 app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(dead_letters_app, name="dead-letters")
 
 
 @app.command(

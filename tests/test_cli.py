@@ -43,7 +43,19 @@ from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).parent.parent
 
-COMMANDS = ("run", "demo", "produce", "query", "watch", "export", "checkpoint", "doctor", "config", "version")
+COMMANDS = (
+    "run",
+    "demo",
+    "produce",
+    "query",
+    "watch",
+    "export",
+    "checkpoint",
+    "dead-letters",
+    "doctor",
+    "config",
+    "version",
+)
 
 
 @pytest.fixture
