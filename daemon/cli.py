@@ -30,6 +30,7 @@ from .flags import (
     TokenFileFlag,
     TokenFlag,
     TopicFlag,
+    checked,
     examples,
     token_of,
     trust_of,
@@ -412,6 +413,39 @@ def watch(
         tls=trust_of(tls, tls_ca, tls_cert, tls_key),
     )
     raise typer.Exit(status)
+
+
+@app.command(
+    epilog=examples(
+        "[cyan]graphtide top unix:/run/graphtide.sock --metrics 127.0.0.1:9420[/cyan]",
+        "[cyan]graphtide top tcp://127.0.0.1:7420 --json --samples 1[/cyan]  one line of JSON, over a second",
+        "Times of stages, freshness and how busy programs are need --metrics: the daemon's metrics.listen. Ctrl-C "
+        "ends it.",
+    ),
+)
+def top(
+    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where metrics are served (or a whole URL).")
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Look so often.")] = 1.0,
+    samples: Annotated[int | None, typer.Option(min=1, help="End after so many looks.")] = None,
+    json: JsonFlag = False,
+    token: TokenFlag = None,
+    token_file: TokenFileFlag = None,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+) -> None:
+    """Show a running daemon live: rates, lag, freshness, stages, memory by side, programs."""
+    from .client import Client
+    from .tools import top as showing
+
+    url = metrics if metrics is None or "://" in metrics else f"http://{metrics}/metrics"
+    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
+    with Client(checked(address), token=token_of(token, token_file), ssl_context=trust) as client:
+        raise typer.Exit(showing.top(client, url, interval_s=interval, most=samples, as_json=json))
 
 
 app.command(epilog=EXPORT_EPILOG)(export)

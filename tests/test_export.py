@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from graphtide.daemon.errors import RequestError, TimedOut
 from graphtide.daemon.state.checkpoint import Checkpoint
 from graphtide.daemon.tools import checkpoints
 from graphtide.daemon.tools.export import exported, write
+from graphtide.daemon.tools.top import summary, take
 from graphtide.gpma.edges import EdgeBatch
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
@@ -58,7 +60,7 @@ class Fed:
 
 @pytest.fixture(scope="module")
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
-    settings = {"program": PROGRAMS, "graph": {"weights": "non-negative"}}
+    settings = {"program": PROGRAMS, "graph": {"weights": "non-negative"}, "metrics": {"listen": "127.0.0.1:0"}}
     with Daemon(tmp_path_factory.mktemp("daemon"), settings) as daemon:
         daemon.start()
         with daemon.client() as client:
@@ -252,3 +254,28 @@ def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -
     with pytest.raises(ValueError, match="is no epoch"):
         checkpoints.parse_epoch("1.x")
     assert checkpoints.parse_epoch("latest") is None and checkpoints.parse_epoch("3.12") == (3, 12)
+
+
+def test_top_shows_what_a_daemon_does(fed: Fed) -> None:
+    (url,) = re.findall(r"metrics at (http\S+)", fed.daemon.log.read_text())
+    before = take(fed.client, url)
+    epoch = fed.feed()
+    said = summary(before, take(fed.client, url))
+    assert said["epoch"] == list(epoch) and said["stage"] == "running"
+    assert round(said["updates_per_second"] * said["seconds"]) == 202
+    assert said["epochs_per_second"] > 0 and said["freshness"]["p99"] >= said["freshness"]["p50"] > 0
+    assert all(said["stages"][stage] > 0 for stage in ("queue", "apply", "compute", "publish"))
+    assert {id: program["state"] for id, program in said["programs"].items()} == dict.fromkeys(
+        ("far", "kcore", "triangles"), "fresh"
+    )
+    assert said["programs"]["far"]["busy"] > 0 and said["sides"]["host"] > 0 and said["device"] is None
+    quiet = run("top", fed.daemon.address, "--samples", "1", "--interval", "0.05")
+    assert quiet["updates_per_second"] == 0 and quiet["freshness"] == {"p50": None, "p99": None}
+    address = url.removeprefix("http://").removesuffix("/metrics")
+    screen = CliRunner().invoke(
+        cli.app, ["top", fed.daemon.address, "--samples", "2", "--interval", "0.05", "--metrics", address]
+    )
+    assert screen.exit_code == 0, screen.output
+    for shown in ("running, epoch", "0.0/s", "memory", "graph, host", "kcore", "fresh"):
+        assert shown in screen.output
+    assert "does not answer" in refused(3, "top", fed.daemon.address, "--metrics", "127.0.0.1:1")
