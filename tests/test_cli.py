@@ -43,7 +43,21 @@ from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).parent.parent
 
-COMMANDS = ("run", "demo", "produce", "load", "query", "watch", "results", "doctor", "config", "version")
+COMMANDS = (
+    "run",
+    "demo",
+    "produce",
+    "load",
+    "query",
+    "watch",
+    "results",
+    "export",
+    "checkpoint",
+    "dead-letters",
+    "doctor",
+    "config",
+    "version",
+)
 
 
 @pytest.fixture
