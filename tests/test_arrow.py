@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.config.load import from_tables
@@ -74,7 +74,7 @@ rows_of = {
 }
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["int", "string"]), st.booleans(), st.booleans(), st.integers(1, 4))
 def test_a_stream_is_what_columns_of_msgpack_are(
     data: st.DataObject, kind: str, wide: bool, dictionaries: bool, cut: int
@@ -247,7 +247,7 @@ SEEDS = [
 ]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["int", "string"]))
 def test_no_bytes_can_stop_the_stream(data: st.DataObject, kind: str) -> None:
     value = bytearray(data.draw(st.sampled_from([*SEEDS, b""])))

@@ -63,9 +63,9 @@ class NamedColumns:
         return edge
 
     def ends(self, document: dict[str, Any]) -> dict[str, Any] | None:
-        """The values of ``src`` and ``dst``; None where one is not there."""
+        """The values of ``src`` and ``dst``; None where one is not there, or null."""
         ends = {column: self._found(document, column) for column in ("src", "dst")}
-        return None if _MISSING in ends.values() else ends
+        return None if any(end is None or end is _MISSING for end in ends.values()) else ends
 
     def header_names(self) -> dict[str, str]:
         """Our name by the name in a header line, of all that are named."""
