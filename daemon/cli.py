@@ -501,6 +501,22 @@ def watch(
 
 @app.command(
     epilog=_examples(
+        "[cyan]graphtide results ./results[/cyan]  every record, a line of JSON each",
+        "[cyan]graphtide results ./results --ends[/cyan]  which epochs there are",
+    )
+)
+def results(
+    path: Annotated[Path, typer.Argument(help="The folder of results (results.path), or one of its files.")],
+    ends: Annotated[bool, typer.Option("--ends", help="Only what ends each transaction.")] = False,
+) -> None:
+    """Print the results that a daemon has written to files, whole epochs only."""
+    from .tools.results import show
+
+    show(path, ends_only=ends)
+
+
+@app.command(
+    epilog=_examples(
         "[cyan]graphtide doctor[/cyan]",
         "[cyan]graphtide doctor --config /etc/graphtide/graphtide.toml --json[/cyan]",
     )
