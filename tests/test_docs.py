@@ -78,7 +78,7 @@ def test_every_command_line_is_one_that_graphtide_takes(tmp_path: Path, monkeypa
     count = 0
     for line in [*lines, *(text for texts in shown for text in texts)]:
         for part in re.findall(
-            r"(?:^|&& |until |-T? ?graphtide )(graphtide (?:[a-z]+).*?)(?=$| &&|;| >| \||\s#)", line
+            r"(?:^|&& |until |exec graphtide )(graphtide [a-z]+.*?)(?=$| &&|;| >| \||\s#)", line
         ):
             name, *words = shlex.split(part)[1:]
             assert name in command.commands, line  # type: ignore[attr-defined]
