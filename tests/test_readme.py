@@ -30,6 +30,8 @@ PAGES = (
     "docs/programs.md",
     "docs/protocol.md",
     "docs/security.md",
+    "docs/operations.md",
+    "docs/tutorial.md",
 )
 
 
