@@ -191,7 +191,7 @@ def test_a_page_of_this_server_may_ask(browser: Browser, shared: tuple[Engine, S
         pytest.param(b"\xff", id="no UTF-8"),
         pytest.param(b'{"vertices": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", id="nested deeply"),
         pytest.param(b'{"vertices": ' + b'{"a":' * 20_000 + b"1" + b"}" * 20_000 + b"}", id="maps nested deeply"),
-        pytest.param(b'{"program": "rank", "vertices": [' + b"[]," * 50_000 + b"1]}", id="empty arrays"),
+        pytest.param(b'{"program": "rank", "vertices": [' + b"[]," * 15_000 + b"1]}", id="empty arrays"),
         pytest.param(b'{"program": "rank", "vertices": [1e400]}', id="a number too large"),
         pytest.param(b'{"program": "rank", "vertices": [1.5]}', id="no whole number"),
         pytest.param(b'{"program": "rank", "vertices": ["x"]}', id="no digits"),
@@ -396,7 +396,6 @@ def test_what_a_client_does_not_read_is_bounded_however_much_it_asks_for(tmp_pat
                 sent += slow.send(asked)
         answered = 0
         slow.settimeout(60)
-        slow.sendall(b"")
         assert browser.ask("GET", "/v1/stats")[1]["server"]["held_bytes"] == 0
         # It is let go on when it reads: all that it asked for is answered, one after the other.
         while answered < 3 * int(before):
