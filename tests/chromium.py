@@ -16,9 +16,10 @@ from waiting import until
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-pipe"
-).split()
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    "--remote-debugging-pipe",
+)
 
 
 class Chromium:

@@ -158,19 +158,17 @@ def test_what_forms_can_send_is_no_request(browser: Browser, kind: str) -> None:
         ("", 421),
     ],
 )
-def test_the_door_answers_to_its_own_names_only(tmp_path: Path, named: Browser, host: str, status: int) -> None:
-    assert named.ask("GET", "/v1/stats", headers={"Host": host})[0] == status
+def test_the_door_answers_to_its_own_names_only(named: ServerLink, host: str, status: int) -> None:
+    with contextlib.closing(Browser(named)) as browser:
+        assert browser.ask("GET", "/v1/stats", headers={"Host": host})[0] == status
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A client of a door that has a name."""
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerLink]:
+    """A door that has a name."""
     folder = tmp_path_factory.mktemp("s")
-    with (
-        serving(engine("int"), folder, LIMITS, http=[HTTP], http_hosts=["graph.example"]) as link,
-        contextlib.closing(Browser(link)) as browser,
-    ):
-        yield browser
+    with serving(engine("int"), folder, LIMITS, http=[HTTP], http_hosts=["graph.example"]) as link:
+        yield link
 
 
 def test_a_page_of_this_server_may_ask(browser: Browser, shared: tuple[Engine, ServerLink]) -> None:
@@ -240,8 +238,7 @@ def test_a_long_body_is_waited_for_and_answered(browser: Browser) -> None:
     asked["vertices"].append("no number")
     status, answer, _ = browser.ask("POST", "/v1/get", asked)
     assert (status, answer["detail"]) == (400, {"parameter": "vertices"})
-    stats = browser.ask("GET", "/v1/stats")[1]
-    assert stats["server"]["held_bytes"] == 0
+    until(lambda: browser.ask("GET", "/v1/stats")[1]["server"]["held_bytes"] == 0)
 
 
 def test_more_vertices_than_allowed_are_refused(browser: Browser) -> None:
@@ -378,7 +375,8 @@ def test_connections_over_both_doors_are_counted_together(tmp_path: Path) -> Non
         ((status, answer),) = answers(talk(link, get("/v1/stats")))
         assert (status, answer["code"]) == (503, "limit-exceeded")
         assert first.ask("GET", "/v1/stats")[0] == 200
-        until(lambda: link.requests_by_door() == {"socket": 1, "http": 2} or link.requests_by_door()["http"] >= 2)
+        # The client of the socket said hello first.
+        until(lambda: link.requests_by_door()["http"] >= 2 and link.requests_by_door()["socket"] >= 1)
 
 
 def test_what_a_client_does_not_read_is_bounded_however_much_it_asks_for(tmp_path: Path) -> None:
@@ -396,7 +394,6 @@ def test_what_a_client_does_not_read_is_bounded_however_much_it_asks_for(tmp_pat
                 sent += slow.send(asked)
         answered = 0
         slow.settimeout(60)
-        assert browser.ask("GET", "/v1/stats")[1]["server"]["held_bytes"] == 0
         # It is let go on when it reads: all that it asked for is answered, one after the other.
         while answered < 3 * int(before):
             answered += len(slow.recv(1 << 16))

@@ -146,9 +146,11 @@ function choices(programs) {
 
 // -- top vertices ---------------------------------------------------------------------------------------------
 
-function showTop(values) {
+function showTop(values, order) {
+  const sign = order === "asc" ? 1 : -1;
+  const sorted = [...values].sort(([, a], [, b]) => sign * (Number(a) - Number(b)));
   const largest = Math.max(...[...values.values()].map((value) => Math.abs(Number(value)) || 0), 0);
-  rows("top", [...values].map(([id, value]) => {
+  rows("top", sorted.map(([id, value]) => {
     const bar = element("td", null);
     bar.append(element("progress", null, { max: "1", value: largest ? Math.abs(Number(value)) / largest : 0, "aria-hidden": "true" }));
     return [element("th", String(id), { scope: "row" }), element("td", number(value), { class: "number" }), bar];
@@ -175,7 +177,7 @@ async function* events(answer) {
 async function topOnce(program, order, signal) {
   const first = await (await ask("top", { program, k: TOP, order }, signal)).json();
   const values = new Map(first.ids.map((id, at) => [id, first.values[at]]));
-  showTop(values);
+  showTop(values, order);
   $("told").textContent = `epoch ${first.epoch.join(".")}`;
   if (!values.size) { await later(TOP_AGAIN_MS); return; }
   const ended = AbortSignal.any([signal, AbortSignal.timeout(TOP_AGAIN_MS)]);
@@ -184,7 +186,7 @@ async function topOnce(program, order, signal) {
     if (name !== "changed") continue;
     data.removed.forEach((id) => values.delete(id));
     data.ids.forEach((id, at) => values.set(id, data.values[at]));
-    showTop(values);
+    showTop(values, order);
     $("told").textContent = `epoch ${data.epoch.join(".")}`;
   }
 }
@@ -200,7 +202,7 @@ async function follow() {
     } catch (error) {
       if (own.signal.aborted || error.status === 401) return;
       if (error.name === "TimeoutError" || error.name === "AbortError") continue;
-      showTop(new Map());
+      showTop(new Map(), order);
       $("told").textContent = error.message;
       await later(RETRY_MS);
     }
