@@ -57,11 +57,12 @@ class Browser(http.client.HTTPConnection):
 def talk(link: ServerLink, data: bytes, *, half_close: bool = False) -> bytes:
     """Send this, and everything that comes back until the server closes."""
     with socket.create_connection(("127.0.0.1", port(link)), timeout=60) as connection:
-        connection.sendall(data)
-        if half_close:
-            connection.shutdown(socket.SHUT_WR)
         received = b""
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
             while data := connection.recv(1 << 16):
                 received += data
         return received

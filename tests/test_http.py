@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -149,6 +150,18 @@ def test_what_is_simple_can_be_asked_by_an_address(browser: Browser) -> None:
     ):
         status, answer, _ = browser.ask("GET", f"/v1/{path}")
         assert (status, answer["code"], answer["detail"]["parameter"]) == (400, "bad-request", parameter)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/http.md"])
+def test_what_documents_show_is_answered(browser: Browser, page: str) -> None:
+    text = (protocol_vectors.PAGE.parents[1] / page).read_text("utf-8").replace("pagerank", "rank")
+    asked = re.findall(r"^curl '?localhost:7421(/v1/[^ '\n]+)'?(.*)$", text, re.MULTILINE)
+    assert asked
+    for path, more in asked:
+        if body := re.search(r"-d '(.*)'", more):
+            assert browser.ask("POST", path, body[1])[0] == 200
+        else:
+            assert browser.ask("GET", path)[0] == 200
 
 
 def test_what_json_has_no_number_for_is_text() -> None:
