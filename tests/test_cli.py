@@ -314,7 +314,11 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     config = from_tables(
         {
             "checkpoint": {"path": str(blocked / "checkpoints")},
-            "server": {"listen": [f"unix:{tmp_path}/s"], "token_file": str(empty)},
+            "server": {
+                "listen": [f"unix:{tmp_path}/s"],
+                "http": [f"unix:{blocked}/h"],
+                "token_file": str(empty),
+            },
             "device": {"enabled": "on"},
             "compute": {"threads": 4096},
             "metrics": {"listen": "off"},
@@ -323,6 +327,7 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     found = findings(config)
     assert found["checkpoint.path"].status == "fail" and found["checkpoint.path"].hint
     assert found["server.token_file"].status == "fail"
+    assert found["listen"].status == "ok" and found["http"].status == "fail"
     assert found["cores"].status == "warn"
     assert found["gpu"].status == "fail"
     assert found["source.path"].status == "ok"

@@ -27,6 +27,7 @@ PAGES = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/http.md",
     "docs/programs.md",
     "docs/protocol.md",
     "docs/security.md",
