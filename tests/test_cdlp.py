@@ -174,9 +174,7 @@ def test_random_histories(directed: bool, seed: int, run_long: bool, monkeypatch
     for k in range(200 if run_long else 8):
         monkeypatch.setattr(cdlp, "_TELL_FLOOR", 0 if k % 3 == 0 else 1 << 10)
         ids = names(40, seed + k) if k % 2 else numbers(40, seed + k)
-        history = random_history(
-            seed + k, directed=directed, vertices=(12, 40)[k // 2 % 2], vertex_share=(0.0, 0.08)[k // 4 % 2]
-        )
+        history = random_history(seed + k, directed=directed, vertices=40, vertex_share=(0.0, 0.08)[k // 4 % 2])
         play(Run(directed, ids, rounds=(10, 3, 10, 17, 10)[k % 5]), history.epochs)
 
 

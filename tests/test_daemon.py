@@ -172,6 +172,15 @@ def test_triangles_clustering_cores_and_communities_of_strings(daemon: Daemon) -
             assert client.get("triangles", ids).values.tolist() == triangles
             assert client.get("lcc", ids).values.tolist() == clustering
             assert client.get("cdlp", ids).values.tolist() == communities
+            for id, label in zip(ids, communities, strict=True):
+                if label is not None:
+                    community = client.component(id, program="cdlp")
+                    members = [other for other, its in zip(ids, communities, strict=True) if its == label]
+                    assert (community.label, community.size) == (label, len(members))
+                    assert sorted(community.members) == sorted(members)
+            assert len(client.component("c", program="cdlp", limit=2).members) == 2
+            with pytest.raises(NotSupported, match="whose values are not vertices"):
+                client.component("c", program="kcore")
             assert client.get("kcore", ids).values.tolist() == [
                 None if value is None else 2 for value in triangles
             ]
