@@ -490,6 +490,35 @@ def test_memory_is_asked_for_before_it_is_taken(monkeypatch: pytest.MonkeyPatch)
     run.close()
 
 
+@both_ways
+def test_without_memory_for_all_votes_every_change_is_told(
+    directed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large it is; a start, which has no choice, fails, and leaves all as it is."""
+    asked: list[int] = []
+
+    class Scarce(Spent):
+        def allows(self, n_bytes: int) -> bool:
+            asked.append(n_bytes)
+            return False
+
+    run = Run(directed, numbers(120))
+    run.step(inserts([(v, (v + 1) % 120) for v in range(120)], 120))
+    monkeypatch.setattr(cdlp, "_TELL_FLOOR", 0)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(cdlp, "Memory", Scarce)
+        clique = [(u, v) for u in range(0, 120, 2) for v in range(0, u, 2)]
+        for epoch in (inserts(clique, 120), deletes(clique, 120)):
+            assert not run.step(epoch).started_over
+            assert run.program.audit(run.graph) == []
+        with pytest.raises(MemoryError):
+            run.program.start(run.graph)
+        assert run.program.audit(run.graph) == []
+    assert asked
+    run.check()
+    run.close()
+
+
 def test_rounds_are_from_1_to_30() -> None:
     index = VertexIndex.create("int")
     assert len(make_program("cdlp", None, {}, index).state()) == 2 * ROUNDS

@@ -34,6 +34,7 @@ from ..program import (
 )
 from . import hearing
 from .hearing import Round, Scratch, Votes
+from .vote import table_bytes
 
 ROUNDS_MAX = 30
 
@@ -41,6 +42,7 @@ ROUNDS_MAX = 30
 # round reads more than this share over what it does in a fresh start; but not where it is so few.
 _TELL_SHARE = 1 / 3
 _TELL_FLOOR = 1 << 10
+_NOTHING = -1.0
 
 _RULES = (
     ("label", hearing.WRONG_LABEL, "another label than most neighbours had in the round before"),
@@ -93,12 +95,13 @@ class Cdlp(Program):
     # -- runs -------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        Memory().require(_bytes_to_vote(graph))
         self._grow(graph.n_vertices)
         # A change that failed half way leaves some.
         self._scratch.heard[:] = 0
         self._scratch.was[:] = NO_VERTEX
         none = np.empty(0, np.uint64)
-        return self._run(graph, Votes(none, none), np.empty(0, np.uint32), tell_max=-1.0)
+        return self._run(graph, Votes(none, none), np.empty(0, np.uint32), tell_max=_NOTHING)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         before = self._n
@@ -113,7 +116,8 @@ class Cdlp(Program):
         return replace(run, started_over=run.changed["label"] is None) if run.changed else run
 
     def _run(self, graph: Graph, votes: Votes, new: Vertices, tell_max: float) -> Refresh:
-        """Take the rounds one after the other; in one with more to tell than ``tell_max`` everybody votes.
+        """Take the rounds one after the other; in one with more to tell than ``tell_max`` everybody votes, where
+        there is memory for that.
 
         ``new``: the vertices that have come, ascending. Where everybody voted in every round, all is taken as
         changed.
@@ -125,6 +129,7 @@ class Cdlp(Program):
         for state in self._rounds:
             cursor[:] = 0
             whole = n_votes + entries > tell_max
+            whole = whole and (tell_max == _NOTHING or Memory().allows(_bytes_to_vote(graph)))
             if whole:
                 self._forget_moved(moved)
             else:
@@ -246,6 +251,14 @@ def _votes(graph: Graph, arcs: Keys) -> Keys:
 def _entries(graph: Graph) -> int:
     """How many entries the rows that are read have in all."""
     return graph.n_arcs * (2 if graph.directed else 1)
+
+
+def _bytes_to_vote(graph: Graph) -> int:
+    """What the tables take, at most, when everybody votes: of each thread one for the widest row."""
+    degrees = graph.out_rows().degrees[: graph.n_vertices].astype(np.int64)
+    if graph.directed:
+        degrees += graph.in_rows().degrees[: graph.n_vertices]
+    return min(graph.crew.threads * table_bytes(int(degrees.max(initial=0))), table_bytes(_entries(graph)))
 
 
 def _isolate(label: Vertices, begin: int) -> None:

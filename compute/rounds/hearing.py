@@ -44,6 +44,10 @@ LEAD_MAX = np.int64(0xFFFF)
 # The latter is never 0 then, and no vertex hears of 2^32 things in a round: it has fewer than 2^31 neighbours.
 _HEARD = 32
 
+# What is where in the counts of a thread: those it collected, entries read, entries of the rows of who moved, and
+# those of a row that its table is too small for.
+_MINE, _READ, _ENTRIES, _WIDEST = 0, 1, 2, 3
+
 # Bits of what ``audit`` finds at a vertex.
 WRONG_LABEL, WRONG_LEAD = 1, 2
 
@@ -217,11 +221,6 @@ def _settle_pieces(t, n, whole, out, in_, both, state, scratch, order, cursor): 
         counts[_MINE] = 0
     fetch_add(cursor, N_READ, counts[_READ])
     fetch_add(cursor, N_ENTRIES, counts[_ENTRIES])
-
-
-# What is where in the counts of a thread: those it collected, entries read, entries of the rows of who moved, and
-# those of a row that its table is too small for.
-_MINE, _READ, _ENTRIES, _WIDEST = 0, 1, 2, 3
 
 
 @uncounted

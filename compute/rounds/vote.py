@@ -24,14 +24,19 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 
 class Table(NamedTuple):
-    """Counts by label, by open addressing: ``labels`` uint32 and ``counts`` int64 of one size, a power of two.
+    """Counts by label, by open addressing: ``labels`` and ``counts``, uint32 of one size, a power of two.
 
     ``used`` int32, of half the size: the slots whose counts are not 0. Between two rows all counts are 0.
     """
 
     labels: Vertices
-    counts: npt.NDArray[np.int64]
+    counts: Vertices
     used: npt.NDArray[np.int32]
+
+
+def table_bytes(entries: int) -> int:
+    """What a table for rows of so many entries takes, at most."""
+    return 10 * max(TABLE_MIN, 4 * entries)
 
 
 @_jit
@@ -40,7 +45,7 @@ def new_table(entries):  # type: ignore[no-untyped-def]
     size = TABLE_MIN
     while size < 2 * entries:
         size *= 2
-    return Table(np.empty(size, np.uint32), np.zeros(size, np.int64), np.empty(size // 2, np.int32))
+    return Table(np.empty(size, np.uint32), np.zeros(size, np.uint32), np.empty(size // 2, np.int32))
 
 
 @uncounted
@@ -70,7 +75,7 @@ def elected(
     best, most, next_most = np.int64(v), np.int64(0), np.int64(0)
     for k in range(n_used):
         slot = table.used[k]
-        count, label = table.counts[slot], np.int64(table.labels[slot])
+        count, label = np.int64(table.counts[slot]), np.int64(table.labels[slot])
         table.counts[slot] = 0
         if count > most:
             best, most, next_most = label, count, most
@@ -101,5 +106,5 @@ def _count(rows: RowView, v: Int, labels: Vertices, table: Table, n_used: Int) -
                     table.labels[slot] = label
                     table.used[n] = slot
                     n += 1
-                table.counts[slot] += 1
+                table.counts[slot] += np.uint32(1)
     return n
