@@ -22,7 +22,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgpack
@@ -33,18 +33,28 @@ from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
-from ..client.addresses import UnixAddress, parse_address
-from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
+from ..client.addresses import parse_http_address
+from ..client.wire import (
+    LATENCY_BUCKETS_SECONDS,
+    NOTIFICATION,
+    RECEIVE_BYTES,
+    RESPONSE,
+    MethodLatency,
+    error_to_wire,
+    plain,
+)
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.asked import AskedPrograms
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
-from .change_log import ChangeLogWriter
-from .listening import TlsFiles, checked_tls, open_listener
+from .change_log import ChangeLog, ChangeLogWriter
+from .exploring import exploration_answer
+from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
 from .publication import Publication
-from .results import ResultsWriter
+from .results import ResultsReader, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
 
@@ -61,6 +71,8 @@ HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
 SILENT_SECONDS_MAX = 10.0
 """A server reports every second; one that says nothing for so long does not answer."""
+ABOUT_PROGRAMS = ("compute", "keep", "drop")
+"""Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 UNSENT_SECONDS_MAX = 10.0
 """A server that has no room for its memory for so long is stuck."""
@@ -97,6 +109,7 @@ class _Process:
         self.ready = threading.Event()
         self.reported = self.started
         self.generations: dict[str, int] = {}  # of what it was told, by kind
+        self._answering = threading.Lock()
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
         self._sending = threading.Lock()
@@ -132,6 +145,15 @@ class _Process:
         """Send this generation; where there is no room it is owed, and ``was_told`` says so."""
         if self.send({"kind": kind, **message}, fds):
             self.generations[kind] = generation
+
+    def answer(self, response: bytes) -> None:
+        """Send the answer to a question, one thread after the other.
+
+        Raises:
+            OSError: it is gone.
+        """
+        with self._answering:
+            self.calls.sendall(response)
 
     def notify(self) -> None:
         """Let the server look for the newest epoch; whatever it has not read yet makes it do that anyway."""
@@ -192,26 +214,35 @@ class ServerLink:
         self,
         *,
         listen: Sequence[str],
+        http: Sequence[str] = (),
+        http_hosts: Sequence[str] = (),
         graph: Mapping[str, Any],
         index: PublishedIndex,
         topology: Topology,
         limits: LimitsConfig | None = None,
         tokens: Sequence[str] = (),
+        admin_tokens: Sequence[str] = (),
         tls: TlsFiles | None = None,
         insecure: bool = False,
         socket_group: str | None = None,
         python_modules: Sequence[str] = (),
         template: Template | None = None,
     ) -> None:
-        """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
+        """``http``: where the HTTP door is, and names by which it may be called.
 
-        ``tokens``: what clients may present, any of them; none: no token is asked for.
+        ``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
+
+        ``tokens``: what clients may present, any of them; none: no token is asked for. ``admin_tokens``: likewise,
+        to change something.
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
         """
         given = limits or LimitsConfig()
         self.listen = list(listen)
+        self.http = list(http)
         self.topology = topology
+        self.asked: AskedPrograms | None = None
+        """Who answers for programs at run time, if anyone; to be set before ``start``."""
         self.index = index
         self.restarts = 0
         self.connections = 0
@@ -222,15 +253,18 @@ class ServerLink:
             "limits": given.model_dump(),
             "access": {
                 "tokens": list(tokens),
+                "admin_tokens": list(admin_tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
             },
+            "doors": ["socket"] * len(listen) + [parse_http_address(text).door for text in http],
+            "http_hosts": [name.lower() for name in http_hosts],
             "graph": dict(graph),
             "version": __version__,
         }
         self._access_generation = 0
         self._python_modules = list(python_modules)
         self._tls = tls
-        self._beyond_loopback = insecure or tls is not None
+        self._insecure = insecure
         self._socket_group = socket_group
         self._changes = ChangeLogWriter(given.changes_bytes, index.external)
         self._writer = ResultsWriter(self._changes)
@@ -245,6 +279,7 @@ class ServerLink:
         self._totals = _Totals()
         self._refused_before: dict[str, int] = {}
         self._refused: dict[str, int] = {}
+        self._over_http_before = self._over_http = 0
         self._told_before: dict[str, int] = {}
         self._told: dict[str, int] = {}
 
@@ -259,9 +294,13 @@ class ServerLink:
         try:
             if self._tls is not None:
                 checked_tls(self._tls)
+            has_tls, group = self._tls is not None, self._socket_group
             for text in self.listen:
+                beyond = has_tls or self._insecure
+                self._listeners.append(open_listener(text, beyond_loopback=beyond, socket_group=group))
+            for text in self.http:
                 self._listeners.append(
-                    open_listener(text, beyond_loopback=self._beyond_loopback, socket_group=self._socket_group)
+                    open_http_listener(text, has_tls=has_tls, insecure=self._insecure, socket_group=group)
                 )
         except ConfigError:
             self._close_listeners()
@@ -272,7 +311,12 @@ class ServerLink:
     @property
     def addresses(self) -> list[str]:
         """Where clients connect, with the ports that were given."""
-        return [text for _, text in self._listeners]
+        return [text for _, text in self._listeners[: len(self.listen)]]
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where the HTTP door is, with the ports that were given."""
+        return [text for _, text in self._listeners[len(self.listen) :]]
 
     @property
     def is_ready(self) -> bool:
@@ -310,7 +354,7 @@ class ServerLink:
                 raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
             time.sleep(0.01)
 
-    def renew_access(self, tokens: Sequence[str]) -> None:
+    def renew_access(self, tokens: Sequence[str], admin_tokens: Sequence[str] = ()) -> None:
         """Take these tokens from now on, and the files for TLS as they are now; others are turned out.
 
         Raises:
@@ -318,7 +362,7 @@ class ServerLink:
         """
         if self._tls is not None:
             checked_tls(self._tls)
-        access = {**self._settings["access"], "tokens": list(tokens)}
+        access = {**self._settings["access"], "tokens": list(tokens), "admin_tokens": list(admin_tokens)}
         with self._lock:
             self._settings["access"] = access
             self._access_generation += 1
@@ -343,10 +387,9 @@ class ServerLink:
     def _close_listeners(self) -> None:
         for listener, text in self._listeners:
             listener.close()
-            address = parse_address(text)
-            if isinstance(address, UnixAddress):
+            if text.startswith("unix:"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(address.path)
+                    os.unlink(text.removeprefix("unix:"))
         self._listeners.clear()
 
     # -- publishing -------------------------------------------------------------------------------------------
@@ -390,6 +433,21 @@ class ServerLink:
         """What readers see of a program now; for the thread that publishes, until it does so again."""
         return self._writer.published(program)
 
+    @property
+    def results_generation(self) -> int:
+        """Rises when new memory takes over; readers of the one before must open the results again."""
+        return self._writer.generation
+
+    def open_results(self) -> ResultsReader:
+        """The published epochs (there must be one), for a reader in this process. Any thread may ask."""
+        with self._lock:
+            return ResultsReader(self._writer.layout, os.dup(self._writer.fd))
+
+    def open_changes(self) -> ChangeLog:
+        """What recent epochs changed, for a reader in this process. Any thread may ask."""
+        place = self._changes.place
+        return ChangeLog(replace(place, fd=os.dup(place.fd)))
+
     def latency_snapshot(self) -> dict[str, MethodLatency]:
         """Requests by method since ``start``, over all server processes; about a second old."""
         with self._lock:
@@ -401,6 +459,13 @@ class ServerLink:
             return {
                 reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
             }
+
+    def requests_by_door(self) -> dict[str, int]:
+        """Requests since ``start``, by door (``socket``, ``http``); about a second old."""
+        with self._lock:
+            total = sum(sum(counted.bucket_counts) for counted in self._totals.sum().values())
+            over_http = self._over_http_before + self._over_http
+        return {"socket": total - over_http, "http": over_http}
 
     def told(self) -> dict[str, int]:
         """What subscribers were told since ``start``, as ``Subscriptions.totals``; about a second old."""
@@ -514,6 +579,7 @@ class ServerLink:
             self._totals.end()
             self._refused_before, self._refused = self.refused(), {}
             self._told_before, self._told = self.told(), {}
+            self._over_http_before, self._over_http = self._over_http_before + self._over_http, 0
             self.connections = self.waiting = self.subscriptions = 0
             graces, process.graces = process.graces or {}, None
         for over in graces.values():
@@ -548,23 +614,61 @@ class ServerLink:
                     self.connections, self.waiting = report["connections"], report["waiting"]
                     self.subscriptions = report["subscriptions"]
                     self._refused, self._told = report["refused"], report["changes"]
+                    self._over_http = report["http_requests"]
                     self._send_owed()  # it reads again, if it had paused
 
-    # -- questions about edges --------------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------------------------------
 
     def _answer(self, process: _Process) -> None:
-        """Answer the server's questions one by one until it is gone; it bounds how many are open."""
-        unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
-        with process.calls, contextlib.suppress(OSError):
-            while data := process.calls.recv(RECEIVE_BYTES):
-                unpacker.feed(data)
-                for _, msgid, method, params in unpacker:
-                    process.calls.sendall(self._response(msgid, method, params[0]))
+        """Answer the server's questions until it is gone; it bounds how many are open.
 
-    def _response(self, msgid: int, method: str, params: Mapping[str, Any]) -> bytes:
+        Those about edges one by one; each of those about programs has a thread of its own, for they take a while.
+        """
+        unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
+        given_up: dict[int, threading.Event] = {}
+        try:
+            with process.calls, contextlib.suppress(OSError):
+                while data := process.calls.recv(RECEIVE_BYTES):
+                    unpacker.feed(data)
+                    for kind, *message in unpacker:
+                        if kind == NOTIFICATION:  # there is but one: that nobody waits for an answer any more
+                            given_up.get(message[1][0]["msgid"], threading.Event()).set()
+                        elif message[1] in ABOUT_PROGRAMS:
+                            self._answer_aside(process, given_up, *message)
+                        else:
+                            process.answer(self._response(*message))
+        finally:
+            for one in list(given_up.values()):
+                one.set()
+
+    def _answer_aside(
+        self,
+        process: _Process,
+        given_up: dict[int, threading.Event],
+        msgid: int,
+        method: str,
+        params: Sequence[Any],
+    ) -> None:
+        """``given_up``: by msgid, of questions that are being answered."""
+        unwanted = given_up[msgid] = threading.Event()
+
+        def answer() -> None:
+            response = self._response(msgid, method, params, unwanted)
+            del given_up[msgid]
+            with contextlib.suppress(OSError):
+                process.answer(response)
+
+        threading.Thread(target=answer, name="asked-program", daemon=True).start()
+
+    def _response(
+        self, msgid: int, method: str, params: Sequence[Any], unwanted: threading.Event | None = None
+    ) -> bytes:
         error: GraphtideError
         try:
-            state, answer = self._ask(method, params)
+            if unwanted is None:
+                state, answer = self._ask(method, params[0])
+            else:
+                state, answer = self._ask_about_programs(method, params[0], unwanted)
             # Sent before the answer, so that the server can name every vertex in it.
             answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()
@@ -583,6 +687,14 @@ class ServerLink:
             return packed
         packed_error: bytes = msgpack.packb([RESPONSE, msgid, error_to_wire(error), None], default=plain)
         return packed_error
+
+    def _ask_about_programs(
+        self, method: str, params: Mapping[str, Any], unwanted: threading.Event
+    ) -> tuple[StorageState, dict[str, Any]]:
+        if self.asked is None:
+            raise NotSupported("this daemon keeps the programs that it has")
+        ask = {"compute": self.asked.compute, "keep": self.asked.keep, "drop": self.asked.drop}[method]
+        return ask(params, unwanted)
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
         timeout_s = params["timeout_s"]
@@ -620,4 +732,13 @@ class ServerLink:
                 path = self.topology.edge_weights(epoch, column("src"), column("dst"), timeout_s)
                 packed = None if path is None else path.astype(np.float32).tobytes()
                 return self.topology.current_epoch(), {"weights": packed}
+            case "reach" | "edges_between" | "ego":
+                return exploration_answer(self.topology, method, params)
+            case "checkpoint":
+                at, since = (
+                    (params[name][0], params[name][1]) if params.get(name) else None for name in ("at", "since")
+                )
+                wish = self.topology.checkpoint(at, since, params.get("failures"))
+                answer = {name: getattr(wish, name) for name in ("status", "since", "failures", "path", "reason")}
+                return wish.state, {**answer, "kept": list(wish.kept)}
         raise RequestError(f"unknown question {method!r}")
