@@ -199,7 +199,7 @@ class Requests:
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Component]:
-        """The component of a vertex, with up to ``limit`` members."""
+        """The component of a vertex, with up to ``limit`` members; of a ``program`` of kind cdlp its community."""
 
         def decode(result: Mapping[str, Any]) -> Component:
             return Component(
