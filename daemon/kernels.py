@@ -38,10 +38,11 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
-from ..partition import graph, numbering
+from ..partition import exploring, graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
 from .ingest import decode, reuse
+from .outgoing import batches
 from .records import placement
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Needs:
     vertex_ids: Literal["int", "string"]
     programs: list[tuple[str, dict[str, Any]]]
     python_modules: list[str]
+    results_topic: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -77,6 +79,7 @@ class Needs:
             vertex_ids=config.graph.vertex_ids,
             programs=[(program.name, program.parameters) for program in config.program],
             python_modules=list(config.compute.python_modules),
+            results_topic=config.results.kind == "kafka",
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -91,9 +94,11 @@ class Needs:
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
+            ("explorations", exploring.warm_up),
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("batches of results", batches.warm_up)] if self.results_topic else []),
         ]
 
     def load_programs(self) -> None:
@@ -275,7 +280,7 @@ def _all() -> Iterator[Needs]:
     """Configurations that use every kernel between them."""
     for directed, weighted in itertools.product((True, False), repeat=2):
         programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
-        yield Needs(directed, weighted, "int" if directed else "string", programs, [])
+        yield Needs(directed, weighted, "int" if directed else "string", programs, [], results_topic=directed)
 
 
 def _compile(needs: Needs, step: int) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,13 @@ from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
+from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
 from .memory import MemoryGuard
+from .outgoing.make import make_writer, resume_of
+from .outgoing.writer import Resume, Writer
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
@@ -71,6 +74,7 @@ from .state.checkpointer import Checkpointer, Newest
 from .state.kept import KeptPrograms, Spec, parameters_of
 from .state.order_log import OrderLog
 from .state.renumbering import well_numbered
+from .state.requested import RequestedCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -209,7 +213,7 @@ class Service:
         self._stack.callback(store.close)
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self._identity: dict[str, Any] = {"graph": config.graph.identity()}
         self.card = card_of(config.device)
         self.health.enter("reading")
         checkpoint = self._restorable(store)
@@ -222,13 +226,18 @@ class Service:
         self.memory = MemoryGuard(config.memory.budget, self.metrics)
         self._build_ingest()
         storage = Storage(self.graph, self.position)
-        self.link = self._make_link(EngineTopology(storage, self.source))
-        self.pipeline = self._make_pipeline(storage, store)
+        requested = RequestedCheckpoints(store.path)
+        self.link = self._make_link(EngineTopology(storage, self.source, requested))
+        self.results = self._make_results()
+        self.pipeline = self._make_pipeline(storage, store, requested)
         self._stack.callback(self.pipeline.between.close)
         self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
+        if self.results is not None:
+            self._stack.callback(self.results.close)
+            self.results.start()
         self._watch_server()
         self.link.wait_ready()
         self.health.enter("running")
@@ -240,7 +249,7 @@ class Service:
             self.position.epoch,
             self.graph.n_alive,
             self.graph.n_edges,
-            ", ".join(map(str, self.link.addresses)),
+            ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
 
     def _restorable(self, store: CheckpointStore) -> Checkpoint | None:
@@ -300,6 +309,7 @@ class Service:
         self.index.crew = self.graph.crew
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
+        self._resume: Resume | None = None
         self._numbering: dict[str, Any] | None = None
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
@@ -308,6 +318,7 @@ class Service:
                 self._source_state = checkpoint.arrays["source/state"].tobytes()
             if not checkpoint.is_empty:  # else answers are of no source yet
                 self._restored = self._load(checkpoint, programs)
+                self._resume = resume_of(checkpoint, self._restored)
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
@@ -427,7 +438,7 @@ class Service:
         self.dead_letters = make_dead_letters(config)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
-        self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
+        self.reuse = IdReuse(self.index, self._begin_grace)
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -436,6 +447,7 @@ class Service:
                 self_loops=config.graph.self_loops,
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
+                columns=named_columns(config.source.columns),
             ),
             index=self.index,
             reuse=self.reuse,
@@ -452,7 +464,24 @@ class Service:
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
 
-    def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
+    def _begin_grace(self) -> Callable[[], bool]:
+        """Of all who look vertices up outside of the engine."""
+        graces = [self.link.begin_grace()]
+        if self.results is not None:
+            graces.append(self.results.begin_grace())
+        return lambda: all(is_over() for is_over in graces)
+
+    def _make_results(self) -> Writer | None:
+        return make_writer(self.config, self.link, self.index, self._resume)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint of the epoch at hand says besides."""
+        results = {} if self.results is None else {"results": self.results.fact()}
+        return {"numbering": self._numbering, **results}
+
+    def _make_pipeline(
+        self, storage: Storage, store: CheckpointStore, requested: RequestedCheckpoints
+    ) -> Pipeline:
         config = self.config
         standing = Standing(self.engine.programs, self.specs, self._kept.programs)
         checkpoints = Checkpointer(
@@ -469,7 +498,8 @@ class Service:
             on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
             source_state=self.source.state,
             newest=self._newest,
-            facts={"numbering": self._numbering},
+            facts=self._facts,
+            requested=requested,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -498,6 +528,7 @@ class Service:
             dead_letters=self.ingest.dead_letters_by_reason,
             numbering=self._numbering,
             card=self.card,
+            results=self.results,
             full_audit=config.audit.full_every_epoch,
         )
 
@@ -543,6 +574,8 @@ class Service:
         server = self.config.server
         return ServerLink(
             listen=server.listen,
+            http=server.http,
+            http_hosts=server.http_hosts,
             graph={
                 "directed": self.config.graph.directed,
                 "weighted": self.weighted,
@@ -583,6 +616,12 @@ class Service:
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
             self.metrics.subscriptions(link.subscriptions, link.told())
+            if self.results is not None:
+                results = self.results
+                self.metrics.results(
+                    asdict(results.written), lag_epochs=results.lag_epochs, lag_seconds=results.lag_seconds
+                )
+            self.metrics.requests_by_door(link.requests_by_door())
             if (newest := self.pipeline.checkpoints.newest) is not None:
                 offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
                 self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))
@@ -715,6 +754,8 @@ class Service:
         self.queue.close()
         engine.join()
         self.pipeline.between.close()
+        if self.results is not None:
+            self.results.drain()  # the last checkpoint knows what was written
         # An engine that failed may have left an epoch half done: nothing of it may be kept.
         try:
             if not self._engine_failed and "source" in self._identity:
@@ -753,16 +794,6 @@ def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
 
 def _shown(spec: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in spec.items())
-
-
-def _graph_identity(config: Config) -> dict[str, Any]:
-    graph = config.graph
-    return {
-        "directed": graph.directed,
-        "vertex_ids": graph.vertex_ids,
-        "weights": graph.weights,
-        "self_loops": graph.self_loops,
-    }
 
 
 @contextmanager

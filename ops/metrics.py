@@ -171,6 +171,7 @@ class Metrics:
         self._program_metrics()
         self._audit_metrics(tuple(storage_rules))
         self._checkpoint_metrics()
+        self._results_metrics()
         self._query_metrics()
         self._process_metrics(version)
 
@@ -361,6 +362,24 @@ class Metrics:
         )
         self._checkpoint_margin.set(math.nan)
 
+    def _results_metrics(self) -> None:
+        self._results_written = {
+            "transactions": self._counter(
+                "results_epochs", "Epochs written to the results' topic or files, each with all before it."
+            ),
+            "records": self._counter("results_records", "Changed vertices written, by program each."),
+            "merged": self._counter(
+                "results_merged_epochs", "Epochs whose changes were written together with those of a later one."
+            ),
+            "snapshots": self._counter("results_snapshots", "Epochs of which every vertex was written."),
+            "errors": self._counter("results_errors", "Times that results could not be written."),
+        }
+        self._results_seen: dict[str, int] = {}
+        self._results_lag_epochs = self._gauge("results_lag_epochs", "Published epochs that are not written yet.")
+        self._results_lag = self._gauge(
+            "results_lag_seconds", "How long there has been something to write; 0: all is written."
+        )
+
     def _query_metrics(self) -> None:
         self._queries = QueryCollector()
         self.registry.register(self._queries)
@@ -372,6 +391,9 @@ class Metrics:
         self._server_restarts = self._counter("server_restarts", help)
         self._server_connections = self._gauge("server_connections", "Open connections of clients.")
         self._server_waiting = self._gauge("server_waiting_requests", "Requests that wait for an epoch.")
+        help = "Requests answered, refused ones included. socket: MessagePack-RPC; http: the HTTP door."
+        self._requests = self._counter("server_requests", help, "door", ("socket", "http"))
+        self._requests_seen: dict[str, int] = {}
         self._server_subscriptions = self._gauge("server_subscriptions", "Subscriptions of clients.")
         help = "Messages to subscribers. changes: of one epoch or of several; snapshot: of all that there is."
         self._told = self._counter("subscription_messages", help, "kind", ("changes", "snapshot"))
@@ -694,6 +716,15 @@ class Metrics:
         """A checkpoint could not be written: the name of the error's class (the log says more)."""
         self._checkpoint_failures.labels(reason).inc()
 
+    def results(self, totals: Mapping[str, int], *, lag_epochs: int, lag_seconds: float) -> None:
+        """What was written of results since the start, all in all, by the names of ``outgoing.writer.Written``."""
+        with self._lock:
+            for name, total in totals.items():
+                self._results_written[name].inc(max(total - self._results_seen.get(name, 0), 0))
+            self._results_seen = dict(totals)
+        self._results_lag_epochs.set(lag_epochs)
+        self._results_lag.set(lag_seconds)
+
     def watch_queries(self, read: Callable[[], Mapping[str, QueryCounts]], bounds: Sequence[float]) -> None:
         """Ask ``read`` for the query server's counts by method whenever metrics are read.
 
@@ -708,6 +739,13 @@ class Metrics:
             self._server_restarts_seen = restarts
         self._server_connections.set(connections)
         self._server_waiting.set(waiting)
+
+    def requests_by_door(self, totals: Mapping[str, int]) -> None:
+        """Requests since the start, all in all, by door (``socket``, ``http``)."""
+        with self._lock:
+            for door, total in totals.items():
+                self._requests.labels(door).inc(max(total - self._requests_seen.get(door, 0), 0))
+            self._requests_seen = dict(totals)
 
     def subscriptions(self, count: int, totals: Mapping[str, int]) -> None:
         """Subscriptions there are; since the start, all in all, messages (``sent``, ``snapshots``) and epochs

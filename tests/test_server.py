@@ -21,12 +21,26 @@ from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.errors import RequestError
-from graphtide.daemon.records.topology import DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
+from graphtide.daemon.records.topology import (
+    CheckpointAsked,
+    DegreeCounts,
+    Degrees,
+    Edges,
+    EdgesExist,
+    Ego,
+    NeighborPage,
+    Reached,
+    StorageState,
+)
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.gpma.edges import EdgeList, pack
+from graphtide.gpma.host import PackedMemoryArray
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.gpma.rows import RowView
+from graphtide.partition.exploring import EdgesPlace, Search, edges_between, search
 
 UNREACHED = np.uint64(2**64 - 1)
 LIMITS = LimitsConfig(
@@ -136,6 +150,40 @@ class Chain:
     def has_edge(self, src, dst, timeout_s):
         exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
         return EdgesExist(self.current_epoch(), exists)
+
+    def rows(self) -> RowView:
+        edges = np.arange(max(self.n - 2, 0))
+        array = PackedMemoryArray(weighted=True)
+        array.ensure_vertices(self.n)
+        array.load(EdgeList(pack(edges, edges + 1), (edges / 2).astype(np.float32)))
+        return array.view()
+
+    def reach(self, begun, direction, *, hops_max, limit, reads_max, timeout_s):
+        if direction != "out":
+            raise LookupError("this graph keeps no in-rows")
+        known = bool(begun.found[0] < self.n)
+        found = begun
+        if known:
+            found = search((self.rows(),), self.n, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
+        return Reached(self.current_epoch(), known, found)
+
+    def edges_between(self, src, dst, common, *, place, limit, reads_max, timeout_s):
+        more = {"weighted": True, "limit": limit, "reads_max": reads_max, "place": place}
+        found = edges_between(self.rows(), self.n, src, dst, **more)
+        return Edges(self.current_epoch(), src < self.n, dst < self.n, found)
+
+    def ego(self, vertex, direction, *, limit, edge_limit, reads_max, timeout_s):
+        about = {"limit": limit, "reads_max": reads_max, "timeout_s": timeout_s}
+        reached = self.reach(Search.begin(vertex), direction, hops_max=1, **about)
+        all_ = reached.search.found
+        edges = self.edges_between(all_, all_, all_, place=EdgesPlace(), **{**about, "limit": edge_limit})
+        return Ego(reached.state, reached.known, reached.search, edges.found)
+
+    def checkpoint(self, at, since, failures):
+        state = self.current_epoch()
+        if at is not None and at < state.epoch:
+            return CheckpointAsked(state, "gone", state.epoch, 0, None, [(1, 1)], "")
+        return CheckpointAsked(state, "made", state.epoch, 0, "/checkpoints/checkpoint-1-2", (), "")
 
     def edge_weights(self, epoch, src, dst, timeout_s):
         self.asked += 1
@@ -329,7 +377,7 @@ def test_programs_and_stats(client):
     ("method", "params", "error", "message"),
     [
         ("nonsense", {}, errors.NotSupported, "no method of the protocol"),
-        ("khop", {}, errors.NotSupported, "not offered"),
+        ("compute", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
         ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),

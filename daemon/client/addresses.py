@@ -1,4 +1,4 @@
-"""Where a server listens and clients connect: ``unix:PATH`` or ``tcp://HOST:PORT``."""
+"""Where a server listens and clients connect: ``unix:PATH`` or ``tcp://HOST:PORT``; for HTTP ``http://HOST:PORT``."""
 
 from __future__ import annotations
 
@@ -37,6 +37,40 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     if text.startswith("tcp://") and colon and host and port.isascii() and port.isdigit() and int(port) <= 65535:
         return TcpAddress(host.removeprefix("[").removesuffix("]"), int(port))
     raise ValueError(f"{text!r} is no address; expected unix:PATH or tcp://HOST:PORT")
+
+
+class HttpAddress(NamedTuple):
+    """Where the HTTP door is, and whether it speaks TLS there."""
+
+    place: TcpAddress | UnixAddress
+    tls: bool = False
+
+    @property
+    def door(self) -> str:
+        """Its kind: ``http`` or ``https``."""
+        return "https" if self.tls else "http"
+
+    def __str__(self) -> str:
+        if isinstance(self.place, UnixAddress):
+            return str(self.place)
+        return str(self.place).replace("tcp", self.door, 1)
+
+
+def parse_http_address(text: str) -> HttpAddress:
+    """``http://HOST:PORT``, ``https://HOST:PORT`` (an IPv6 host in brackets) or ``unix:PATH``.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    scheme, _, rest = text.partition("://")
+    try:
+        if scheme in ("http", "https"):
+            return HttpAddress(parse_address(f"tcp://{rest}"), scheme == "https")
+        if text.startswith("unix:"):
+            return HttpAddress(parse_address(text))
+    except ValueError:
+        pass
+    raise ValueError(f"{text!r} is no address; expected http://HOST:PORT, https://HOST:PORT or unix:PATH")
 
 
 def is_loopback(address: TcpAddress | UnixAddress) -> bool:

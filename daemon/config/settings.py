@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from ...gpma.cores import usable_cores
-from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
+from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
 from ..errors import ConfigError
 from ..records.encodings import Encoding
 
@@ -121,6 +121,14 @@ def _checked_address(text: str) -> str:
     return text
 
 
+def _checked_http_address(text: str) -> str:
+    try:
+        parse_http_address(text)
+    except ValueError:
+        raise ValueError("must be http://HOST:PORT, https://HOST:PORT or unix:PATH") from None
+    return text
+
+
 def _written_number(value: object) -> object:
     """Let a number of TOML stand for its text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
@@ -180,6 +188,7 @@ def _natural(value: object) -> int:
 
 Words = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
 Address = Annotated[str, AfterValidator(_checked_address)]
+HttpAddress = Annotated[str, AfterValidator(_checked_http_address)]
 Start = Annotated[
     Literal["earliest", "latest"] | datetime | dict[str, int | dict[int, int]], BeforeValidator(_parse_start)
 ]
@@ -218,6 +227,100 @@ class GraphConfig(Section):
         description="Stop with `id-space-full` past so many vertices at once. The places of deleted ones are "
         "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
     )
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with these settings."""
+        return self.model_dump(include={"directed", "vertex_ids", "weights", "self_loops"})
+
+
+OpName = Literal["insert", "delete", "insert_vertex", "delete_vertex"]
+
+
+class ColumnsConfig(Section):
+    """What producers call the columns of an update, in JSON, in header lines of CSV and in captured tables."""
+
+    src: str = Field(
+        default="src",
+        description="The edge's tail. In JSON the dots of a name lead into objects: `payload.after.a`. Where "
+        "anything in this table is given, columns that it does not name are not read, and those that it names "
+        "must be there (the weight: of an insert).",
+        examples=["from_account"],
+    )
+    dst: str = Field(default="dst", description="The edge's head.", examples=["to_account"])
+    op: str | None = Field(
+        default=None,
+        description="The operation; not given: all are inserts. Change events of Debezium have their own.",
+        examples=["kind"],
+    )
+    weight: str | None = Field(
+        default=None,
+        description="The weight, in JSON a number or the text of one; not given: 1.0.",
+        examples=["amount"],
+    )
+    ts: str | None = Field(
+        default=None,
+        description="The time, milliseconds since 1970; not given: the record's own.",
+        examples=["at"],
+    )
+    op_values: dict[OpName, Words] = Field(
+        default_factory=dict,
+        description="What stands for `insert`, `delete`, `insert_vertex` and `delete_vertex`: a list of texts for "
+        "each (`true` and `1` are also the JSON values). With any other value a record is bad. Not given: these "
+        "names.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        names = {key: getattr(self, key) for key in ("src", "dst", "op", "weight", "ts")}
+        given = {key: name for key, name in names.items() if name is not None}
+        for key, name in given.items():
+            if not all(name.split(".")):
+                yield key, "must be a name, or names with dots between them"
+            if same := [other for other, taken in given.items() if taken == name and other != key]:
+                yield key, f"must differ from source.columns.{same[0]}"
+        if self.op_values and self.op is None:
+            yield "op_values", "must be left out without source.columns.op"
+        texts = [text for values in self.op_values.values() for text in values]
+        if repeated := {text for text in texts if texts.count(text) > 1}:
+            yield "op_values", f"must name each value once ({', '.join(sorted(repeated))})"
+
+
+def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of options for kafka-python, secrets read from their files.
+
+    Raises:
+        ConfigError: a file of a secret cannot be read; ``key`` is where the table stands.
+    """
+    if not table:
+        return {}
+    from kafka import KafkaConsumer
+
+    options: dict[str, Any] = {}
+    for name, value in table.items():
+        if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
+            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
+        else:
+            options[name] = _like(KafkaConsumer.DEFAULT_CONFIG.get(name), value)
+    return options
+
+
+def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with a table of options for kafka-python."""
+    # Loading the client library takes a while: only whoever sets its options pays for it.
+    from kafka import KafkaConsumer
+
+    known = [
+        key
+        for key in KafkaConsumer.DEFAULT_CONFIG
+        if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
+    ]
+    for key in table:
+        plain = key.removesuffix("_file")
+        if key not in known and plain not in known:
+            close = difflib.get_close_matches(plain, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
+            yield f"client.{key}", f"unknown key; {hint}"
+        elif plain != key and plain in table:
+            yield f"client.{key}", f"must not be given together with client.{plain}"
 
 
 class SourceConfig(Section):
@@ -260,6 +363,9 @@ class SourceConfig(Section):
         examples=["src,dst,weight,ts"],
     )
     csv_delimiter: str = Field(default=",", min_length=1, max_length=1, description="What separates CSV columns.")
+    columns: ColumnsConfig = Field(
+        default_factory=ColumnsConfig, description="What a producer calls the columns of an update."
+    )
     fetch_bytes_max: int = Field(
         default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
     )
@@ -299,8 +405,10 @@ class SourceConfig(Section):
                 yield "start", f'must be a table {form} when kind is "{self.kind}"'
         if self.csv_columns:
             yield from self._csv_problems()
+        for key, allowed in self.columns.problems():
+            yield f"columns.{key}", allowed
         if self.client:
-            yield from self._client_problems()
+            yield from client_problems(self.client)
 
     def start_position(self) -> Literal["earliest", "latest"] | int | dict[str, int | dict[int, int]]:
         """Where to begin, a time as milliseconds since 1970."""
@@ -312,35 +420,7 @@ class SourceConfig(Section):
         Raises:
             ConfigError: a file of a secret cannot be read.
         """
-        if not self.client:
-            return {}
-        from kafka import KafkaConsumer
-
-        options: dict[str, Any] = {}
-        for key, value in self.client.items():
-            if key.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
-                options[key.removesuffix("_file")] = read_secret(f"source.client.{key}", Path(str(value)))
-            else:
-                options[key] = _like(KafkaConsumer.DEFAULT_CONFIG.get(key), value)
-        return options
-
-    def _client_problems(self) -> Iterator[Problem]:
-        # Loading the client library takes a while: only whoever sets its options pays for it.
-        from kafka import KafkaConsumer
-
-        known = [
-            key
-            for key in KafkaConsumer.DEFAULT_CONFIG
-            if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
-        ]
-        for key in self.client:
-            plain = key.removesuffix("_file")
-            if key not in known and plain not in known:
-                close = difflib.get_close_matches(plain, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
-                yield f"client.{key}", f"unknown key; {hint}"
-            elif plain != key and plain in self.client:
-                yield f"client.{key}", f"must not be given together with client.{plain}"
+        return client_options("source.client", self.client)
 
     def _csv_problems(self) -> Iterator[Problem]:
         known = {"op", "src", "dst", "weight", "ts"}
@@ -363,6 +443,88 @@ class DeadLettersConfig(Section):
         description="The most bytes of bad records kept in files; past it, or while the disk is full, the stream "
         "waits: none may be lost.",
     )
+
+
+class ResultsConfig(Section):
+    """Changed results on their way out: the vertices that each epoch changed, to a topic or to files."""
+
+    kind: Literal["off", "kafka", "spool"] = Field(
+        default="off", description="Where to: nowhere, a topic of Apache Kafka, or a directory of files."
+    )
+    topic: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,249}$",
+        description="Kafka: the topic, which must exist. It should be compacted (`cleanup.policy=compact`).",
+        examples=["results"],
+    )
+    path: Path = Field(
+        default=Path("./results"), description="Spool: the directory of files. It is made when missing."
+    )
+    programs: Words = Field(
+        default=(), description="The ids of the programs whose results are written; empty: all.", examples=["hops"]
+    )
+    encoding: Literal["msgpack", "json"] = Field(default="msgpack", description="The encoding of keys and values.")
+    threshold: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="A value is written when it is off the one written before by more than this part of that; of "
+        "numbers only. Above 0 it takes 9 bytes for each vertex and program. Where every epoch changes all "
+        "values, as with PageRank, it decides how much is written.",
+    )
+    interval: float = Field(
+        default=0.0,
+        ge=0,
+        le=86_400,
+        description="Seconds between two transactions, at least; epochs in between are merged.",
+    )
+    bootstrap_servers: Words = Field(
+        default=(),
+        description="Kafka: HOST:PORT of one or more brokers. Default: those of the source, with its `client`.",
+        examples=["broker1:9092"],
+    )
+    client: dict[str, Any] = Field(
+        default_factory=dict, description="Kafka: passed to kafka-python, as `source.client`."
+    )
+    transactional_id: str = Field(
+        default="",
+        max_length=200,
+        description="Kafka: who writes; a second daemon with the same one shuts the first out. Default: "
+        "`graphtide-NAME-TOPIC`, with `source.name`.",
+    )
+    transaction_timeout: float = Field(
+        default=300.0,
+        ge=60,
+        le=3600,
+        description="Kafka: seconds that a transaction may take until the broker withdraws it; at most the "
+        "broker's `transaction.max.timeout.ms`.",
+    )
+    file_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 16,
+        le=1 << 40,
+        description="Spool: from so many bytes on the next transaction begins another file.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.kind == "kafka" and not self.topic:
+            yield "topic", 'must name the topic when kind is "kafka"'
+        if self.kind != "kafka" and self.topic:
+            yield "topic", 'must be left out unless kind is "kafka"'
+        if self.client and not self.bootstrap_servers:
+            yield (
+                "client",
+                "must be left out without results.bootstrap_servers: the source's come with its own",
+            )
+        for server in self.bootstrap_servers:
+            try:
+                parse_tcp(server)
+            except ValueError as error:
+                yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        if duplicates := {id for id in self.programs if self.programs.count(id) > 1}:
+            yield "programs", f"must name each program once ({', '.join(sorted(duplicates))})"
+        if self.client:
+            yield from client_problems(self.client)
 
 
 class ProgramConfig(Section):
@@ -422,6 +584,12 @@ class LimitsConfig(Section):
     )
     vertices_max: int = Field(
         default=1_000_000, ge=1, description="The most vertices that one request names or gets."
+    )
+    edges_max: int = Field(default=500_000, ge=1, description="The most edges that one answer names.")
+    edges_visited_max: int = Field(
+        default=4_000_000,
+        ge=1024,
+        description="The most entries of rows that one `khop`, `egonet`, `subgraph` or `cross_edges` reads.",
     )
     connections_max: int = Field(
         default=256, ge=1, le=65_536, description="Open connections that have been let in."
@@ -491,6 +659,13 @@ class LimitsConfig(Section):
         "subscriptions that choose vertices or have a threshold. Those of one connection are at most "
         "`vertices_max`.",
     )
+    http_body_bytes_max: int = Field(
+        default=1 << 20,
+        ge=1024,
+        le=1 << 26,
+        description="The body of a request over HTTP. Memory of 24 times as much is asked for first where it is "
+        "longer than 64 KiB.",
+    )
     changes_bytes: int = Field(
         default=16 << 20,
         ge=1 << 16,
@@ -559,6 +734,17 @@ class ServerConfig(Section):
         "`$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR`, `/run` (root) or the working directory, and TCP port 7420 on "
         "loopback.",
     )
+    http: Annotated[tuple[HttpAddress, ...], BeforeValidator(_split_commas)] = Field(
+        default=(),
+        description="Addresses of the HTTP door, which answers the same requests as JSON and has a page for "
+        "people: `http://HOST:PORT`, `https://HOST:PORT` (with `server.tls`) and `unix:PATH`. `http` beyond "
+        "loopback needs `insecure = true`. Default: none.",
+    )
+    http_hosts: Words = Field(
+        default=(),
+        description="Names by which browsers may call the HTTP door over `http`, beside addresses and `localhost` "
+        "(a page elsewhere can make its own name mean your address).",
+    )
     socket_group: str | None = Field(
         default=None,
         min_length=1,
@@ -600,6 +786,15 @@ class ServerConfig(Section):
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
+        for text in self.http:
+            address, tls = parse_http_address(text)
+            if tls and self.tls.certificate is None:
+                yield "http", f"{text} needs server.tls"
+            if not tls and not is_loopback(address) and not self.insecure:
+                yield (
+                    "http",
+                    f"{text} is beyond loopback: take https and server.tls, or server.insecure = true",
+                )
         if self.tls.certificate is None and not self.insecure:
             for text in self.listen:
                 address = parse_address(text)
@@ -801,6 +996,7 @@ class Config(Section):
     graph: GraphConfig = Field(default_factory=GraphConfig)
     source: SourceConfig = Field(default_factory=SourceConfig)
     dead_letters: DeadLettersConfig = Field(default_factory=DeadLettersConfig)
+    results: ResultsConfig = Field(default_factory=ResultsConfig)
     program: tuple[ProgramConfig, ...] = Field(default_factory=_default_programs)
     epoch: EpochConfig = Field(default_factory=EpochConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
@@ -818,3 +1014,33 @@ class Config(Section):
             yield "dead_letters.topic", 'must be left out unless source.kind is "kafka"'
         if self.dead_letters.topic is not None and self.dead_letters.topic in self.source.topics:
             yield "dead_letters.topic", "must not be one of source.topics: bad records would come round for ever"
+        results, source = self.results, self.source
+        if results.kind == "kafka":
+            if not results.bootstrap_servers and source.kind != "kafka":
+                yield "results.bootstrap_servers", 'must name at least one broker unless source.kind is "kafka"'
+            same = not results.bootstrap_servers or set(results.bootstrap_servers) & set(source.bootstrap_servers)
+            if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
+                yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
+        both_in_files = results.kind == source.kind == "spool"
+        if both_in_files and results.path.absolute() == source.path.absolute():
+            yield "results.path", "must not be source.path: results would be read as updates"
+        known = {program.id for program in self.program}
+        if unknown := [id for id in results.programs if id not in known]:
+            there = ", ".join(sorted(known))
+            yield "results.programs", f"must be ids of programs ({', '.join(unknown)}: there are {there})"
+
+    def results_servers(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The brokers of the results' topic, and the options for their client.
+
+        Raises:
+            ConfigError: a file of a secret cannot be read.
+        """
+        if self.results.bootstrap_servers:
+            return self.results.bootstrap_servers, client_options("results.client", self.results.client)
+        return self.source.bootstrap_servers, self.source.client_options()
+
+    def results_programs(self) -> tuple[str, ...]:
+        """The ids of the programs whose results are written, in the order in which they are configured."""
+        return tuple(
+            item.id for item in self.program if not self.results.programs or item.id in self.results.programs
+        )

@@ -20,9 +20,8 @@ from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
 from ..client.wire import pack_column
 from ..errors import NotSupported, RequestError, Unavailable
 from ..records.topology import StorageState
-from ..serve.handlers import top_k
 from ..serve.results import ProgramResults, Snapshot
-from ..serve.values import values_of, wire_ids
+from ..serve.values import top_k, values_of, wire_ids
 from .beside import Beside, GivenUp, Taken
 from .follower import Since
 

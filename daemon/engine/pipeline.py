@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,6 +49,23 @@ STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found is published so often at most."""
 
 
+class Outgoing(Protocol):
+    """Who writes changed results; neither waits."""
+
+    def told(self, epoch: tuple[int, int]) -> None:
+        """An epoch is published."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be written now, in words."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``stats`` request shows."""
+        ...
+
+
 class AuditFailure(AssertionError):
     """The full audit (a test's setting) found results that contradict the graph."""
 
@@ -78,11 +95,13 @@ class Pipeline:
         dead_letters: Mapping[str, int],
         numbering: Mapping[str, Any] | None = None,
         card: Card | None = None,
+        results: Outgoing | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
-        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one.
+        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one. ``results``: who writes
+        what changed, if anybody does.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -107,6 +126,7 @@ class Pipeline:
         self.dead_letters = dead_letters
         self.numbering = numbering
         self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs)
+        self.results = results
         self.full_audit = full_audit
         self.between = BetweenEpochs(queue.wake)
         self.asked: Callable[[], Mapping[str, Any]] = dict
@@ -114,7 +134,7 @@ class Pipeline:
         self._followed: list[Since] = []
         self._published_at = 0.0
         self._passes_published = 0
-        self._wait_published: str | None = None
+        self._wait_published: tuple[str | None, str | None] = (None, None)
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -277,12 +297,16 @@ class Pipeline:
         return True
 
     def _publish_wait(self) -> None:
-        """Let answers tell that updates wait for memory, or no longer do: there may be no epoch for long."""
-        if self.memory.waits_for != self._wait_published:
+        """Let answers tell what is waited for, or no longer is: there may be no epoch for long."""
+        if self._waits != self._wait_published:
             self._publish([], None)
 
+    @property
+    def _waits(self) -> tuple[str | None, str | None]:
+        return self.memory.waits_for, None if self.results is None else self.results.trouble
+
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
-        waits_for = self.memory.waits_for
+        waits = self._waits
         for run in runs:
             self.standing.note(run, self.position.epoch)
         latest = {run.id: run for run in runs}
@@ -302,9 +326,11 @@ class Pipeline:
                 alive_changed=None if whole else _alive_changed(change),
             )
         )
+        if self.results is not None:
+            self.results.told(self.position.epoch)
         self.gate.settle()
         self._published_at = time.monotonic()
-        self._wait_published = waits_for
+        self._wait_published = waits
         self._passes_published = self.background_audit.passes
 
     def _audit_in_background(self) -> None:
@@ -426,6 +452,7 @@ class Pipeline:
             **self.asked(),
             "audit": self.background_audit.stats(),
             "checkpoint": None if newest is None else self._shown(newest),
+            **({} if self.results is None else {"results": self.results.stats()}),
         }
 
     def _shown(self, newest: Newest) -> dict[str, Any]:

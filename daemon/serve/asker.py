@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class OpenConnection(Protocol):
@@ -40,8 +41,12 @@ class OpenConnection(Protocol):
         """Wait until ``takes_more``, or for so long; which it was."""
         ...
 
+    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
+        """What no request asked for, as it is sent; ``stamp``: of its epoch. Any thread may ask."""
+        ...
+
     def push(self, message: bytes) -> None:
-        """Send what no request asked for."""
+        """Send such a one."""
         ...
 
     def abort(self) -> None:

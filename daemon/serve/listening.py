@@ -10,7 +10,7 @@ import ssl
 import stat
 from dataclasses import dataclass
 
-from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address
+from ..client.addresses import TcpAddress, UnixAddress, is_loopback, parse_address, parse_http_address
 from ..errors import ConfigError
 
 SOCKET_MODE = 0o660
@@ -79,6 +79,25 @@ def open_listener(
         return _open_tcp(address)
     except OSError as error:
         raise ConfigError(f"cannot listen on {text}: {error.strerror or error}") from error
+
+
+def open_http_listener(
+    text: str, *, has_tls: bool, insecure: bool, socket_group: str | None = None
+) -> tuple[socket.socket, str]:
+    """As ``open_listener``, for the HTTP door: ``http://`` beyond loopback only where that is ``insecure``.
+
+    Raises:
+        ConfigError: as ``open_listener``, or ``https://`` without files for TLS.
+    """
+    try:
+        address = parse_http_address(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if address.tls and not has_tls:
+        raise ConfigError(f"{text} needs TLS: configure server.tls")
+    beyond = address.tls or insecure
+    listener, opened = open_listener(str(address.place), beyond_loopback=beyond, socket_group=socket_group)
+    return listener, str(address._replace(place=parse_address(opened)))
 
 
 def _open_tcp(address: TcpAddress) -> tuple[socket.socket, str]:

@@ -447,6 +447,20 @@ class Snapshot:
         return known
 
 
+def copied(snapshot: Snapshot, id: str) -> Snapshot:
+    """With copies of what it says of vertices and of one program, to be worked on at leisure."""
+    programs = dict(snapshot.programs)
+    result = programs.get(id)
+    if result is not None:
+        published = result.published
+        n = published.n_vertices
+        columns = {name: column[:n].copy() for name, column in published.columns.items()}
+        gone = None if result.gone is None else result.gone.copy()
+        programs[id] = replace(result, published=Published(columns, published.scalars, n), gone=gone)
+    alive = None if snapshot.alive is None else snapshot.alive.copy()
+    return replace(snapshot, programs=programs, alive=alive)
+
+
 class ResultsReader:
     """Reads published epochs, in any process that was sent the memory. Threads may share it."""
 

@@ -18,8 +18,9 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -35,8 +36,10 @@ from ...gpma.kernel_cache import Missing, only_from_cache
 from ..errors import GraphtideError
 from . import shared_memory
 from .admission import Guest, origin_of
+from .channel import Channel
 from .connection import Connection
 from .handlers import METHODS
+from .http.connection import HttpConnection
 from .serving import Serving
 from .shared_memory import CONTROL_BYTES_MAX
 from .telling import Telling
@@ -51,11 +54,30 @@ SWITCH_SECONDS = 0.0005
 """How long a worker thread may hold the interpreter while the event loop waits for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A listening socket, and what becomes of its connections. ``tls``: only over TLS."""
+
+    listener: socket.socket
+    tls: bool
+    connect: Callable[[Serving, Guest], Channel]
+
+    @classmethod
+    def of(cls, listener: socket.socket, kind: str, settings: Mapping[str, Any]) -> Door:
+        """``kind``: ``socket`` (which speaks TLS over TCP where it is configured), ``http`` or ``https``."""
+        over_tcp = listener.family != socket.AF_UNIX
+        if kind == "socket":
+            return cls(listener, over_tcp and settings["access"]["tls"] is not None, Connection)
+        # Under TLS it is the certificate that says how the server is called.
+        hosts = frozenset(settings["http_hosts"]) if over_tcp and kind == "http" else None
+        return cls(listener, kind == "https", partial(HttpConnection, hosts=hosts))
+
+
 async def serve(
     control: socket.socket,
     calls: socket.socket,
     settings: Mapping[str, Any],
-    listeners: list[socket.socket],
+    doors: list[Door],
     kinds: Mapping[str, type[Program]],
 ) -> None:
     """Serve until the engine is gone. Clients are accepted once there is an epoch to answer from."""
@@ -74,45 +96,45 @@ async def serve(
     try:
         await asyncio.wait((stopped, first), return_when=asyncio.FIRST_COMPLETED)
         if not serving.stopped.is_set():
-            for listener in listeners:
-                listener.setblocking(False)
-                _open_door(serving, listener, greeted)
+            for door in doors:
+                door.listener.setblocking(False)
+                _open_door(serving, door, greeted)
             gc.freeze()
             control.send(msgpack.packb({"kind": "ready"}))
             await stopped
     finally:
-        for door in (control, *listeners):
-            loop.remove_reader(door.fileno())
+        for ear in (control, *(door.listener for door in doors)):
+            loop.remove_reader(ear.fileno())
         for task in (*greeted, tick, tells, first, stopped):
             task.cancel()
         telling.close()
         serving.close()
 
 
-def _open_door(serving: Serving, listener: socket.socket, greeted: set[asyncio.Task[None]]) -> None:
+def _open_door(serving: Serving, door: Door, greeted: set[asyncio.Task[None]]) -> None:
     """Let connections in from now on; ``greeted``: those that are on their way in."""
-    asyncio.get_running_loop().add_reader(listener.fileno(), _accept, serving, listener, greeted)
+    asyncio.get_running_loop().add_reader(door.listener.fileno(), _accept, serving, door, greeted)
 
 
-def _accept(serving: Serving, listener: socket.socket, greeted: set[asyncio.Task[None]]) -> None:
+def _accept(serving: Serving, door: Door, greeted: set[asyncio.Task[None]]) -> None:
     """Let one connection in that waits, through the door (``Admission``); called again while there are others."""
     loop = asyncio.get_running_loop()
     try:
-        client, address = listener.accept()
+        client, address = door.listener.accept()
     except BlockingIOError:
         return
     except OSError as error:  # out of descriptors or memory, or the client is gone again
         log.warning("a connection could not be accepted: %s", error.strerror)
-        loop.remove_reader(listener.fileno())
-        loop.call_later(ACCEPT_AGAIN_SECONDS, _open_door, serving, listener, greeted)
+        loop.remove_reader(door.listener.fileno())
+        loop.call_later(ACCEPT_AGAIN_SECONDS, _open_door, serving, door, greeted)
         return
-    task = loop.create_task(_greet(serving, client, address))
+    task = loop.create_task(_greet(serving, door, client, address))
     greeted.add(task)
     task.add_done_callback(greeted.discard)
 
 
-async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:
-    """Make a connection of what was accepted, with TLS where it is configured, unless it is turned out before."""
+async def _greet(serving: Serving, door: Door, client: socket.socket, address: Any) -> None:
+    """Make a connection of what was accepted, with TLS where the door has it, unless it is turned out before."""
     task = asyncio.current_task()
     assert task is not None
 
@@ -124,15 +146,15 @@ async def _greet(serving: Serving, client: socket.socket, address: Any) -> None:
 
     admission, tcp = serving.admission, client.family != socket.AF_UNIX
     guest = Guest(origin_of(client, address), turn_out)
-    connection = Connection(serving, guest)
+    connection = door.connect(serving, guest)
     admission.enter(guest)
     options: dict[str, Any] = {}
-    if tcp and admission.is_broken:  # never in plain text where TLS is configured
+    if door.tls and admission.is_broken:  # never in plain text where TLS is configured
         admission.refuse(guest, "tls")
         admission.leave(guest)
         client.close()
         return
-    if tcp and admission.tls is not None:
+    if door.tls:
         options = {
             "ssl": admission.tls,
             "ssl_handshake_timeout": serving.limits.hello_seconds_max,
@@ -172,11 +194,12 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
     settings = msgpack.unpackb(message)
     assert settings["kind"] == "configure"
     listeners = [socket.socket(fileno=fd) for fd in fds]
+    doors = [Door.of(one, kind, settings) for one, kind in zip(listeners, settings["doors"], strict=True)]
     sys.setswitchinterval(SWITCH_SECONDS)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(control, calls, settings, listeners, kinds))
+        runner.run(serve(control, calls, settings, doors, kinds))
 
 
 def main() -> None:

@@ -133,6 +133,8 @@ class Serving:
         self._restarts: int = settings["restarts"]
         self.engine = EngineCalls(self.limits.engine_calls_max, self.catch_up)
         self.latencies = Latencies(methods)
+        self.http_requests = 0
+        """Of all requests those that came over HTTP."""
         self.connections: set[OpenConnection] = set()
         # Memory of all connections: for long requests until they are answered; for long answers from when they are
         # begun until the client has them; and half of it for what clients do not read.
@@ -542,7 +544,8 @@ class Serving:
         """What the engine is told once a second."""
         refused = self.admission.refusals.totals
         latency, changes = self.latencies.snapshot(), dict(self.subscriptions.totals)
-        return {"latency": latency, "refused": refused, "changes": changes, **self.statistics()}
+        counted = {"latency": latency, "refused": refused, "changes": changes, "http_requests": self.http_requests}
+        return {**counted, **self.statistics()}
 
     async def tick(self) -> None:
         """Once a second: statistics to the engine, idle connections closed, forgotten notices made up for."""

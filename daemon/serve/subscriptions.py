@@ -72,9 +72,11 @@ class Subscriptions:
 
     def published(self) -> None:
         """There may be another epoch."""
-        if self._log is not None:
-            self._log.follow()
         self.news.set()
+
+    def follow(self, records_max: int) -> bool:
+        """Take notice of some of what epochs changed; whether there is more."""
+        return self._log is not None and self._log.follow(records_max)
 
     def has(self, connection: OpenConnection) -> bool:
         """Whether this connection has any."""
@@ -117,7 +119,7 @@ class Subscriptions:
         number = self._numbers[connection] = self._numbers.get(connection, -1) + 1
         joined = snapshot.programs[program].state.get("joined")
         added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic(), joined=joined)
-        place = None if since is None else self.log.sequence_of(since)
+        place = None if since is None or not scope.resumes else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since
         elif from_now and since is None:

@@ -22,7 +22,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgpack
@@ -33,7 +33,7 @@ from ... import __version__
 from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
-from ..client.addresses import UnixAddress, parse_address
+from ..client.addresses import parse_http_address
 from ..client.wire import (
     LATENCY_BUCKETS_SECONDS,
     NOTIFICATION,
@@ -50,10 +50,11 @@ from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
-from .change_log import ChangeLogWriter
-from .listening import TlsFiles, checked_tls, open_listener
+from .change_log import ChangeLog, ChangeLogWriter
+from .exploring import exploration_answer
+from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
 from .publication import Publication
-from .results import ResultsWriter
+from .results import ResultsReader, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
 
@@ -213,6 +214,8 @@ class ServerLink:
         self,
         *,
         listen: Sequence[str],
+        http: Sequence[str] = (),
+        http_hosts: Sequence[str] = (),
         graph: Mapping[str, Any],
         index: PublishedIndex,
         topology: Topology,
@@ -225,7 +228,9 @@ class ServerLink:
         python_modules: Sequence[str] = (),
         template: Template | None = None,
     ) -> None:
-        """``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
+        """``http``: where the HTTP door is, and names by which it may be called.
+
+        ``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
         ``tokens``: what clients may present, any of them; none: no token is asked for. ``admin_tokens``: likewise,
         to change something.
@@ -234,6 +239,7 @@ class ServerLink:
         """
         given = limits or LimitsConfig()
         self.listen = list(listen)
+        self.http = list(http)
         self.topology = topology
         self.asked: AskedPrograms | None = None
         """Who answers for programs at run time, if anyone; to be set before ``start``."""
@@ -250,13 +256,15 @@ class ServerLink:
                 "admin_tokens": list(admin_tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
             },
+            "doors": ["socket"] * len(listen) + [parse_http_address(text).door for text in http],
+            "http_hosts": [name.lower() for name in http_hosts],
             "graph": dict(graph),
             "version": __version__,
         }
         self._access_generation = 0
         self._python_modules = list(python_modules)
         self._tls = tls
-        self._beyond_loopback = insecure or tls is not None
+        self._insecure = insecure
         self._socket_group = socket_group
         self._changes = ChangeLogWriter(given.changes_bytes, index.external)
         self._writer = ResultsWriter(self._changes)
@@ -271,6 +279,7 @@ class ServerLink:
         self._totals = _Totals()
         self._refused_before: dict[str, int] = {}
         self._refused: dict[str, int] = {}
+        self._over_http_before = self._over_http = 0
         self._told_before: dict[str, int] = {}
         self._told: dict[str, int] = {}
 
@@ -285,9 +294,13 @@ class ServerLink:
         try:
             if self._tls is not None:
                 checked_tls(self._tls)
+            has_tls, group = self._tls is not None, self._socket_group
             for text in self.listen:
+                beyond = has_tls or self._insecure
+                self._listeners.append(open_listener(text, beyond_loopback=beyond, socket_group=group))
+            for text in self.http:
                 self._listeners.append(
-                    open_listener(text, beyond_loopback=self._beyond_loopback, socket_group=self._socket_group)
+                    open_http_listener(text, has_tls=has_tls, insecure=self._insecure, socket_group=group)
                 )
         except ConfigError:
             self._close_listeners()
@@ -298,7 +311,12 @@ class ServerLink:
     @property
     def addresses(self) -> list[str]:
         """Where clients connect, with the ports that were given."""
-        return [text for _, text in self._listeners]
+        return [text for _, text in self._listeners[: len(self.listen)]]
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where the HTTP door is, with the ports that were given."""
+        return [text for _, text in self._listeners[len(self.listen) :]]
 
     @property
     def is_ready(self) -> bool:
@@ -369,10 +387,9 @@ class ServerLink:
     def _close_listeners(self) -> None:
         for listener, text in self._listeners:
             listener.close()
-            address = parse_address(text)
-            if isinstance(address, UnixAddress):
+            if text.startswith("unix:"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(address.path)
+                    os.unlink(text.removeprefix("unix:"))
         self._listeners.clear()
 
     # -- publishing -------------------------------------------------------------------------------------------
@@ -416,6 +433,21 @@ class ServerLink:
         """What readers see of a program now; for the thread that publishes, until it does so again."""
         return self._writer.published(program)
 
+    @property
+    def results_generation(self) -> int:
+        """Rises when new memory takes over; readers of the one before must open the results again."""
+        return self._writer.generation
+
+    def open_results(self) -> ResultsReader:
+        """The published epochs (there must be one), for a reader in this process. Any thread may ask."""
+        with self._lock:
+            return ResultsReader(self._writer.layout, os.dup(self._writer.fd))
+
+    def open_changes(self) -> ChangeLog:
+        """What recent epochs changed, for a reader in this process. Any thread may ask."""
+        place = self._changes.place
+        return ChangeLog(replace(place, fd=os.dup(place.fd)))
+
     def latency_snapshot(self) -> dict[str, MethodLatency]:
         """Requests by method since ``start``, over all server processes; about a second old."""
         with self._lock:
@@ -427,6 +459,13 @@ class ServerLink:
             return {
                 reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
             }
+
+    def requests_by_door(self) -> dict[str, int]:
+        """Requests since ``start``, by door (``socket``, ``http``); about a second old."""
+        with self._lock:
+            total = sum(sum(counted.bucket_counts) for counted in self._totals.sum().values())
+            over_http = self._over_http_before + self._over_http
+        return {"socket": total - over_http, "http": over_http}
 
     def told(self) -> dict[str, int]:
         """What subscribers were told since ``start``, as ``Subscriptions.totals``; about a second old."""
@@ -540,6 +579,7 @@ class ServerLink:
             self._totals.end()
             self._refused_before, self._refused = self.refused(), {}
             self._told_before, self._told = self.told(), {}
+            self._over_http_before, self._over_http = self._over_http_before + self._over_http, 0
             self.connections = self.waiting = self.subscriptions = 0
             graces, process.graces = process.graces or {}, None
         for over in graces.values():
@@ -574,6 +614,7 @@ class ServerLink:
                     self.connections, self.waiting = report["connections"], report["waiting"]
                     self.subscriptions = report["subscriptions"]
                     self._refused, self._told = report["refused"], report["changes"]
+                    self._over_http = report["http_requests"]
                     self._send_owed()  # it reads again, if it had paused
 
     # -- questions ----------------------------------------------------------------------------------------------
@@ -691,4 +732,13 @@ class ServerLink:
                 path = self.topology.edge_weights(epoch, column("src"), column("dst"), timeout_s)
                 packed = None if path is None else path.astype(np.float32).tobytes()
                 return self.topology.current_epoch(), {"weights": packed}
+            case "reach" | "edges_between" | "ego":
+                return exploration_answer(self.topology, method, params)
+            case "checkpoint":
+                at, since = (
+                    (params[name][0], params[name][1]) if params.get(name) else None for name in ("at", "since")
+                )
+                wish = self.topology.checkpoint(at, since, params.get("failures"))
+                answer = {name: getattr(wish, name) for name in ("status", "since", "failures", "path", "reason")}
+                return wish.state, {**answer, "kept": list(wish.kept)}
         raise RequestError(f"unknown question {method!r}")

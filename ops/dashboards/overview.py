@@ -428,6 +428,37 @@ QUERIES = (
     ),
 )
 
+RESULTS = (
+    PanelSpec(
+        "Results written",
+        "Changed vertices written to the results' topic or files, per second, and epochs per second.",
+        "short",
+        (
+            Query(_rate("results_records_total"), "vertices"),
+            Query(_rate("results_epochs_total"), "epochs"),
+            Query(_rate("results_merged_epochs_total"), "merged epochs"),
+        ),
+    ),
+    PanelSpec(
+        "Results behind",
+        "How long there has been something to write, and how many epochs are not written yet.",
+        "short",
+        (
+            Query(f"max({_series('results_lag_seconds')})", "seconds"),
+            Query(f"max({_series('results_lag_epochs')})", "epochs"),
+        ),
+    ),
+    PanelSpec(
+        "Results in trouble",
+        "Times per second that results could not be written, and epochs of which every vertex was.",
+        "short",
+        (
+            Query(_rate("results_errors_total"), "errors"),
+            Query(_rate("results_snapshots_total"), "snapshots"),
+        ),
+    ),
+)
+
 ROWS: dict[str, tuple[PanelSpec, ...]] = {
     "Stream": STREAM,
     "Epochs": EPOCHS,
@@ -435,6 +466,7 @@ ROWS: dict[str, tuple[PanelSpec, ...]] = {
     "Graph": GRAPH,
     "Audit": AUDIT,
     "Queries": QUERIES,
+    "Results": RESULTS,
 }
 
 

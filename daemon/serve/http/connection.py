@@ -1,0 +1,297 @@
+"""A connection of the HTTP door: one request after the other, or a stream of events."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import h11
+
+from ...client.wire import PIECE_BYTES, InvalidParams, Request
+from ...errors import GraphtideError, LimitExceeded, RequestError, TimedOut, Unauthorized
+from ..admission import Guest
+from ..channel import TURN_SECONDS, Channel
+from ..handlers import with_columns
+from ..serving import Reply, Serving
+from .answers import encode_answer, encode_error, encode_event, epoch_of
+from .files import File
+from .routes import JSON, Asked, Head, Refused, check_origin, route, status_of
+
+HEAD_BYTES_MAX = 1 << 14
+"""The longest head of a request: the line that names what is asked for, and headers."""
+JSON_COST = 24
+"""Bytes of objects that a byte of JSON can make: an empty array is two characters and a comma."""
+COLUMN_COST = 4
+"""And bytes of columns: of ids of one digit."""
+LINGER_SECONDS = 1.0
+"""So long is what a refused request still sends taken and thrown away, so that the client reads why."""
+RETRY_MS = 1000
+"""After so long a browser asks for events again when its connection broke."""
+
+HEADERS = (
+    ("Cache-Control", "no-store"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+)
+"""Of every answer."""
+
+
+class HttpConnection(Channel):
+    """One client: requests in, answers out, within the limits of the socket.
+
+    Requests that come before the last one was answered wait their turn, unread.
+    """
+
+    def __init__(self, serving: Serving, guest: Guest, hosts: frozenset[str] | None) -> None:
+        """``hosts``: as of ``routes.check_origin``."""
+        super().__init__(serving, guest)
+        self._hosts = hosts
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._asked: Asked | File | None = None
+        self._verb = ""
+        self._body = bytearray()
+        self._busy = False
+        self._has_answered = False
+
+    # -- in -----------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self._http.receive_data(data)
+        if self._busy:
+            self._pause(True)
+        elif not self._continuing:
+            self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
+        self._continuing = False
+        turn_ends = time.perf_counter() + TURN_SECONDS
+        try:
+            while not self._closing and not self._busy and self._getting_room is None and self._reads.is_set():
+                if time.perf_counter() > turn_ends:
+                    self._continuing = True
+                    asyncio.get_running_loop().call_soon(self._answer_waiting)
+                    break
+                event = self._http.next_event()
+                if isinstance(event, h11.Request):
+                    self._take_head(event)
+                elif isinstance(event, h11.Data):
+                    self._take_body(event.data)
+                elif isinstance(event, h11.EndOfMessage):
+                    self._take_end()
+                else:  # nothing more has come
+                    if self._http.they_are_waiting_for_100_continue:
+                        self._write(self._sent(h11.InformationalResponse(status_code=100, headers=[])))
+                    break
+        except h11.RemoteProtocolError as error:
+            self._turn_away(Refused(error.error_status_hint, RequestError(f"this is no HTTP: {error}")), "request")
+        except Unauthorized as error:
+            self._turn_away(Refused(401, error, [("WWW-Authenticate", "Bearer")]), "token")
+        except Refused as refused:
+            self._turn_away(refused)
+        if not self._busy:
+            self._pause(self._continuing or self._getting_room is not None or not self._reads.is_set())
+
+    def _take_head(self, request: h11.Request) -> None:
+        """Decide by its head what becomes of a request, before its body has come.
+
+        Raises:
+            Refused: nothing does.
+            Unauthorized: it presents no right token where one is asked for.
+        """
+        self._active = time.monotonic()
+        self._verb = request.method.decode("latin-1")
+        head = Head.of(request)
+        check_origin(head, self._hosts)
+        self._asked = route(head)
+        if isinstance(self._asked, Asked):
+            self.token = head.token
+            self._serving.admission.check(self.token)
+        length = int(head.headers.get("content-length", 0))
+        self._check_length(length)
+        if length > PIECE_BYTES:
+            self._get_room(JSON_COST * length)
+
+    def _take_body(self, data: bytes) -> None:
+        self._check_length(len(self._body) + len(data))
+        self._body += data
+        if len(self._body) > PIECE_BYTES and not self._receiving_bytes:
+            self._get_room(JSON_COST * self._limits.http_body_bytes_max)
+
+    def _check_length(self, length: int) -> None:
+        limit = self._limits.http_body_bytes_max
+        if not (isinstance(self._asked, Asked) and self._asked.in_body) and length:
+            raise Refused(413, LimitExceeded(f"a {self._verb[:16]} has no body"))
+        if length > limit:
+            raise Refused(
+                413, LimitExceeded(f"the body has more than {limit} bytes", {"http_body_bytes_max": limit})
+            )
+
+    def _take_end(self) -> None:
+        """All of a request has come."""
+        asked, body = self._asked, bytes(self._body)
+        self._body.clear()
+        self._busy = True
+        if isinstance(asked, File):
+            if not self._serving.admission.asks_token:
+                self._let_in()
+            self._respond(200, asked.content, asked.media_type)
+            return
+        assert asked is not None
+        if len(body) > PIECE_BYTES:
+            asker = self._keep_received(JSON_COST * len(body))
+            self._start_long(asker, partial(self._decode, asked, body), COLUMN_COST * len(body))
+            return
+        started = time.perf_counter()
+        try:
+            request = self._decode(asked, body)
+        except InvalidParams as error:
+            self._refuse(error.msgid, asked.method, started, error)
+            return
+        self._answer(request, started)
+
+    def _decode(self, asked: Asked, body: bytes) -> Request:
+        try:
+            given = asked.params(body, self._serving.id_kind)
+            if len(body) > PIECE_BYTES:
+                given = with_columns(given, self._serving)
+        except RequestError as error:
+            raise _invalid(error) from None
+        return Request(0, asked.method, given)
+
+    def _check_in(self, request: Request) -> None:
+        """Its token was looked at when it began to come."""
+        if not self._guest.is_in:
+            self._serving.admission.let_in(self._guest)
+
+    def _let_in(self) -> None:
+        try:
+            self._check_in(Request(0, "hello", {}))
+        except LimitExceeded as error:
+            raise Refused(503, error) from None
+
+    # -- out ----------------------------------------------------------------------------------------------
+
+    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
+        told = {name: value for name, value in content.items() if name != "subscription"}
+        if stamp is None or content.get("more"):  # what came counts once all of it has
+            return encode_event(method, stamp, told)
+        incarnation, number = epoch_of(stamp)
+        return encode_event(method, stamp, told, id=f"{incarnation}.{number}")
+
+    def push(self, message: bytes) -> None:
+        if self._closing:
+            return
+        self._write(self._sent(h11.Data(data=message)))
+        if not self._serving.subscriptions.has(self):  # it was the last one
+            self._end_answer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self._closing and not self._continuing and not self._busy:
+            self._answer_waiting()
+
+    def _encode(self, msgid: int, reply: Reply) -> bytes:
+        if not self._is_stream:
+            return encode_answer(reply.stamp, reply.answer)
+        answer = {name: value for name, value in reply.answer.items() if name != "subscription"}
+        return b"retry: %d\n\n" % RETRY_MS + encode_event("subscribed", reply.stamp, answer)
+
+    def _send(self, msgid: int, answer: bytes) -> None:
+        self._serving.http_requests += 1
+        if self._is_stream:
+            self._write(self._head(200, [("Content-Type", "text/event-stream")]))
+            self._write(self._sent(h11.Data(data=answer)))
+        else:
+            self._respond(200, answer)
+
+    def _send_error(self, msgid: int, error: GraphtideError) -> None:
+        self._serving.http_requests += 1
+        self._respond(status_of(error), encode_error(error), headers=_more_headers(error))
+
+    def _last_words(self, error: GraphtideError) -> bytes:
+        if self._http.our_state is h11.SEND_BODY:  # a stream of events
+            ended = encode_event("ended", None, {"error": _wire(error)})
+            return self._sent(h11.Data(data=ended)) + self._sent(h11.EndOfMessage())
+        is_idle = self._http.our_state is h11.IDLE and self._http.their_state is h11.IDLE
+        if (is_idle and self._has_answered) or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return b""  # or it would be taken for the answer to the next request
+        status = 408 if isinstance(error, TimedOut) else status_of(error)
+        return self._answer_bytes(status, encode_error(error), JSON, [("Connection", "close")])
+
+    @property
+    def _is_stream(self) -> bool:
+        return isinstance(self._asked, Asked) and self._asked.is_stream
+
+    def _turn_away(self, refused: Refused, reason: Any = None) -> None:
+        """Say why, take no more, and end the connection once the client has read it."""
+        if self._closing:
+            return
+        if reason is not None:
+            self._serving.admission.refuse(self._guest, reason)
+        self._serving.latencies.record("other", 0.0, refused.error.code)
+        self._serving.http_requests += 1
+        headers = [*refused.headers, ("Connection", "close")]
+        self._write(self._answer_bytes(refused.status, encode_error(refused.error), JSON, headers))
+        self._closing = True
+        self._stop_receiving()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+
+    def _respond(
+        self, status: int, body: bytes, media_type: str = JSON, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """A whole answer, after which the next request comes."""
+        self._write(self._answer_bytes(status, body, media_type, headers))
+        self._end_answer()
+
+    def _end_answer(self) -> None:
+        if self._closing:
+            return
+        if self._http.our_state is h11.SEND_BODY:
+            self._write(self._sent(h11.EndOfMessage()))
+        self._has_answered = True
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+            self._asked, self._verb, self._busy = None, "", False
+        else:  # a client that wants no further one, or cannot
+            self._closing = True
+            self._active = time.monotonic()
+            self._transport.close()
+
+    def _answer_bytes(
+        self, status: int, body: bytes, media_type: str, headers: Sequence[tuple[str, str]]
+    ) -> bytes:
+        described = [("Content-Type", media_type), ("Content-Length", str(len(body))), *headers]
+        head = self._head(status, described)
+        content = b"" if self._verb == "HEAD" else self._sent(h11.Data(data=body))
+        return b"".join((head, content, self._sent(h11.EndOfMessage())))
+
+    def _head(self, status: int, headers: Sequence[tuple[str, str]]) -> bytes:
+        return self._sent(h11.Response(status_code=status, headers=[*HEADERS, *headers]))
+
+    def _sent(self, event: Any) -> bytes:
+        return self._http.send(event) or b""
+
+
+def _invalid(error: RequestError) -> InvalidParams:
+    invalid = InvalidParams(0, error.message)
+    invalid.detail = error.detail
+    return invalid
+
+
+def _wire(error: GraphtideError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "detail": error.detail}
+
+
+def _more_headers(error: GraphtideError) -> list[tuple[str, str]]:
+    return [("Retry-After", "1")] if error.retriable else []

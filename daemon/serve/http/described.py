@@ -1,0 +1,62 @@
+"""What each request takes and answers with, as the clients describe it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ...client import results
+from ...client.blocking import Client
+
+OF_CLIENTS = frozenset({"self", "reconnect"})
+"""Parameters that are none of the request's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One of a request. ``kind``: its type as the client writes it, without None."""
+
+    name: str
+    kind: str
+    is_required: bool
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A request: a sentence about it, its parameters, and the classes of its results."""
+
+    summary: str
+    parameters: tuple[Parameter, ...]
+    answers: tuple[type[results.Result], ...]
+
+
+@cache
+def described(method: str) -> Described | None:
+    """What the client says of a method; None where it has none of this name."""
+    function = inspect.getattr_static(Client, method, None)
+    if function is None or method.startswith("_") or method == "call":
+        return None
+    function = getattr(Client, method)
+    signature = inspect.signature(function)
+    parameters = tuple(
+        _parameter(given) for given in signature.parameters.values() if given.name not in OF_CLIENTS
+    )
+    named = [vars(results).get(name.strip()) for name in _names(str(signature.return_annotation))]
+    answers = tuple(kind for kind in named if isinstance(kind, type) and issubclass(kind, results.Result))
+    summary = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+    return Described(summary, parameters, answers)
+
+
+def _parameter(given: inspect.Parameter) -> Parameter:
+    kind = str(given.annotation).removesuffix(" | None")
+    is_required = given.default is inspect.Parameter.empty
+    return Parameter(given.name, kind, is_required, None if is_required else given.default)
+
+
+def _names(annotation: str) -> list[str]:
+    for bracket in "[],|":
+        annotation = annotation.replace(bracket, " ")
+    return annotation.split()
