@@ -4,9 +4,9 @@ updates wait when one joins.
     python benchmarks/beside.py [--scale 17] [--edges 1500000] [--seconds 5] [--json FILE]
 
 A daemon with BFS, components and PageRank holds three quarters of a pool of RMAT edges, and is fed a thousand
-updates a record, a fifth of them deletions, ten records as soon as those before are answered for. Then programs are
-run by ``compute``, and kept by ``keep``, one after the other. ``rate``: updates a second meanwhile; ``memory``: what
-the engine's process has in memory at most, above what it had in the beginning.
+updates a record, a fifth of them deletions, ten records as soon as those before are answered for. Then programs
+are run by ``compute``, and kept by ``keep``, one after the other. ``rate``: updates a second meanwhile;
+``memory``: what the engine's process has in memory at most, above what it had in the beginning.
 """
 
 from __future__ import annotations
