@@ -377,7 +377,7 @@ def test_programs_and_stats(client):
     ("method", "params", "error", "message"),
     [
         ("nonsense", {}, errors.NotSupported, "no method of the protocol"),
-        ("compute", {}, errors.NotSupported, "not offered"),
+        ("placement", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
         ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),
