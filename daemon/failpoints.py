@@ -35,6 +35,9 @@ POINTS = (
     "kept.replaced",
 )
 
+ON_REQUEST = ("kept.before_replace", "kept.replaced")
+"""Those that nothing but a request leads to."""
+
 
 def _target() -> tuple[str, int]:
     name, _, count = os.environ.get("GRAPHTIDE_KILL_AT", "").partition(":")
