@@ -102,8 +102,6 @@ class AdHoc:
             run = follower.start(taken.graph)
             _still_wanted(given_up)
             if run.error is not None:
-                if run.error.startswith(MemoryError.__name__):
-                    raise MemoryError(run.error)
                 raise RequestError(f"{program.kind} failed: {run.error}")
             answer = self._answer(program, run, taken, params)
             answer["seconds"] = time.perf_counter() - started
