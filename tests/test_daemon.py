@@ -444,7 +444,7 @@ def test_a_second_daemon_on_the_same_checkpoints_is_refused(daemon: Daemon) -> N
 def test_methods_of_later_versions_answer_not_supported(daemon: Daemon) -> None:
     daemon.start()
     with daemon.client() as client:
-        for method in ("compute", "keep", "khop", "egonet", "placement", "admin.checkpoint"):
+        for method in ("placement", "admin.checkpoint", "admin.rebalance"):
             with pytest.raises(NotSupported):
                 client.call(method)
         with pytest.raises(RequestError):

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
-from histories import History, random_history
+from histories import History, failing, random_history
 
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
@@ -94,6 +94,21 @@ def _compare(graph: Graph, engine: Engine, follower: Follower, kind: str) -> Non
     np.testing.assert_array_equal(follower.graph.alive, graph.alive)
     assert not any(follower.engine.audit().values())
     assert follower.program.kind == engine.programs[0].kind == kind
+
+
+def test_want_of_memory_is_no_fault_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = random_history(3, directed=True, epochs=3)
+    with closing(Graph(threads=1)) as graph:
+        for epoch in history.epochs:
+            change = graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
+        program = made("triangles")
+        monkeypatch.setattr(program, "start", failing(program.start, 0))
+        copied = GraphCopy([graph.export()], graph.n_vertices, np.flatnonzero(~graph.alive).astype(np.uint32))
+        with closing(Follower(graph, program, resolve, 1)) as follower:
+            with pytest.raises(MemoryError):
+                follower.start(copied)
+            assert not copied.pieces, "it is used up"
+    assert change.n_vertices == follower.graph.n_vertices
 
 
 def test_names_alone_are_held_without_keeping_changes() -> None:

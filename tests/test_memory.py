@@ -305,6 +305,24 @@ def pipeline_of(
     )  # fmt: skip
 
 
+def test_who_computes_beside_the_stream_hears_of_changes_and_keeps_names(system: System, graph: Graph) -> None:
+    queue, holds = PreparedQueue(100), list[bool]()
+    pipeline = pipeline_of(graph, queue, Metrics(), system, [])
+    reuse: Any = SimpleNamespace(
+        published=lambda item, change, alive, hold: holds.append(hold), memory_bytes=lambda: 0
+    )
+    pipeline.reuse = reuse
+    since = Since(follows=True)
+    pipeline.follow(since)
+    for number in range(2):
+        queue.put(prepared(edges(8), 1000))
+        assert pipeline._epoch(queue.take(100, timeout_s=60))
+        if number == 0:
+            pipeline.unfollow(since)
+    assert holds == [True, False]
+    assert since.updates == 8 and [change.inserted for change in since.take()] == [8]
+
+
 def test_a_daemon_over_its_budget_reads_nothing_answers_and_stops_well(tmp_path: Path) -> None:
     with Daemon(tmp_path, {"memory": {"budget": 1_000_000}, "program": [{"name": "components"}]}) as daemon:
         with SpoolWriter(daemon.spool, name="a") as writer:

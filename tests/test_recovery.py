@@ -847,7 +847,7 @@ def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_
     service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
     service.queue, service.health = PreparedQueue(1), Health(60)
     service.pipeline = SimpleNamespace(close=lambda: closed.append(True), between=BetweenEpochs(lambda: None))
-    service._identity = {"source": {}}
+    service._identity, service.results = {"source": {}}, None
 
     def fails(error: Exception) -> Callable[[], None]:
         def work() -> None:

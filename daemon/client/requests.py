@@ -397,7 +397,7 @@ class Requests:
             "top": top,
             "order": None if top is None else order,
         }
-        params = {**(parameters or {}), "program": program, **asked}
+        params = {"program": program, "parameters": _plain(parameters), **asked}
         return _call("compute", params, _decode_computed, min_offsets, timeout_ms)
 
     @ClientMethod
@@ -420,7 +420,7 @@ class Requests:
             LimitExceeded: there are as many as may be.
             Unauthorized: a token is asked for from those who want to change something.
         """
-        params = {**(parameters or {}), "program": program, "id": id}
+        params = {"program": program, "parameters": _plain(parameters), "id": id}
         return _call("keep", params, _decode_kept, min_offsets, timeout_ms)
 
     @ClientMethod
@@ -549,6 +549,10 @@ def _get_params(program: str | list[str], vertices: VertexIds, parents: bool) ->
     return {"program": program, "vertices": _wire_vertices(vertices), "parents": parents or None}
 
 
+def _plain(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if parameters is None else dict(parameters)
+
+
 def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
     return (result["epoch"][0], result["epoch"][1]), result["offsets"]
 
@@ -602,10 +606,6 @@ def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, 
     )
 
 
-def _decode_reached(result: Mapping[str, Any]) -> Result:
-    return Result(*_stamp(result))
-
-
 def _decode_computed(result: Mapping[str, Any]) -> Computed:
     ids, values, saturated = result.get("ids"), result.get("values"), result.get("saturated")
     found = None if values is None else masked(values, result.get("null"))
@@ -623,6 +623,10 @@ def _decode_computed(result: Mapping[str, Any]) -> Computed:
 
 def _decode_kept(result: Mapping[str, Any]) -> Kept:
     return Kept(*_stamp(result), id=result["id"], state=result["state"])
+
+
+def _decode_reached(result: Mapping[str, Any]) -> Result:
+    return Result(*_stamp(result))
 
 
 def _decode_info(result: Mapping[str, Any]) -> Info:

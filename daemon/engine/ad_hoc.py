@@ -13,7 +13,7 @@ import numpy as np
 
 from ...compute import registry
 from ...compute.engine import ProgramRun
-from ...compute.program import Program, ProgramError, Published
+from ...compute.program import ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
@@ -53,9 +53,12 @@ class AdHoc:
 
         Raises:
             RequestError: the program or a parameter is wrong, or the program failed.
+            NotSupported: the best are asked for, and the values are vertices.
             Unavailable: there is not enough memory, nobody waits any more, or the daemon is stopping.
         """
         program = self._beside.made(str(params["program"]), None, params["parameters"])
+        if params["top"] and program.value is ExternalId:
+            raise NotSupported(f"the values of {program.kind} are vertices, which have no order")
         started, outcome = time.perf_counter(), "failed"
         try:
             with self._turn(given_up):
@@ -99,8 +102,6 @@ class AdHoc:
             run = follower.start(taken.graph)
             _still_wanted(given_up)
             if run.error is not None:
-                if run.error.startswith(MemoryError.__name__):
-                    raise MemoryError(run.error)
                 raise RequestError(f"{program.kind} failed: {run.error}")
             answer = self._answer(program, run, taken, params)
             answer["seconds"] = time.perf_counter() - started
@@ -124,8 +125,6 @@ class AdHoc:
             answer |= {**values.to_wire(), "unknown": wire_ids(ids[dense == NO_VERTEX])}
         elif params["top"]:
             read = type(program).read(published, np.arange(n, dtype=np.uint32))
-            if read.vertex_valued:
-                raise NotSupported(f"the values of {program.kind} are vertices, which have no order")
             read.null[~taken.alive] = True
             best = top_k(read, params["top"], descending=params["order"] == "desc")
             answer |= {

@@ -25,18 +25,16 @@ from ...partition.graph import Graph, GraphChange
 class GraphCopy:
     """The graph of one epoch: its out-arcs in ascending pieces, and which dense ids are no vertices."""
 
-    pieces: Sequence[EdgeList]
+    pieces: list[EdgeList]
     n_vertices: int
     dead: Vertices
 
     def edges(self, *, weighted: bool) -> EdgeList:
-        """In one piece."""
+        """In one piece. The copy is used up by this: its memory is wanted for what comes next."""
         keys = np.concatenate([piece.keys for piece in self.pieces])
-        if not weighted:
-            return EdgeList(keys)
-        return EdgeList(
-            keys, np.concatenate([piece.weights for piece in self.pieces if piece.weights is not None])
-        )
+        weights = [piece.weights for piece in self.pieces if weighted and piece.weights is not None]
+        self.pieces.clear()
+        return EdgeList(keys, np.concatenate(weights) if weighted else None)
 
 
 class Since:
@@ -98,13 +96,13 @@ class Follower:
         self.engine = Engine(self.graph, [program], resolve)
 
     def start(self, copied: GraphCopy) -> ProgramRun:
-        """Compute from scratch.
+        """Compute from scratch; the copy is used up.
 
         Raises:
             MemoryError: there is not enough memory.
         """
         self.graph.load(copied.edges(weighted=self.graph.weighted), copied.n_vertices, copied.dead)
-        return self.engine.start()[0]
+        return _ran(self.engine.start())
 
     def follow(self, changes: Sequence[GraphChange]) -> ProgramRun | None:
         """Take these changes, which follow those before; None where there are none.
@@ -115,12 +113,20 @@ class Follower:
         if not changes:
             return None
         batch, ops = merged(changes, directed=self.graph.directed, weighted=self.graph.weighted)
-        return self.engine.refresh(self.graph.apply(batch, changes[-1].n_vertices, ops))[0]
+        return _ran(self.engine.refresh(self.graph.apply(batch, changes[-1].n_vertices, ops)))
 
     def close(self) -> None:
         """End the threads."""
         self.engine.close()
         self.graph.close()
+
+
+def _ran(runs: Sequence[ProgramRun]) -> ProgramRun:
+    """The run of the only program; want of memory is no fault of it."""
+    (run,) = runs
+    if run.error is not None and run.error.startswith(MemoryError.__name__):
+        raise MemoryError(run.error)
+    return run
 
 
 def merged(

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,7 +191,8 @@ class Keeping:
                 if not isinstance(error, ProgramError | GraphtideError):
                     log.exception("program %s cannot be computed", coming.id)
                 log.error("program %s is kept, and cannot be computed: %s", coming.id, error)
-                self._show(coming, "quarantined", f"{type(error).__name__}: {error}")
+                with suppress(Unavailable):
+                    self._show(coming, "quarantined", f"{type(error).__name__}: {error}")
         with self._changing:
             if self._coming.get(coming.id) is coming:
                 del self._coming[coming.id]

@@ -1044,12 +1044,15 @@ def _kind(params: Params) -> str:
 
 
 def _given(kind: str, params: Params) -> dict[str, Any]:
-    """All that is left: the parameters of a program of this kind.
+    """The parameters of a program of this kind: those in a map of that name, and all that is left.
 
     Raises:
         RequestError: there is no such program, or a parameter is unknown, missing or wrong.
     """
-    given = params.rest()
+    nested = params.take("parameters")
+    if nested is not None and not isinstance(nested, Mapping):
+        raise wrong("parameters", "must be a map of the program's parameters")
+    given = {**(nested or {}), **params.rest()}
     try:
         registry.parse_parameters(kind, given)
     except ProgramError as error:

@@ -659,7 +659,12 @@ class ServerLink:
             with contextlib.suppress(OSError):
                 process.answer(response)
 
-        threading.Thread(target=answer, name="asked-program", daemon=True).start()
+        try:
+            threading.Thread(target=answer, name="asked-program", daemon=True).start()
+        except RuntimeError as error:  # the system grants no thread now
+            del given_up[msgid]
+            failed = error_to_wire(Unavailable(f"the engine is busy: {error}"))
+            process.answer(msgpack.packb([RESPONSE, msgid, failed, None]))
 
     def _response(
         self, msgid: int, method: str, params: Sequence[Any], unwanted: threading.Event | None = None

@@ -48,6 +48,8 @@ FIELDS: dict[str, Schema] = {
     "float": {"$ref": "#/components/schemas/Number"},
     "npt.NDArray[np.bool_]": {"type": "array", "items": {"type": "boolean"}},
     "Mapping[str, Any]": OBJECT,
+    "Mapping[str, float]": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Number"}},
+    "str": {"type": "string"},
 }
 """By the type of an answer's field; other ones are arrays of numbers."""
 ERRORS = {
