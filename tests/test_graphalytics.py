@@ -1,7 +1,7 @@
 """The two example graphs of LDBC Graphalytics, with the outputs that its validation has for them.
 
 Graphs and outputs are those of graphalytics-validation/src/main/resources/validation-graphs/example in
-https://github.com/ldbc/ldbc_graphalytics. Levels and components are compared exactly, distances (which are float32
+https://github.com/ldbc/ldbc_graphalytics. Levels, components and communities are compared exactly, distances (which are float32
 here) and coefficients to within a relative error that is a thousandth of the one allowed there.
 """
 
@@ -20,6 +20,8 @@ from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.partition.graph import Graph
 
 RELATIVE_ERROR = 1e-7
+ROUNDS = 2
+"""Of label propagation, in these examples."""
 
 DIRECTED = [
     *((1, 3, 0.5), (1, 5, 0.3), (2, 4, 0.1), (2, 5, 0.3), (2, 10, 0.12), (3, 1, 0.53), (3, 5, 0.62), (3, 8, 0.21)),
@@ -37,12 +39,14 @@ EXPECTED: dict[bool, dict[str, list[Any]]] = {
         "components": [1] * 10,
         "sssp": [0, NONE, 0.5, 0.83, 0.3, NONE, NONE, 0.4, NONE, 1.02],
         "lcc": [2 / 3, 1 / 6, 0.15, 0.05, 0.25, 0, 0, 5 / 6, 0, 0],
+        "cdlp": [1, 2, 3, 4, 1, 1, 2, 3, 2, 1],
     },
     False: {  # of vertices 2 to 10; searches start at 2
         "bfs": [0, 1, 1, 2, 3, 4, 2, 4, 4],
         "components": [2] * 9,
         "sssp": [0, 0.82, 0.69, 1.26, 1.78, 2.31, 1.14, 2.01, 2.41],
         "lcc": [1, 1 / 3, 1, 2 / 3, 0.2, 1, 2 / 3, 1, 0],
+        "cdlp": [2, 3, 2, 2, 6, 5, 2, 5, 5],
     },
 }
 
@@ -58,8 +62,8 @@ def test_the_outputs_for_the_example_graphs(directed: bool) -> None:
     def dense(ids: Any) -> Vertices:
         return index.lookup(np.array(ids, np.int64))
 
-    sources = {"bfs": {"source": first}, "sssp": {"source": first}}
-    programs = [make_program(kind, kind, sources.get(kind, {}), index) for kind in EXPECTED[directed]]
+    given = {"bfs": {"source": first}, "sssp": {"source": first}, "cdlp": {"rounds": ROUNDS}}
+    programs = [make_program(kind, kind, given.get(kind, {}), index) for kind in EXPECTED[directed]]
     engine = Engine(graph, programs, dense)
     engine.start()
 
@@ -75,7 +79,7 @@ def test_the_outputs_for_the_example_graphs(directed: bool) -> None:
             answer = program.read(Published(program.columns(), program.scalars(), graph.n_vertices), vertices)
             values = index.external(answer.values) if answer.vertex_valued else answer.values
             found = [None if null else value for value, null in zip(values.tolist(), answer.null, strict=True)]
-            if program.id in ("bfs", "components"):
+            if program.id in ("bfs", "components", "cdlp"):
                 assert found == expected
             else:
                 near = [None if value is None else pytest.approx(value, rel=RELATIVE_ERROR) for value in expected]
