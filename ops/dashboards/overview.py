@@ -238,7 +238,7 @@ PROGRAMS = (
     ),
     PanelSpec(
         "Time of programs at run time",
-        "Seconds per second of runs for `compute`, beside the stream, and of updates waiting for programs to join.",
+        "Seconds per second of runs for `compute`, and of updates that wait while programs join.",
         "s",
         (
             Query(_rate("ad_hoc_duration_seconds_sum"), "runs"),
