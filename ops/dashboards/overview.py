@@ -238,11 +238,11 @@ PROGRAMS = (
     ),
     PanelSpec(
         "Time of programs at run time",
-        "Median time of a run for `compute`, beside the stream; and of updates waiting while a program joined.",
+        "Seconds per second of runs for `compute`, and of updates that wait while programs join.",
         "s",
         (
-            Query(_quantile(0.5, "ad_hoc_duration_seconds"), "run p50"),
-            Query(_quantile(0.5, "program_joining_seconds"), "joining p50"),
+            Query(_rate("ad_hoc_duration_seconds_sum"), "runs"),
+            Query(_rate("program_joining_seconds_sum"), "joining"),
         ),
     ),
 )
