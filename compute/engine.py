@@ -105,11 +105,26 @@ class Engine:
         """
         return tuple(self._programs.values())
 
-    def add(self, program: Program) -> None:
+    def add(self, program: Program) -> Program:
         """Take a program in; ``start`` it before the next ``refresh``, unless it holds a state of this graph.
+
+        Returns what stands for it among ``programs``.
 
         Raises:
             ProgramError: its id is taken, or the graph lacks what it needs.
+        """
+        self.require(program)
+        placed = self._programs[program.id] = self._placed(program)
+        self._states[program.id] = ProgramState("fresh")
+        if program.sources:
+            self._unresolved.add(program.id)
+        return placed
+
+    def require(self, program: Program) -> None:
+        """Check that a program can be taken in.
+
+        Raises:
+            ProgramError: as ``add``.
         """
         if program.id in self._programs or program.id == STORAGE:
             raise ProgramError(f"there already is a program with the id {program.id!r}")
@@ -121,10 +136,12 @@ class Engine:
                 raise ProgramError(f"{program.kind} needs in-edges: {error}") from error
             if program.needs_weights and not self._graph.in_weighted:
                 raise ProgramError(f"{program.kind} needs in-edges with weights, which this graph does not keep")
-        self._programs[program.id] = self._placed(program)
-        self._states[program.id] = ProgramState("fresh")
-        if program.sources:
-            self._unresolved.add(program.id)
+
+    def remove(self, id: str) -> None:
+        """Keep a program up to date no more; harmless where there is none."""
+        self._programs.pop(id, None)
+        self._states.pop(id, None)
+        self._unresolved.discard(id)
 
     def states(self) -> dict[str, ProgramState]:
         """The state of every program."""

@@ -274,6 +274,7 @@ def demo(
         "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
         "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",
+        "[cyan].parquet[/cyan]  columns as of CSV; needs graphtide\\[arrow]",
         "others  edge lists: src dst \\[weight \\[ts]], comments after # or %, MatrixMarket",
         "",
         "[bold]op[/bold] is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex. The "
@@ -286,7 +287,9 @@ def demo(
 def produce(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, events: see below."),
+        typer.Argument(
+            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, events: see below."
+        ),
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     kafka: Annotated[
@@ -348,6 +351,42 @@ def produce(
         window_seconds=window,
     )
     raise typer.Exit(status)
+
+
+@app.command(
+    epilog=_examples(
+        '[cyan]graphtide load --config graphtide.toml --offsets \'{"edges": {"0": 90210, "1": 88}}\' '
+        "edges.parquet[/cyan]",
+        "[cyan]graphtide load --spool spool --offsets '{}' follows.csv.zst likes.csv.zst[/cyan]",
+        "",
+        "Files are those of `graphtide produce`, with insertions, deletions of edges and insert_vertex, in order; "
+        "the graph is what it would be had they been streamed. The offsets are where the stream goes on behind "
+        "them: a partition that is not named is read from its beginning. `graphtide run` with the same settings "
+        "starts from there, and computes its programs then.",
+        "",
+        "It writes the first checkpoint whole or not at all, and none where there is one.",
+    )
+)
+def load(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="As of produce.", exists=True, dir_okay=False)
+    ],
+    offsets: Annotated[str, typer.Option(metavar="JSON", help="Where the stream goes on: offsets as in results.")],
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    spool: SpoolFlag = None,
+    kafka: KafkaFlag = None,
+    topic: TopicFlag = None,
+    checkpoints: CheckpointsFlag = None,
+    json: JsonFlag = False,
+) -> None:
+    """Make the first checkpoint from files, from which `run` goes on with the stream."""
+    flags = _flags(settings, spool=spool, kafka=kafka, topics=topic, checkpoints=checkpoints)
+    loaded = _load(config, flags).config
+    os.umask(0o077)  # as for what the daemon makes
+    from .tools.load import load_files, parse_offsets
+
+    raise typer.Exit(load_files(loaded, files, parse_offsets(offsets, loaded), json=json))
 
 
 @app.command(
@@ -458,6 +497,22 @@ def watch(
         tls=_trust(tls, tls_ca, tls_cert, tls_key),
     )
     raise typer.Exit(status)
+
+
+@app.command(
+    epilog=_examples(
+        "[cyan]graphtide results ./results[/cyan]  every record, a line of JSON each",
+        "[cyan]graphtide results ./results --ends[/cyan]  which epochs there are",
+    )
+)
+def results(
+    path: Annotated[Path, typer.Argument(help="The folder of results (results.path), or one of its files.")],
+    ends: Annotated[bool, typer.Option("--ends", help="Only what ends each transaction.")] = False,
+) -> None:
+    """Print the results that a daemon has written to files, whole epochs only."""
+    from .tools.results import show
+
+    show(path, ends_only=ends)
 
 
 @app.command(

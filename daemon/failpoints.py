@@ -29,7 +29,14 @@ POINTS = (
     "checkpoint.after_rename",
     "checkpoint.pruned",
     "source.committed",
+    "results.sent",
+    "results.committed",
+    "kept.before_replace",
+    "kept.replaced",
 )
+
+ON_REQUEST = ("kept.before_replace", "kept.replaced")
+"""Those that nothing but a request leads to."""
 
 
 def _target() -> tuple[str, int]:

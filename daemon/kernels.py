@@ -38,10 +38,11 @@ from ..gpma.host import array as pma
 from ..gpma.host import snapshot
 from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
-from ..partition import graph, numbering
+from ..partition import exploring, graph, numbering
 from .config.settings import Config
 from .errors import ConfigError
 from .ingest import decode, reuse
+from .outgoing import batches
 from .records import placement
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Needs:
     vertex_ids: Literal["int", "string"]
     programs: list[tuple[str, dict[str, Any]]]
     python_modules: list[str]
+    results_topic: bool = False
 
     @classmethod
     def of(cls, config: Config) -> Needs:
@@ -77,6 +79,7 @@ class Needs:
             vertex_ids=config.graph.vertex_ids,
             programs=[(program.name, program.parameters) for program in config.program],
             python_modules=list(config.compute.python_modules),
+            results_topic=config.results.kind == "kafka",
         )
 
     def steps(self) -> list[tuple[str, Callable[[], None]]]:
@@ -91,10 +94,17 @@ class Needs:
             *self._programs(),
             ("copies of edges", snapshot.warm_up),
             ("vertices", graph.warm_up),
+            ("explorations", exploring.warm_up),
             ("numbering", numbering.warm_up),
             ("placement", lambda: placement.warm_up(self.vertex_ids)),
             ("reuse of ids", reuse.warm_up),
+            *([("batches of results", batches.warm_up)] if self.results_topic else []),
         ]
+
+    def load_programs(self) -> None:
+        """Have the kernels of the programs alone."""
+        for _, work in self._programs():
+            work()
 
     def _programs(self) -> list[tuple[str, Callable[[], None]]]:
         """Each once, whatever ids it has."""
@@ -159,6 +169,25 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
             _load(needs)
         finally:
             unless_stopped()  # the compiler may have taken that for a mistake of a kernel
+
+
+def prepare_program(needs: Needs, stop: threading.Event) -> None:
+    """Load the kernels of the programs that are named, in a process that has all others; as ``prepare``, what is
+    not in the cache is compiled by other processes before.
+
+    Raises:
+        ProgramError: one cannot be made, compiled or run; the message names it.
+        Stopped: ``stop`` was set.
+    """
+    try:
+        with only_from_cache():
+            needs.load_programs()
+        return
+    except Missing:
+        log.info("compiling kernels of %s", ", ".join(name for name, _ in needs.programs))
+    if runtime.is_writable(runtime.cache_directory()):
+        _compile_aside(needs, stop, lambda progress: None)
+    needs.load_programs()
 
 
 def _load(needs: Needs) -> None:
@@ -251,7 +280,7 @@ def _all() -> Iterator[Needs]:
     """Configurations that use every kernel between them."""
     for directed, weighted in itertools.product((True, False), repeat=2):
         programs = [(kind, dict(given)) for kind, given in registry.least_programs(weighted=weighted)]
-        yield Needs(directed, weighted, "int" if directed else "string", programs, [])
+        yield Needs(directed, weighted, "int" if directed else "string", programs, [], results_topic=directed)
 
 
 def _compile(needs: Needs, step: int) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..gpma.memory import Memory
@@ -34,7 +35,7 @@ def budget_bytes(budget: str, total: int) -> int | None:
 
 
 class MemoryGuard:
-    """``has_room`` is for the ingest thread, ``refused`` and ``granted`` are for the engine's; any may read."""
+    """``has_room`` is for the ingest thread, ``refused`` and ``granted`` for the engine's, all else for any."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class MemoryGuard:
         self._budget: int | None = None
         self._used = 0
         self._limit = 0
+        self._promised = 0
         # Known before anything is read, too.
         self._look()
 
@@ -74,6 +76,31 @@ class MemoryGuard:
     def granted(self) -> None:
         """The graph took what came."""
         self._resume(GROWTH)
+
+    @contextmanager
+    def promised(self, n_bytes: int) -> Iterator[None]:
+        """So many bytes besides, for the time of the block, of what is left of the budget and of the machine.
+
+        What others were promised counts as if it were used on top of what is used, for they may be about to.
+
+        Raises:
+            MemoryError: there are not so many; the message says what is in the way.
+        """
+        with self._lock:
+            self._read()
+            wanted = self._promised + n_bytes
+            if self._budget is not None and self._used + wanted > self._budget:
+                raise MemoryError(
+                    f"{n_bytes} bytes more are needed; {self._used} are used, {self._promised} are promised, and "
+                    f"memory.budget is {self._budget}"
+                )
+            self._memory.require(wanted)
+            self._promised = wanted
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._promised -= n_bytes
 
     def stats(self) -> dict[str, Any]:
         """For the request ``stats``; bytes."""

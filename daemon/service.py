@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,11 @@ from ..partition.graph import Graph
 from . import kernels, systemd, terminal
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.settings import Config, TlsConfig
+from .engine.ad_hoc import AdHoc
+from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
+from .engine.beside import Beside, GivenUp, ReadyKernels
+from .engine.keeping import Keeping
 from .engine.pipeline import Pipeline
 from .engine.recording import Recording
 from .engine.sides import card_of, refused
@@ -49,10 +54,13 @@ from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
 from .ingest.loop import Ingest, IngestReport
+from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
 from .ingest.reuse import IdReuse
 from .ingest.sources import make_dead_letters, make_source
 from .memory import MemoryGuard
+from .outgoing.make import make_writer, resume_of
+from .outgoing.writer import Resume, Writer
 from .records.position import Position
 from .records.stream import Offsets, Partition, offsets_from_wire
 from .records.topology import Topology
@@ -63,8 +71,10 @@ from .serve.supervisor import ServerLink
 from .serve.template import Template
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
+from .state.kept import KeptPrograms, Spec, parameters_of
 from .state.order_log import OrderLog
 from .state.renumbering import well_numbered
+from .state.requested import RequestedCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +156,9 @@ class Service:
         self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
         self._renewals: list[Callable[[], None]] = [
-            lambda: self.link.renew_access(self.config.server.read_tokens())
+            lambda: self.link.renew_access(
+                self.config.server.read_tokens(), self.config.server.read_admin_tokens()
+            )
         ]
         self._failure: BaseException | None = None
         self._engine_failed = False
@@ -201,23 +213,31 @@ class Service:
         self._stack.callback(store.close)
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self._identity: dict[str, Any] = {"graph": _graph_identity(config)}
+        self._identity: dict[str, Any] = {"graph": config.graph.identity()}
         self.card = card_of(config.device)
         self.health.enter("reading")
         checkpoint = self._restorable(store)
         self._source_state = b""
         self.health.enter("loading")
+        self._kept = KeptPrograms(store.path)
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.health.enter("computing")
         self.memory = MemoryGuard(config.memory.budget, self.metrics)
         self._build_ingest()
         storage = Storage(self.graph, self.position)
-        self.link = self._make_link(EngineTopology(storage, self.source))
-        self.pipeline = self._make_pipeline(storage, store)
+        requested = RequestedCheckpoints(store.path)
+        self.link = self._make_link(EngineTopology(storage, self.source, requested))
+        self.results = self._make_results()
+        self.pipeline = self._make_pipeline(storage, store, requested)
+        self._stack.callback(self.pipeline.between.close)
+        self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
         self.pipeline.start(self._restored)
+        if self.results is not None:
+            self._stack.callback(self.results.close)
+            self.results.start()
         self._watch_server()
         self.link.wait_ready()
         self.health.enter("running")
@@ -281,11 +301,15 @@ class Service:
         self.position = Position(incarnation)
         programs = [self._program(item.name, item.id, item.parameters) for item in config.program]
         self.specs = {item.id: {"name": item.name, **item.parameters} for item in config.program}
+        for id, spec in self._usable_kept().items():
+            programs.append(self._program(spec["name"], id, parameters_of(spec)))
+            self.specs[id] = spec
         self.graph = self._empty_graph(programs)
         self._stack.callback(self.graph.close)
         self.index.crew = self.graph.crew
         self._restored: frozenset[str] = frozenset()
         self._newest: Newest | None = None
+        self._resume: Resume | None = None
         self._numbering: dict[str, Any] | None = None
         if checkpoint is not None:
             self._identity["source"] = checkpoint.identity["source"]
@@ -294,11 +318,40 @@ class Service:
                 self._source_state = checkpoint.arrays["source/state"].tobytes()
             if not checkpoint.is_empty:  # else answers are of no source yet
                 self._restored = self._load(checkpoint, programs)
+                self._resume = resume_of(checkpoint, self._restored)
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
         self.engine = Engine(self.graph, programs, self._resolve)
         self._stack.callback(self.engine.close)
+
+    def _usable_kept(self) -> dict[str, Spec]:
+        """The programs that were kept at run time, but for those whose ids the configuration has by now, and those
+        that cannot be made any more: these stay in the list, and are left out."""
+        usable = {}
+        for id, spec in self._kept.programs.items():
+            if id in self.specs:
+                log.warning(
+                    "program %s was kept at run time; the configuration has one, which takes its place", id
+                )
+                self._kept.remove(id)
+                continue
+            try:
+                registry.make_program(spec["name"], id, parameters_of(spec), order=self.index).require_weights(
+                    self.config.graph.weights
+                )
+                kernels.prepare_program(self._kernels_of(spec["name"], parameters_of(spec)), self._stop)
+            except ProgramError as error:
+                log.error("program %s was kept at run time, and is left out: %s", id, error)
+            except kernels.Stopped:
+                raise _Stopped from None
+            else:
+                usable[id] = spec
+        return usable
+
+    def _kernels_of(self, kind: str, given: Mapping[str, Any]) -> kernels.Needs:
+        """What a program that came at run time needs."""
+        return replace(kernels.Needs.of(self.config), programs=[(kind, dict(given))])
 
     def _empty_graph(self, programs: Sequence[Program]) -> Graph:
         """A graph that keeps what these programs need, on the device, too, where there is one that works.
@@ -385,7 +438,7 @@ class Service:
         self.dead_letters = make_dead_letters(config)
         self._stack.callback(self.dead_letters.close)
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
-        self.reuse = IdReuse(self.index, lambda: self.link.begin_grace())
+        self.reuse = IdReuse(self.index, self._begin_grace)
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -394,6 +447,7 @@ class Service:
                 self_loops=config.graph.self_loops,
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
+                columns=named_columns(config.source.columns),
             ),
             index=self.index,
             reuse=self.reuse,
@@ -410,9 +464,26 @@ class Service:
         self.order = OrderLog(config.checkpoint.path / "order")
         self._stack.callback(self.order.close)
 
-    def _make_pipeline(self, storage: Storage, store: CheckpointStore) -> Pipeline:
+    def _begin_grace(self) -> Callable[[], bool]:
+        """Of all who look vertices up outside of the engine."""
+        graces = [self.link.begin_grace()]
+        if self.results is not None:
+            graces.append(self.results.begin_grace())
+        return lambda: all(is_over() for is_over in graces)
+
+    def _make_results(self) -> Writer | None:
+        return make_writer(self.config, self.link, self.index, self._resume)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint of the epoch at hand says besides."""
+        results = {} if self.results is None else {"results": self.results.fact()}
+        return {"numbering": self._numbering, **results}
+
+    def _make_pipeline(
+        self, storage: Storage, store: CheckpointStore, requested: RequestedCheckpoints
+    ) -> Pipeline:
         config = self.config
-        standing = Standing(self.engine.programs, self.specs)
+        standing = Standing(self.engine.programs, self.specs, self._kept.programs)
         checkpoints = Checkpointer(
             graph=self.graph,
             index=self.index,
@@ -427,7 +498,8 @@ class Service:
             on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
             source_state=self.source.state,
             newest=self._newest,
-            facts={"numbering": self._numbering},
+            facts=self._facts,
+            requested=requested,
         )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
@@ -456,8 +528,37 @@ class Service:
             dead_letters=self.ingest.dead_letters_by_reason,
             numbering=self._numbering,
             card=self.card,
+            results=self.results,
             full_audit=config.audit.full_every_epoch,
         )
+
+    def _make_asked(self) -> EngineAsked:
+        """Who answers for programs at run time."""
+        config, limits = self.config, self.config.server.limits
+        beside = Beside(
+            self.pipeline,
+            self.index,
+            self._resolve,
+            self.memory,
+            ReadyKernels(self._prepare, self.specs.values()),
+            max(1, config.compute.thread_count() // 2),
+        )
+        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
+        self.pipeline.asked = lambda: {"ad_hoc": ad_hoc.stats()}
+        configured = [program.id for program in config.program]
+        return EngineAsked(ad_hoc, Keeping(beside, self._kept, configured, self.metrics, limits.kept_max))
+
+    def _prepare(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
+        """Have the kernels of a program that comes at run time.
+
+        Raises:
+            GivenUp: the event was set.
+            ProgramError: it cannot be compiled or run.
+        """
+        try:
+            kernels.prepare_program(self._kernels_of(kind, given), given_up)
+        except kernels.Stopped:
+            raise GivenUp("nobody waits for this any more") from None
 
     def _engine_waits(self) -> bool:
         """Epochs wait for memory or for a disk, and nothing comes back from them until then."""
@@ -484,6 +585,7 @@ class Service:
             topology=topology,
             limits=server.limits,
             tokens=server.read_tokens(),
+            admin_tokens=server.read_admin_tokens(),
             tls=_tls_files(server.tls),
             insecure=server.insecure,
             socket_group=server.socket_group,
@@ -514,6 +616,11 @@ class Service:
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
             self.metrics.subscriptions(link.subscriptions, link.told())
+            if self.results is not None:
+                results = self.results
+                self.metrics.results(
+                    asdict(results.written), lag_epochs=results.lag_epochs, lag_seconds=results.lag_seconds
+                )
             self.metrics.requests_by_door(link.requests_by_door())
             if (newest := self.pipeline.checkpoints.newest) is not None:
                 offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
@@ -646,6 +753,9 @@ class Service:
         ingest.join()
         self.queue.close()
         engine.join()
+        self.pipeline.between.close()
+        if self.results is not None:
+            self.results.drain()  # the last checkpoint knows what was written
         # An engine that failed may have left an epoch half done: nothing of it may be kept.
         try:
             if not self._engine_failed and "source" in self._identity:
@@ -684,16 +794,6 @@ def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
 
 def _shown(spec: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in spec.items())
-
-
-def _graph_identity(config: Config) -> dict[str, Any]:
-    graph = config.graph
-    return {
-        "directed": graph.directed,
-        "vertex_ids": graph.vertex_ids,
-        "weights": graph.weights,
-        "self_loops": graph.self_loops,
-    }
 
 
 @contextmanager

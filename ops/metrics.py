@@ -48,9 +48,10 @@ STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "ch
 OPS = ("insert", "delete", "insert_vertex", "delete_vertex")
 CHANGES = ("inserted", "overwritten", "deleted", "absent")
 VERTEX_CHANGES = ("inserted", "deleted", "absent")
+AD_HOC_OUTCOMES = ("answered", "failed", "no_memory", "given_up")
 BARRIER_OUTCOMES = ("complete", "expired", "crossed")
 REFUSALS = ("token", "tls", "request", "silent", "crowded", "full")
-PROGRAM_STATES = ("fresh", "running", "stale", "quarantined")
+PROGRAM_STATES = ("fresh", "running", "stale", "quarantined", "computing", "waiting")
 STAGES_OF_LIFE = ("compiling", "waiting", "reading", "loading", "computing", "recovering", "running", "stopping")
 """Kernels are compiled; the source is waited for, as it decides about the checkpoint; the checkpoint is read, and
 the graph made of it; programs are computed; what lay in the log is replayed; all is well; the end."""
@@ -170,6 +171,7 @@ class Metrics:
         self._program_metrics()
         self._audit_metrics(tuple(storage_rules))
         self._checkpoint_metrics()
+        self._results_metrics()
         self._query_metrics()
         self._process_metrics(version)
 
@@ -296,6 +298,18 @@ class Metrics:
             "Time of the newest record that the program's published result covers.",
             "program",
         )
+        self._kept = self._gauge("programs_kept", "Programs that were asked for at run time, and are kept.")
+        self._caught_up = self._histogram(
+            "program_joining_seconds",
+            "Time for which updates waited while a program that was computed beside them joined.",
+            STAGE_SECONDS_BUCKETS,
+        )
+        self._ad_hoc = self._counter(
+            "ad_hoc_runs", "Programs that were run once for a request.", "outcome", AD_HOC_OUTCOMES
+        )
+        self._ad_hoc_time = self._histogram(
+            "ad_hoc_duration_seconds", "Time of such a run, with the copy of the graph.", STAGE_SECONDS_BUCKETS
+        )
 
     def _audit_metrics(self, storage_rules: tuple[str, ...]) -> None:
         self._audit_coverage = self._gauge(
@@ -347,6 +361,24 @@ class Metrics:
             "retention may still remove before a restart cannot go on (NaN: not known; infinite for a spool).",
         )
         self._checkpoint_margin.set(math.nan)
+
+    def _results_metrics(self) -> None:
+        self._results_written = {
+            "transactions": self._counter(
+                "results_epochs", "Epochs written to the results' topic or files, each with all before it."
+            ),
+            "records": self._counter("results_records", "Changed vertices written, by program each."),
+            "merged": self._counter(
+                "results_merged_epochs", "Epochs whose changes were written together with those of a later one."
+            ),
+            "snapshots": self._counter("results_snapshots", "Epochs of which every vertex was written."),
+            "errors": self._counter("results_errors", "Times that results could not be written."),
+        }
+        self._results_seen: dict[str, int] = {}
+        self._results_lag_epochs = self._gauge("results_lag_epochs", "Published epochs that are not written yet.")
+        self._results_lag = self._gauge(
+            "results_lag_seconds", "How long there has been something to write; 0: all is written."
+        )
 
     def _query_metrics(self) -> None:
         self._queries = QueryCollector()
@@ -609,6 +641,31 @@ class Metrics:
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
 
+    def program_dropped(self, program: str) -> None:
+        """A program is no more, and nothing is said of it."""
+        with self._lock:
+            self._states.pop(program, None)
+        for metric in (
+            *(self._runs, self._active, self._edges_read, self._iterations, self._restarts, self._bound),
+            *(self._program_time, self._audit_repairs),
+        ):
+            _forget(metric, program)
+        for name in PROGRAM_STATES:
+            _forget(self._state, program, name)
+
+    def programs_kept(self, number: int) -> None:
+        """How many programs are kept that were asked for at run time."""
+        self._kept.set(number)
+
+    def program_joined(self, seconds: float) -> None:
+        """One of them joined, and updates waited so long for it."""
+        self._caught_up.observe(seconds)
+
+    def ad_hoc_run(self, outcome: str, seconds: float) -> None:
+        """A program was run once: how that ended, one of ``AD_HOC_OUTCOMES``, and its time."""
+        self._ad_hoc.labels(outcome).inc()
+        self._ad_hoc_time.observe(seconds)
+
     # -- the audit --------------------------------------------------------------------------------------
 
     def audit_step(self, *, seconds: float, edges_read: int, coverage: float) -> None:
@@ -658,6 +715,15 @@ class Metrics:
     def checkpoint_failed(self, reason: str) -> None:
         """A checkpoint could not be written: the name of the error's class (the log says more)."""
         self._checkpoint_failures.labels(reason).inc()
+
+    def results(self, totals: Mapping[str, int], *, lag_epochs: int, lag_seconds: float) -> None:
+        """What was written of results since the start, all in all, by the names of ``outgoing.writer.Written``."""
+        with self._lock:
+            for name, total in totals.items():
+                self._results_written[name].inc(max(total - self._results_seen.get(name, 0), 0))
+            self._results_seen = dict(totals)
+        self._results_lag_epochs.set(lag_epochs)
+        self._results_lag.set(lag_seconds)
 
     def watch_queries(self, read: Callable[[], Mapping[str, QueryCounts]], bounds: Sequence[float]) -> None:
         """Ask ``read`` for the query server's counts by method whenever metrics are read.

@@ -16,6 +16,7 @@ from ..gpma.device.report import DeviceReport
 from ..gpma.device.staging import DeviceBatch, Staging
 from ..gpma.device.turning import Turning
 from ..gpma.edges import HALF, EdgeBatch, EdgeList
+from .side import Side
 
 # Vertices of the graph on which ``warm_up`` tries the kernels.
 _TRIED = 3600
@@ -28,9 +29,9 @@ class DeviceSidePlan(NamedTuple):
     in_: DevicePlan | None
 
 
-class DeviceSide:
-    """Two packed arrays on a device, or one. Any exception of a method but ``prepare`` and ``ensure_vertices`` may
-    leave them at odds with each other, and with the host: they are of no use then."""
+class DeviceSide(Side[DevicePackedArray]):
+    """Arrays on a device. Any exception of a method but ``prepare`` and ``ensure_vertices`` may leave them at odds
+    with each other, and with the host: they are of no use then."""
 
     def __init__(self, *, directed: bool, weighted: bool, in_edges: bool, in_weights: bool) -> None:
         """``in_edges``: whether a directed graph keeps in-rows; ``in_weights``: with weights, where there are any.
@@ -43,7 +44,7 @@ class DeviceSide:
         self.directed = directed
         self.stream: Any = import_cupy().cuda.Stream(non_blocking=True)
         self.out = DevicePackedArray(weighted=weighted, stream=self.stream)
-        self.in_: DevicePackedArray | None = None
+        self.in_ = None
         if directed and in_edges:
             self.in_ = DevicePackedArray(weighted=weighted and in_weights, stream=self.stream)
         self._staging = Staging(self.stream)
@@ -51,10 +52,6 @@ class DeviceSide:
         self.report: DeviceReport = self.out.empty_report()
         """What the last batch did to the out-rows, update by update, both directions in an undirected graph; empty
         after a load. Good until the next ``prepare``."""
-
-    @property
-    def arrays(self) -> list[DevicePackedArray]:
-        return [self.out] if self.in_ is None else [self.out, self.in_]
 
     @property
     def in_rows(self) -> DevicePackedArray:
@@ -72,20 +69,6 @@ class DeviceSide:
     @property
     def n_vertices(self) -> int:
         return self.out.n_vertices
-
-    def ensure_vertices(self, n_vertices: int) -> None:
-        """Make room for rows 0 .. n_vertices - 1 in every array; ``withdraw_vertices`` takes that back.
-
-        Raises:
-            MemoryError: there is not enough.
-        """
-        for array in self.arrays:
-            array.ensure_vertices(n_vertices)
-
-    def withdraw_vertices(self, n_vertices: int) -> None:
-        """There are only so many rows, of which the others were never written."""
-        for array in self.arrays:
-            array.withdraw_vertices(n_vertices)
 
     def load(self, edges: EdgeList) -> None:
         """Replace everything by these out-arcs (ascending; of an undirected graph both directions)."""
@@ -143,11 +126,7 @@ class DeviceSide:
         self._staging.arrived()
 
     def memory_bytes(self) -> dict[str, int]:
-        """Bytes held on the device, by structure, orientations added up."""
-        total: dict[str, int] = {}
-        for array in self.arrays:
-            for name, size in array.memory_bytes().items():
-                total[name] = total.get(name, 0) + size
+        total = super().memory_bytes()
         total["scratch"] += self._staging.memory_bytes() + self._turning.memory_bytes()
         return total
 

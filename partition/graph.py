@@ -136,7 +136,7 @@ class Graph:
         self.team = Team(usable_cores() if threads is None else threads)
         self._storage_crew = self.team.crew(storage_threads)
         self.host = HostSide(**kept, crew=self._storage_crew)
-        self._copy: EdgeCopy | None = None
+        self._copies: list[EdgeCopy] = []
         self._process = os.getpid()
 
     @property
@@ -266,8 +266,8 @@ class Graph:
         self.n_vertices = n_vertices
         if lives is not None:
             self.existence.commit(lives)
-        if self._copy is not None:
-            self._copy.note(arcs)
+        for copy in self._copies:
+            copy.note(arcs)
         loops = {name: 0 if self.directed else _loops(keys) for name, keys in _parts(arcs).items()}
         self.self_loops += loops["inserted"] - loops["deleted"]
         edges = {
@@ -301,8 +301,8 @@ class Graph:
         # In there, since on the host nothing may fail any more.
         on_device = self._begin_on_device(lambda: replace(batch, weights=self._kept_weights(batch.weights)))
         self.n_vertices = n_vertices
-        if self._copy is not None:
-            self._copy.note(arcs)
+        for copy in self._copies:
+            copy.note(arcs)
         self.self_loops += totals.inserted_loops - totals.deleted_loops
         self._finish_on_device(on_device)
         return GraphChange(arcs, before, n_vertices, *totals.edges(self.directed))
@@ -391,13 +391,14 @@ class Graph:
         return self.host.out.export()
 
     def begin_copy(self) -> EdgeCopy:
-        """Begin to copy all out-arcs while batches go on, any thread copying; there is one such copy at a time."""
-        self._copy = EdgeCopy(self.host.export_from, weighted=self.weighted, n_edges=self.n_arcs)
-        return self._copy
+        """Begin to copy all out-arcs while batches go on, any thread copying; there may be several such copies."""
+        copy = EdgeCopy(self.host.export_from, weighted=self.weighted, n_edges=self.n_arcs)
+        self._copies.append(copy)
+        return copy
 
-    def end_copy(self) -> None:
-        """Keep no more changes for the copy that was begun: it is at the present state, or given up."""
-        self._copy = None
+    def end_copy(self, copy: EdgeCopy) -> None:
+        """Keep no more changes for this copy: it is at the present state, or given up; harmless to repeat."""
+        self._copies = [other for other in self._copies if other is not copy]
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes of the host, by structure, orientations added up."""

@@ -15,6 +15,7 @@ from ..gpma.host.work import Plan, arrivals_of
 from ..gpma.memory import Memory
 from ..gpma.team import Crew
 from ..gpma.threads import Pair, in_turn
+from .side import Side
 
 SMALL_UPDATES_MAX = 1024
 """Up to so many updates of rows the caller's thread applies both orientations, by one call if it can: handing one
@@ -29,8 +30,8 @@ class HostPlan(NamedTuple):
     n_updates: int
 
 
-class HostSide:
-    """Two packed arrays, or one. A batch is on both or on neither: all that can fail is in ``prepare``."""
+class HostSide(Side[PackedMemoryArray]):
+    """Both orientations by threads side by side, and small batches by one compiled call."""
 
     def __init__(self, *, weighted: bool, in_edges: bool, in_weights: bool, crew: Crew) -> None:
         """``in_edges``: whether in-rows are kept, and ``in_weights``: with weights, where there are any.
@@ -42,24 +43,6 @@ class HostSide:
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
-
-    @property
-    def arrays(self) -> list[PackedMemoryArray]:
-        return [self.out] if self.in_ is None else [self.out, self.in_]
-
-    def ensure_vertices(self, n_vertices: int) -> None:
-        """Make room for rows 0 .. n_vertices - 1 in every array; ``withdraw_vertices`` takes that back.
-
-        Raises:
-            MemoryError: there is not enough.
-        """
-        for array in self.arrays:
-            array.ensure_vertices(n_vertices)
-
-    def withdraw_vertices(self, n_vertices: int) -> None:
-        """There are only so many rows, of which the others were never written."""
-        for array in self.arrays:
-            array.withdraw_vertices(n_vertices)
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
@@ -127,14 +110,6 @@ class HostSide:
         with self._turnstile.reading():
             copied: int = export_from(self.out.view(), np.uint64(first_key), keys, weights)
         return copied
-
-    def memory_bytes(self) -> dict[str, int]:
-        """Bytes held by the arrays, by structure, orientations added up."""
-        total: dict[str, int] = {}
-        for array in self.arrays:
-            for name, size in array.memory_bytes().items():
-                total[name] = total.get(name, 0) + size
-        return total
 
     def check(self) -> list[str]:
         """Violated invariants of the arrays, in words."""

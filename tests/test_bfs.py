@@ -32,8 +32,8 @@ on_both_homes = pytest.mark.usefixtures("home")
 class Run(PathRun):
     """A search, moved epoch by epoch."""
 
-    def __init__(self, directed: bool, sources: tuple[int, ...] = (0,)) -> None:
-        super().__init__(BFS, directed, sources)
+    def __init__(self, directed: bool, sources: tuple[int, ...] = (0,), *, threads: int | None = None) -> None:
+        super().__init__(BFS, directed, sources, threads=threads)
 
     @property
     def hops(self) -> list[int]:
@@ -46,6 +46,13 @@ class Run(PathRun):
         known = set(self.known_sources())
         hops = nx.multi_source_dijkstra_path_length(graph, known, weight=lambda *_: 1) if known else {}
         return [hops.get(v, int(NO_VERTEX)) for v in range(self.edges.n_vertices)]
+
+    def check_against_oracle(self) -> None:
+        expected = self.expected()
+        assert self.hops == expected
+        hops = [h for h in expected if h != NO_VERTEX]
+        found = {"reached": len(hops), "eccentricity": max(hops, default=0), "sum_of_hops": sum(hops)}
+        assert self.program.scalars() == found
 
 
 @settings(deadline=None, max_examples=150)
@@ -123,6 +130,66 @@ def test_the_bridge_of_a_long_path_goes_and_comes_back() -> None:
     run.step(inserts([(0, n - 1)], n))  # the far end comes near, nothing else does
     assert run.hops[-2:] == [n - 2, 1]
     run.check()
+
+
+def test_scalars_follow_a_path_that_is_cut_and_shortened() -> None:
+    n = 30_000
+    run = Run(directed=True)
+    assert run.program.scalars() == {"reached": 0, "eccentricity": 0, "sum_of_hops": 0}
+    run.step(inserts(path(n), n))
+    whole = {"reached": n, "eccentricity": n - 1, "sum_of_hops": n * (n - 1) // 2}
+    assert run.program.scalars() == whole
+    m = n - 100
+    cut = run.step(deletes([(m - 1, m)], n))
+    assert not cut.started_over and cut.active == 100
+    assert run.program.scalars() == {"reached": m, "eccentricity": m - 1, "sum_of_hops": m * (m - 1) // 2}
+    run.step(inserts([(m - 1, m)], n))
+    assert run.program.scalars() == whole
+    run.step(inserts([(0, n - 1)], n))  # the last level has no vertex any more, the one before it has
+    assert run.program.scalars() == {
+        "reached": n,
+        "eccentricity": n - 2,
+        "sum_of_hops": n * (n - 1) // 2 - (n - 2),
+    }
+    run.step(inserts([], n + 7))
+    run.check()
+    assert run.program.scalars()["reached"] == n
+
+
+def test_scalars_are_counted_by_threads_as_by_one() -> None:
+    """More vertices than a thread takes at a time, on levels that are counted by each and by all together."""
+    n = 70_000
+    run = Run(directed=False, sources=(0, 40_000))
+    many = Run(directed=False, sources=(0, 40_000), threads=3)
+    edges = [*((v, v + 1) for v in range(100)), *((40_000, v) for v in range(40_001, n))]
+    for each in (run, many):
+        each.step(inserts(edges, n))
+        each.program.start(each.graph)
+    expected = {"reached": 101 + n - 40_000, "eccentricity": 100, "sum_of_hops": 5_050 + n - 40_001}
+    assert run.program.scalars() == many.program.scalars() == expected
+    many.check()
+
+
+def test_scalars_need_nothing_of_a_checkpoint() -> None:
+    """States have the words alone, as those of before there were scalars; the first change goes on from there."""
+    run = Run(directed=False)
+    run.step(inserts([*path(20), (3, 30), (30, 31)], 40))
+    restored = BFS("kept", (0,))
+    assert set(run.program.state()) == {"word", "made_by"}
+    restored.restore(run.program.state(), run.graph)
+    assert (
+        restored.scalars()
+        == run.program.scalars()
+        == {
+            "reached": 22,
+            "eccentricity": 19,
+            "sum_of_hops": 199,
+        }
+    )
+    change = run.graph.apply(deletes([(10, 11)], 40).batch(), 40)
+    restored.bind(np.zeros(1, np.uint32))
+    restored.refresh(run.graph, change)
+    assert restored.scalars() == {"reached": 13, "eccentricity": 10, "sum_of_hops": 64}
 
 
 @on_both_homes

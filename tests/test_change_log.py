@@ -187,3 +187,13 @@ def test_the_ids_of_those_who_went_may_be_strings() -> None:
         writer.record(publication(number, 10, {}, moved=moved, dead=moved), whole=False)
     changes = attach(writer).between(1, 3)
     assert changes is not None and changes.gone.to_list() == ["v3", "v7", "v5"]  # type: ignore[union-attr]
+
+
+def test_the_log_is_followed_some_records_at_a_time() -> None:
+    writer = begun(1 << 16)
+    log = attach(writer)
+    for number in range(2, 12):
+        writer.record(publication(number, 10, {"a": [1]}), whole=False)
+    assert [log.follow(4), log.follow(4), log.follow(4), log.follow(4)] == [True, True, False, False]
+    writer.record(publication(12, 10, {"a": [2]}), whole=False)
+    assert log.sequence_of((1, 12)) == 12 and log.follow(4) is False

@@ -159,7 +159,7 @@ def test_checkpoints_made_among_epochs_are_those_epochs(stream: Stream, monkeypa
     while len(stream.safe) < 3 and stream.position.number < 3000:
         stream.epoch()
         stream.checkpoints.step()
-        if stream.graph._copy is not None:
+        if stream.graph._copies:
             pieces.release(1 + stream.graph.n_arcs // 100)
     pieces.release(1000)
     stream.checkpoints.close()
@@ -230,7 +230,7 @@ def test_changes_after_its_epoch_are_not_in_a_checkpoint(stream: Stream, monkeyp
     monkeypatch.setattr(EdgeCopy, "edges", later)
     stream.epoch()
     stream.checkpoints.step()
-    while stream.graph._copy is not None:
+    while stream.graph._copies:
         stream.checkpoints.step()
     stream.epoch()
     merge.set()
@@ -272,7 +272,7 @@ def test_too_many_changes_end_the_copy_in_that_epoch(stream: Stream, monkeypatch
     stream.epoch(deletes=0)
     go = held_back(monkeypatch)
     stream.checkpoints.step()
-    while stream.graph._copy is not None:
+    while stream.graph._copies:
         stream.epoch()
         stream.checkpoints.step()
     assert 2 <= stream.position.number <= 5
@@ -303,7 +303,7 @@ def test_without_memory_the_stream_goes_on_and_the_next_one_is_whole(
             stream.checkpoints.close()
     assert stream.store.newest_good() is None
     assert stream.safe == []
-    assert stream.graph._copy is None  # no changes are kept for a copy that is given up
+    assert not stream.graph._copies  # no changes are kept for a copy that is given up
     failures = stream.metrics.registry.get_sample_value(
         "graphtide_checkpoint_failures_total", {"reason": "MemoryError"}
     )
@@ -323,7 +323,7 @@ def test_without_a_thread_the_stream_goes_on(stream: Stream, monkeypatch: pytest
         stream.checkpoints.step()
         with pytest.raises(NotWritten, match="can't start new thread"):
             stream.checkpoints.close()
-        assert stream.graph._copy is None
+        assert not stream.graph._copies
     assert stream.safe == []
     stream.epoch()
     stream.checkpoints.step()

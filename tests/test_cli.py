@@ -43,7 +43,7 @@ from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).parent.parent
 
-COMMANDS = ("run", "demo", "produce", "query", "watch", "doctor", "config", "version")
+COMMANDS = ("run", "demo", "produce", "load", "query", "watch", "results", "doctor", "config", "version")
 
 
 @pytest.fixture

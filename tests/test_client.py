@@ -286,7 +286,8 @@ def test_a_client_shows_its_requests_as_methods_that_return_what_answers_mean():
         top = str(inspect.signature(client.top))
         get = inspect.signature(client.get)
     waiting = "min_offsets: 'WireOffsets | None' = None, timeout_ms: 'int | None' = None"
-    assert top == f"(program: 'str', k: 'int' = 10, *, order: 'str' = 'desc', {waiting}) -> 'Top'"
+    top_params = "program: 'str', k: 'int' = 10, *, order: 'str' = 'desc', vertices: 'VertexIds | None' = None"
+    assert top == f"({top_params}, {waiting}) -> 'Top'"
     assert get.parameters["program"].annotation == "str | list[str] | tuple[str, ...]"
     assert get.return_annotation == "Values | dict[str, Values]"
     assert "get" in dir(AsyncClient)

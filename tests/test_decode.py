@@ -582,6 +582,7 @@ BAD_RECORDS = [
     *(("int", "el", *case) for case in BAD_EDGE_LISTS),
     ("int", "avro", b"", "unknown-encoding"),
     ("int", "application/x-protobuf", b"", "unknown-encoding"),
+    ("int", "debezium", b'{"op":"t","before":null,"after":null}', "bad-change"),
     ("int", BARRIER, b"", "bad-barrier"),
     ("int", BARRIER, b"x" * 129, "bad-barrier"),
     ("string", BARRIER, b"fine until \xff", "bad-barrier"),
@@ -903,6 +904,12 @@ SEEDS = {
     ],
     "csv": [b"op,src,dst,weight,ts\nI,1,2,0.5,3\n-,3,4,,\ninsert_vertex,7,,,\n", b'src,dst\n"a,b",c\n'],
     "el": [b"%%MatrixMarket x\n% c\n3 3 1\n1 2 3.5 4\n", b"# c\n1\t2\n 3 4 5e-7\r\n"],
+    "debezium": [
+        b'{"op":"c","before":null,"after":{"src":1,"dst":2,"weight":0.5},"source":{"ts_ms":3}}',
+        b'{"schema":{},"payload":{"op":"u","before":{"src":1,"dst":2},"after":{"src":"a","dst":3}}}',
+        b'{"op":"d","before":{"src":1,"dst":"2"},"after":null,"ts_ms":5}\n{"op":"t"}\n',
+    ],
+    "arrow": [b"\xff\xff\xff\xff\0\0\0\0"],  # tests/test_arrow.py has more
 }
 
 

@@ -445,8 +445,13 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/paths.cuh", head=head) == {}
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [
+        *((kind, "sm_90") for kind in KINDS),
+        *(("sssp", architecture) for architecture in ARCHITECTURES if architecture != "sm_90"),
+    ],
+)
 def test_kernels_compile_without_warnings(nvrtc: object, kind: str, architecture: str) -> None:
     from graphtide.compute.device.functor import cuda_text
     from graphtide.compute.device.path_runs import SOURCES, kernels_of

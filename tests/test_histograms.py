@@ -22,6 +22,7 @@ from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Source
 from graphtide.daemon.serve import histograms
 from graphtide.daemon.serve.histograms import Scale, histogram
+from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, Op, pack
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph
@@ -80,6 +81,13 @@ def test_a_client_gets_one_of_the_vertices_there_are(tmp_path: Path) -> None:
             client.histogram("rank", 10_001)
 
 
+def test_a_span_that_is_no_double_has_finite_edges() -> None:
+    values = np.array([-1.7e308, -1e308, 0.0, 1.0, 1.7e308])
+    found = histogram(values, 4, "linear")
+    assert found.edges.tolist() == pytest.approx([-1.7e308, -0.85e308, 0, 0.85e308, 1.7e308])
+    assert found.counts.tolist() == [2, 0, 2, 1] and found.outside == 0
+
+
 @pytest.mark.parametrize("directed", [True, False])
 def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
     with contextlib.closing(Graph(directed=directed, weighted=False)) as graph:
@@ -89,7 +97,9 @@ def test_degrees_of_the_vertices_there_are_are_counted(directed: bool) -> None:
             np.array([4, 6], np.uint32), np.full(2, Op.DELETE_VERTEX, np.uint8), np.zeros(2, np.int64)
         )
         graph.apply(EdgeBatch(np.empty(0, np.uint64), np.empty(0, np.uint8)), 7, gone)
-        topology = EngineTopology(Storage(graph, Position(1)), cast(Source, None))
+        topology = EngineTopology(
+            Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None)
+        )
         directions: tuple[Literal["out", "in"], ...] = ("out", "in")
         found = [topology.degree_counts(direction, 5, 1.0) for direction in directions]
         # 0 -> 1, 0 -> 2, 1 -> 2 and 3 -> 0 are left; 5 has no edge

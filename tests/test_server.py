@@ -15,15 +15,32 @@ import numpy as np
 import pytest
 from waiting import until
 
+from graphtide.compute import registry
 from graphtide.daemon import errors
 from graphtide.daemon.client import Client
+from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.settings import LimitsConfig
-from graphtide.daemon.records.topology import DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
+from graphtide.daemon.errors import RequestError
+from graphtide.daemon.records.topology import (
+    CheckpointAsked,
+    DegreeCounts,
+    Degrees,
+    Edges,
+    EdgesExist,
+    Ego,
+    NeighborPage,
+    Reached,
+    StorageState,
+)
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
+from graphtide.gpma.edges import EdgeList, pack
+from graphtide.gpma.host import PackedMemoryArray
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.gpma.rows import RowView
+from graphtide.partition.exploring import EdgesPlace, Search, edges_between, search
 
 UNREACHED = np.uint64(2**64 - 1)
 LIMITS = LimitsConfig(
@@ -53,6 +70,7 @@ class Chain:
         self.dead: list[int] = []
         self.gone: list[int] | None = None
         self.files: dict[str, str] = {}
+        self.begun, self.given_up = threading.Event(), threading.Event()
 
     def ids(self, positions):
         return [f"v{i}" for i in positions] if self.kind == "string" else [100 + int(i) for i in positions]
@@ -133,6 +151,40 @@ class Chain:
         exists = (src.astype(np.int64) + 1 == dst) & (dst < self.n - 1)
         return EdgesExist(self.current_epoch(), exists)
 
+    def rows(self) -> RowView:
+        edges = np.arange(max(self.n - 2, 0))
+        array = PackedMemoryArray(weighted=True)
+        array.ensure_vertices(self.n)
+        array.load(EdgeList(pack(edges, edges + 1), (edges / 2).astype(np.float32)))
+        return array.view()
+
+    def reach(self, begun, direction, *, hops_max, limit, reads_max, timeout_s):
+        if direction != "out":
+            raise LookupError("this graph keeps no in-rows")
+        known = bool(begun.found[0] < self.n)
+        found = begun
+        if known:
+            found = search((self.rows(),), self.n, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
+        return Reached(self.current_epoch(), known, found)
+
+    def edges_between(self, src, dst, common, *, place, limit, reads_max, timeout_s):
+        more = {"weighted": True, "limit": limit, "reads_max": reads_max, "place": place}
+        found = edges_between(self.rows(), self.n, src, dst, **more)
+        return Edges(self.current_epoch(), src < self.n, dst < self.n, found)
+
+    def ego(self, vertex, direction, *, limit, edge_limit, reads_max, timeout_s):
+        about = {"limit": limit, "reads_max": reads_max, "timeout_s": timeout_s}
+        reached = self.reach(Search.begin(vertex), direction, hops_max=1, **about)
+        all_ = reached.search.found
+        edges = self.edges_between(all_, all_, all_, place=EdgesPlace(), **{**about, "limit": edge_limit})
+        return Ego(reached.state, reached.known, reached.search, edges.found)
+
+    def checkpoint(self, at, since, failures):
+        state = self.current_epoch()
+        if at is not None and at < state.epoch:
+            return CheckpointAsked(state, "gone", state.epoch, 0, None, [(1, 1)], "")
+        return CheckpointAsked(state, "made", state.epoch, 0, "/checkpoints/checkpoint-1-2", (), "")
+
     def edge_weights(self, epoch, src, dst, timeout_s):
         self.asked += 1
         if epoch != self.current_epoch().epoch:
@@ -141,6 +193,36 @@ class Chain:
             return None
         assert (src + 1 == dst).all()
         return (src / 2).astype(np.float32)
+
+    # and about programs
+
+    def compute(self, params, given_up):
+        answer = {"scalars": {"norm": 1.5}, "error_bound": None, "seconds": 0.25}
+        if params["program"] == "triangles":  # takes for ever
+            self.begun.set()
+            assert given_up.wait(60)
+            self.given_up.set()
+        if params.get("vertices") is not None:
+            n = len(params["vertices"]) if self.kind == "string" else len(params["vertices"]) // 8
+            no = np.arange(n) == 1
+            answer |= {
+                "values": pack_column(np.arange(n, dtype=np.float64)),
+                "null": pack_bitmap(no),
+                "unknown": [],
+            }
+        elif params["top"]:
+            best = np.arange(params["top"])
+            answer |= {"ids": pack_column(best + 100), "values": pack_column(best[::-1] / 2)}
+        return self.current_epoch(), answer
+
+    def keep(self, params, given_up):
+        id = params.get("id") or registry.default_id(params["program"], params["parameters"], ambiguous=True)
+        return self.current_epoch(), {"id": id, "state": "computing"}
+
+    def drop(self, params, given_up):
+        if params["program"] == "hops":
+            raise RequestError("'hops' is a program of the configuration")
+        return self.current_epoch(), {"id": params["program"], "state": "dropped"}
 
 
 @contextlib.contextmanager
@@ -153,6 +235,7 @@ def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, **
         limits=limits,
         **more,
     )
+    link.asked = chain
     link.start()
     try:
         link.publish(chain.publication())
@@ -294,7 +377,7 @@ def test_programs_and_stats(client):
     ("method", "params", "error", "message"),
     [
         ("nonsense", {}, errors.NotSupported, "no method of the protocol"),
-        ("khop", {}, errors.NotSupported, "not offered"),
+        ("placement", {}, errors.NotSupported, "not offered"),
         ("admin.checkpoint", {}, errors.NotSupported, "not offered"),
         ("get", {"vertices": [1]}, errors.RequestError, "program must be given"),
         ("get", {"program": "rank"}, errors.RequestError, "vertices must be given: ids of vertices"),
@@ -866,3 +949,69 @@ def test_those_that_break_off_leave_nothing_behind(shared, client):
             connection.send(request(2, "top", {"program": "rank", "k": 1 + i}))
     until(lambda: client.stats()["server"]["connections"] == 1)
     assert client.stats()["server"]["held_bytes"] == 0
+
+
+# -- programs at run time -------------------------------------------------------------------------------------
+
+
+def test_a_run_gives_values_of_vertices_or_the_best(client):
+    found = client.compute("ppr", {"sources": 100}, vertices=[100, 101, 102])
+    assert found.values.tolist() == [0.0, None, 2.0] and found.scalars == {"norm": 1.5}
+    assert found.epoch == (1, 1) and found.ids is None and len(found.unknown) == 0
+    best = client.compute("pagerank", top=3)
+    assert best.ids.tolist() == [100, 101, 102] and best.values.tolist() == [1.0, 0.5, 0.0]
+    assert client.compute("pagerank").values is None
+
+
+def test_whoever_asks_for_a_run_and_leaves_ends_it(shared):
+    chain, link = shared
+    chain.begun.clear()
+    with raw(link.addresses[0]) as connection:
+        connection.socket.sendall(msgpack.packb([0, 1, "compute", [{"program": "triangles"}]]))
+        assert chain.begun.wait(60)
+    assert chain.given_up.wait(60)
+
+
+def test_a_run_that_is_not_done_in_time_makes_room_for_others(client, shared):
+    chain, _ = shared
+    chain.begun.clear()
+    chain.given_up.clear()
+    timeout_ms = 50
+    while not chain.begun.is_set():  # a busy machine may take longer than that until the engine is asked
+        with pytest.raises(errors.TimedOut):
+            client.compute("triangles", timeout_ms=timeout_ms)
+        timeout_ms *= 2
+    assert chain.given_up.wait(60)
+    assert client.compute("pagerank").seconds == 0.25
+
+
+def test_what_programs_are_asked_for_is_looked_at_before_the_engine_is(client):
+    with pytest.raises(errors.RequestError, match="did you mean 'pagerank'"):
+        client.compute("pagerang")
+    with pytest.raises(errors.RequestError, match="needs the parameter 'source'"):
+        client.keep("bfs")
+    with pytest.raises(errors.RequestError, match="id must be a string"):
+        client.call("keep", {"program": "pagerank", "id": 5})
+    with pytest.raises(errors.RequestError, match="the name of a program"):
+        client.call("compute", {"vertices": [100]})
+    with pytest.raises(errors.RequestError, match="of the configuration"):
+        client.drop("hops")
+    assert client.keep("bfs", {"source": [1, 2]}).id == "bfs(1+2)"
+    assert client.drop("bfs(1+2)").state == "dropped"
+
+
+@pytest.mark.parametrize("tokens", [(), ("sesame-open",)], ids=["open to all", "with a token"])
+def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path, tokens):
+    chain = Chain()
+    chain.grow(20)
+    with serving(chain, tmp_path, tokens=tokens, admin_tokens=["sesame-change"]) as link:
+        with Client(link.addresses[0], token=tokens[0] if tokens else None) as client:
+            for change in (lambda: client.keep("pagerank"), lambda: client.drop("rank")):
+                with pytest.raises(errors.Unauthorized, match="admin_token"):
+                    change()
+            assert client.compute("pagerank").scalars  # which changes nothing; nor was the connection ended
+        with Client(link.addresses[0], token="sesame-change") as client:
+            assert client.keep("pagerank").state == "computing"
+            link.renew_access(tokens, ["another-one"])
+            with pytest.raises(errors.Unauthorized):
+                until(lambda: not client.drop("rank"))

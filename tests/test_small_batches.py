@@ -374,7 +374,7 @@ def test_a_copy_that_is_being_made_gets_small_batches_too() -> None:
         for _ in range(20):
             _, one_call = went_small(graph, source.batch(50, inserts=0.5), VERTICES)
             assert one_call
-        graph.end_copy()
+        graph.end_copy(copy)
         (edges,) = copy.edges()
         now = graph.export()
         assert edges.keys.tobytes() == now.keys.tobytes()

@@ -20,6 +20,7 @@ from test_server import Chain
 from test_subscribe import Line, Told
 from waiting import until
 
+from graphtide.compute.program import Published
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
 from graphtide.daemon.client.changes import Following
@@ -28,7 +29,7 @@ from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
 from graphtide.daemon.serve.publication import ProgramPublication, Publication
-from graphtide.daemon.serve.results import Snapshot
+from graphtide.daemon.serve.results import ProgramResults, Snapshot
 from graphtide.daemon.serve.scopes import Everyone, Look, _differ
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
@@ -248,6 +249,13 @@ def test_of_results_that_stand_still_labels_fade_with_their_vertices(tmp_path: P
         ({"program": "rank", "threshold": -1}, errors.RequestError, "threshold must be a number, 0 or more"),
         ({"program": "rank", "threshold": float("nan")}, errors.RequestError, "threshold must be a number"),
         ({"program": "parts", "threshold": 0.1}, errors.RequestError, "threshold is for numbers"),
+        ({"program": "parts", "top": 2}, errors.NotSupported, "have no order"),
+        ({"program": "rank", "top": 2, "vertices": [100]}, errors.RequestError, "top goes with no vertices"),
+        ({"program": "rank", "top": 2, "threshold": 0.1}, errors.RequestError, "top goes with no vertices"),
+        ({"program": "rank", "top": 2, "snapshot": False}, errors.RequestError, "begins with a snapshot"),
+        ({"program": "rank", "top": 0}, errors.RequestError, "top must be a whole number from 1"),
+        ({"program": "rank", "top": 10_001}, errors.LimitExceeded, "at most 10000"),
+        ({"program": "rank", "top": 4}, errors.LimitExceeded, "keep track of as many"),
         ({"program": "rank", "since": [1]}, errors.RequestError, "since must be an epoch"),
         ({"program": "rank", "snapshot": 1}, errors.RequestError, "snapshot must be true or false"),
         ({"program": "rank", "vertices": ["a"]}, errors.RequestError, "ids of this graph are integers"),
@@ -581,6 +589,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
 ) -> None:
     monkeypatch.setattr(telling, "NEWS_SECONDS", 0.0)
     monkeypatch.setattr(telling.Telling, "_size", lambda *_: size)
+    monkeypatch.setattr(telling, "copied", lambda snapshot, id: snapshot)
     heard: list[bytes] = []
     numbers = itertools.count(2)
     program = SimpleNamespace(state={"state": "fresh"})
@@ -590,7 +599,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
         return SimpleNamespace(n_vertices=10, sequence=number, epoch=(1, number), programs={"rank": program})
 
     class Quiet(telling.Telling):
-        def _look(self, subscription: Subscription, snapshot: Snapshot) -> Any:
+        def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> Any:
             return telling._Found(snapshot, telling.nothing(self._serving), 1, {})
 
     async def at_once(*work: Any) -> Any:
@@ -669,3 +678,53 @@ def test_a_subscriber_is_not_idle(tmp_path: Path) -> None:
                 until(lambda: other.stats()["server"]["connections"] == 2)
             made.publish(rank=[1])
             assert pairs(next(subscription)) == {101: 1}
+
+
+def test_whoever_would_remember_too_much_is_told_before_anything_is_looked_at() -> None:
+    heard: list[bytes] = []
+    program = SimpleNamespace(state={"state": "fresh"})
+
+    def snapshot(n: int) -> Any:
+        return SimpleNamespace(n_vertices=n, sequence=n, epoch=(1, n), programs={"rank": program})
+
+    async def run() -> None:
+        subscriptions = Subscriptions(LimitsConfig(vertices_max=20))
+        hearing: Any = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
+        subscriptions.add(hearing, "rank", Everyone(0.5), snapshot(10), since=None, from_now=True)
+        # Of a serving that can read nothing.
+        serving: Any = SimpleNamespace(subscriptions=subscriptions, snapshot=lambda: snapshot(30))
+        telling.Telling(serving)._advance(next(subscriptions.in_turn()))
+
+    asyncio.run(run())
+    (ended,) = ClientCore().messages(heard[0])
+    assert isinstance(ended, Notification) and ended.content["error"]["code"] == "limit-exceeded"
+
+
+def test_where_much_is_looked_at_the_next_epoch_need_not_wait_for_it() -> None:
+    reading: list[bool] = []
+    looked: list[tuple[bool, Any]] = []
+    column = np.arange(10.0)
+    results = ProgramResults("pagerank", Published({"estimate": column}, {}, 10), {}, np.zeros(10, bool))
+    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, {}, np.ones(10, bool))
+
+    def read(use: Any) -> Any:
+        reading.append(True)
+        try:
+            return use(published)
+        finally:
+            reading.pop()
+
+    class Looking(telling.Telling):
+        def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> Any:
+            looked.append((bool(reading), snapshot))
+
+    serving: Any = SimpleNamespace(
+        subscriptions=Subscriptions(LimitsConfig()), read=read, snapshot=lambda: published
+    )
+    for size in (1, 10):
+        Looking(serving)._look_aside(cast(Subscription, SimpleNamespace(program="rank")), size)
+    assert [inside for inside, _ in looked] == [True, False]
+    copy = looked[1][1]
+    assert copy.epoch == (1, 1) and copy.alive is not published.alive and copy.alive.all()
+    copied = copy.programs["rank"].published.columns["estimate"]
+    assert copied is not column and copied.tolist() == column.tolist()

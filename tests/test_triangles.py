@@ -506,6 +506,30 @@ def test_the_audit_finds_each_rule_broken(directed: bool) -> None:
 
 
 @both_ways
+def test_a_pass_of_the_audit_reads_what_a_few_starts_read(directed: bool) -> None:
+    """Not the row of every hub once for each of its neighbours. It finds a wrong tally at hubs and beside them."""
+    (load,) = rmat_history(4, directed=directed, scale=14, degree=16, updates=[]).epochs
+    run = Run(directed, threads=2)
+    run.step(load)
+    degrees = run.graph.out_rows().degrees
+    for program in (run.triangles, run.lcc):
+        fresh = program.start(run.graph)
+        slices = [
+            program.audit_slice(run.graph, begin, min(begin + 1_000, load.n_vertices))
+            for begin in range(0, load.n_vertices, 1_000)
+        ]
+        assert [found for found, _ in slices] == [[]] * len(slices)
+        assert 0 < sum(edges for _, edges in slices) <= 4 * fresh.edges_read
+        for vertex in (int(degrees.argmax()), int(np.flatnonzero(degrees == 2)[0])):
+            column = next(iter(program.columns().values()))
+            column[vertex] += np.uint64(1)
+            (violation,) = program.audit_slice(run.graph, vertex, vertex + 1)[0]
+            assert (violation.rule, violation.vertices) == ("tally", (vertex,))
+            column[vertex] -= np.uint64(1)
+    run.close()
+
+
+@both_ways
 def test_what_a_change_missed_is_found(directed: bool) -> None:
     """At both ends and at the third corner; an arc that makes no link, by the arcs alone."""
     run = Run(directed)

@@ -76,6 +76,26 @@ def published_when_watched(made: Results, address: str) -> threading.Thread:
     return thread
 
 
+def test_lines_say_what_is_a_bound_and_what_counts_no_more() -> None:
+    first = change(1, {5: 2.0, 6: None}, removed=[])
+    bounded = dataclasses.replace(first, saturated=np.array([True, False]))
+    assert watch_module._as_lines(bounded, is_first=True) == "1.1\t5\t>=2\n1.1\t6\t-\n"
+    assert watch_module._as_lines(first, is_first=False) == "# 1.1 snapshot\n1.1\t5\t2\n1.1\t6\t-\n"
+    later = change(2, {5: 2.0}, since=1)
+    assert watch_module._as_lines(later, is_first=False) == "1.2\t5\t2\n"
+
+
+def test_every_id_is_one_field_of_one_line() -> None:
+    ids = ["a\tb", "c\nd\r", "e\\t", "\x1b[2J", "zoë", "\u2028"]
+    values = np.ma.MaskedArray(np.array(ids, object), mask=False)
+    told = Change((1, 2), {}, (1, 1), ids, values, ["x\ty"])
+    lines = watch_module._as_lines(told, is_first=False).split("\n")
+    assert lines[0] == "1.2\tx\\ty\tremoved"
+    expected = ["a\\tb", "c\\nd\\r", "e\\\\t", "\\x1b[2J", "zoë", "\\u2028"]
+    assert lines[1:-1] == [f"1.2\t{id}\t{id}" for id in expected]
+    assert "".join(lines).isprintable() is False and len("".join(lines).splitlines()) == 1
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_elsewhere_changes_are_lines(tmp_path: Path, as_json: bool) -> None:
     with results(tmp_path, 4) as (made, address):

@@ -146,6 +146,10 @@ class Auditor:
             return False
         return int(check.work(begin, begin + 1)[0]) > max(self._wanted(check.target, seconds), FIRST_WORK)
 
+    def begin_anew(self) -> None:
+        """Give up the pass that is under way, which refers to programs that are no more."""
+        self._checks, self._at = [], 0
+
     def step(self, seconds: float, epoch: Epoch) -> Step:
         """Check the next slice, of about so many seconds, against the graph as it is at ``epoch``."""
         if not self._checks:

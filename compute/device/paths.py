@@ -64,6 +64,7 @@ class DevicePathProgram(DeviceProgram):
         run = runs.start(device, self.host.sources_to_start(graph))
         words[:n] = runs.read(n)
         self._n, self._n_reached = n, int(np.count_nonzero(words[:n] >> HALF != NOTHING))
+        self.host.note_all_words(graph)
         return Refresh({"word": None}, iterations=run.rounds, edges_read=run.edges, active=self._n_reached)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
@@ -106,6 +107,7 @@ class DevicePathProgram(DeviceProgram):
             vertices, written = vertices[differs], written[differs]
         old = words[vertices]
         words[vertices] = written
+        self.host.note_words(vertices, old)
         gained = np.count_nonzero(old == UNREACHED) - np.count_nonzero(written == UNREACHED)
         self._n_reached += int(gained)
         return vertices[vertices < before]

@@ -157,8 +157,10 @@ class PathProgram(Program):
                 path_search.new_sweep(n, crew.threads),
                 crew,
             )
+            self.note_all_words(graph)
             return Refresh({"word": None}, iterations=levels, edges_read=edges, active=reached)
         _, edges, rounds = self._mend(graph, sources, _NO_EDGES, _NO_EDGES, _NO_WEIGHTS)
+        self.note_all_words(graph)
         return Refresh({"word": None}, iterations=rounds, edges_read=edges, active=int(self._log.counted[0]))
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
@@ -173,12 +175,14 @@ class PathProgram(Program):
         n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
         if n_lost < 0:
             return self._start_over(graph, edges)
+        written = int(self._log.counted[0])
+        self.note_words(self._log.vertices[:written], self._log.old[:written])
         changed = self._changed(before)
         return Refresh(
             {"word": changed} if changed.size else {},
             iterations=rounds,
             edges_read=edges,
-            active=int(self._log.counted[0]),
+            active=written,
         )
 
     def _classify(self, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
@@ -291,6 +295,14 @@ class PathProgram(Program):
         waits, self._source_waits = self._source_waits or born, False
         return self._living_sources(graph) if waits else _NONE
 
+    # -- what follows from the words ----------------------------------------------------------------------
+
+    def note_all_words(self, graph: Graph) -> None:
+        """Any word may be another: set anew what the program keeps besides."""
+
+    def note_words(self, vertices: Vertices, old: Keys) -> None:
+        """Bring up to date what the program keeps besides: these vertices, each once, had ``old`` words before."""
+
     # -- state ------------------------------------------------------------------------------------------
 
     def columns(self) -> dict[str, Column]:
@@ -313,6 +325,7 @@ class PathProgram(Program):
         # What the words start from. Where ``bind`` then leaves one of these out, they are void.
         self._bound = np.flatnonzero(word == self._source_word).astype(np.uint32)
         self._source_waits = True
+        self.note_all_words(graph)
 
     def memory_bytes(self) -> int:
         log = self._log

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
-from ...gpma.edges import Int, Offsets, Vertices
+from ...gpma.edges import HALF, LOW, Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
-from ...gpma.rows import RowView
+from ...gpma.rows import RowView, find_on, runs
+from ...gpma.splice import spliced
 from ...gpma.team import at_most, share
-from ..links import NOW_SHIFT, Arcs, Links, list_links
-from .common import SEARCH_STEPS, Room, degree, look_up, new_room
+from ..links import NOW_SHIFT, Arcs, list_links
+from .common import SEARCH_STEPS, Room, degree, new_room
 
 # How many vertices a thread takes at a time, to list their rows, and to count their triangles.
 _ROWS = 256
@@ -28,6 +29,9 @@ _CORNERS = 64
 
 NEXT, STEPS = 0, 16
 """What is where in a cursor (int64, a cache line apart): the next piece, and the entries read."""
+
+# What the audit knows of a vertex: it is near; it is, and the row has led there.
+_NEAR, _MET_SHIFT = np.uint8(1), np.uint8(1)
 
 # Bits of what ``audit`` finds at a vertex.
 WRONG_TALLY, WRONG_NEIGHBORS = 1, 2
@@ -206,58 +210,99 @@ def _count_corner(
 
 
 @_jit
-def audit(  # type: ignore[no-untyped-def]
-    links, out, in_, both, weigh, n, tally, neighbors, near, begin, end, wrong
-):
-    """Count the triangles of vertices begin .. end - 1 of n one by one; bits to ``wrong``; the entries read.
+def audit(out, in_, both, weigh, near, tally, neighbors, begin, end, wrong):  # type: ignore[no-untyped-def]
+    """Count the triangles of vertices begin .. end - 1 one by one; bits to ``wrong``; the entries read.
 
-    ``links``: none, as if nothing had changed. ``near`` uint8, of n vertices at least: zeros, and so left.
+    ``near`` uint8, of all vertices: zeros, and so left.
     """
     most = np.int64(1)
     for v in range(begin, end):
         most = max(most, degree(out, in_, both, v))
-    # No row has more entries than there are vertices.
-    room = new_room(most, min(SEARCH_STEPS * most, (2 if both else 1) * n))
+    room = new_room(most, np.int64(0))
+    ranked = np.empty(most, np.uint64)
     read = np.int64(0)
     for v in range(begin, end):
-        found, twice, more = _recount(v, links, out, in_, both, weigh, room, near)
-        read += more
-        # Not by twice the tally, which may be more than 64 bits hold.
-        flags = WRONG_TALLY if twice & np.uint64(1) or twice >> np.uint64(1) != tally[v] else 0
-        flags |= WRONG_NEIGHBORS if neighbors.size and np.int64(neighbors[v]) != found else 0
+        n = list_links(out, in_, both, v, room.tails, room.row, room.arcs)
+        for k in range(n):
+            its = np.uint64(degree(out, in_, both, np.int64(room.row[k])))
+            ranked[k] = its << HALF | np.uint64(room.row[k])
+        ranked[:n].sort()
+        counted, more = _recount(ranked, n, out, in_, both, weigh, near)
+        read += more + degree(out, in_, both, v)
+        flags = WRONG_TALLY if counted != tally[v] else 0
+        flags |= WRONG_NEIGHBORS if neighbors.size and np.int64(neighbors[v]) != n else 0
         wrong[v - begin] = flags
     return read
 
 
 @uncounted
 def _recount(
-    v: Int, links: Links, out: RowView, in_: RowView, both: bool, weigh: bool, room: Room, near: Arcs
-) -> tuple[Int, Int, Int]:
-    """(the links of v; its tally, twice, since each triangle is found by two neighbours; the entries read).
+    ranked: Keys, n: Int, out: RowView, in_: RowView, both: bool, weigh: bool, near: npt.NDArray[np.uint8]
+) -> tuple[Int, Int]:
+    """What the links among the n neighbours of a vertex add up to; and the entries read.
 
-    ``near``: zeros, and so left; neighbours of v are marked there.
+    ``ranked``: ``degree << 32 | vertex`` of each, ascending. A link is looked for at the end that comes first: in
+    its whole row, or, where few neighbours come later, by looking these up. So the row of a hub is not read for
+    every neighbour that it has.
     """
-    n = list_links(out, in_, both, v, room.tails, room.row, room.arcs)
-    read: Int = degree(out, in_, both, v)
-    twice: Int = np.uint64(0)
     for k in range(n):
-        near[room.row[k]] = 1
+        near[ranked[k] & LOW] = _NEAR
+    total, read = np.uint64(0), np.int64(0)
     for k in range(n):
-        u = np.int64(room.row[k])
-        its = degree(out, in_, both, u)
-        if SEARCH_STEPS * n < its:
-            read += n
-            found = look_up(
-                room.row, room.arcs, n, u, links, out, in_, both, room.hits, room.hit_arcs, room.hit_others
-            )
-            for h in range(found):
-                twice += np.uint64(room.hit_others[h] >> NOW_SHIFT if weigh else 1)
+        u, its = np.int64(ranked[k] & LOW), np.int64(ranked[k] >> HALF)
+        near[u] = 0  # what is near from here on comes later
+        if SEARCH_STEPS * (n - 1 - k) < its:
+            read += n - 1 - k
+            total += _arcs_to(ranked, k + 1, n, u, out, in_, both, weigh)
         else:
             read += its
-            m = list_links(out, in_, both, u, room.tails, room.other, room.other_arcs)
-            for j in range(m):
-                arcs = room.other_arcs[j] >> NOW_SHIFT if weigh else 1
-                twice += np.uint64(near[room.other[j]] * arcs)
-    for k in range(n):
-        near[room.row[k]] = 0
-    return n, twice, read
+            total += _arcs_near(u, out, in_, both, weigh, near)
+    return total, read
+
+
+@uncounted
+@spliced
+def _arcs_near(u: Int, out: RowView, in_: RowView, both: bool, weigh: bool, near: npt.NDArray[np.uint8]) -> Int:
+    """How many links, or if ``weigh`` arcs, u has with the vertices that are near."""
+    found = np.int64(0)
+    for slot, stop in runs(out, u):
+        for i in range(slot, stop):
+            found += near[out.keys[i] & LOW]
+    if not both:
+        return np.uint64(2 * found if weigh else found)
+    if weigh:
+        for slot, stop in runs(in_, u):
+            for i in range(slot, stop):
+                found += near[in_.keys[i] & LOW]
+        return np.uint64(found)
+    for slot, stop in runs(out, u):
+        for i in range(slot, stop):
+            w = out.keys[i] & LOW
+            near[w] |= near[w] << _MET_SHIFT
+    for slot, stop in runs(in_, u):
+        for i in range(slot, stop):
+            found += near[in_.keys[i] & LOW] == _NEAR
+    for slot, stop in runs(out, u):
+        for i in range(slot, stop):
+            near[out.keys[i] & LOW] &= _NEAR
+    return np.uint64(found)
+
+
+@uncounted
+def _arcs_to(
+    ranked: Keys, begin: Int, end: Int, u: Int, out: RowView, in_: RowView, both: bool, weigh: bool
+) -> Int:
+    """The same with the vertices ranked[begin:end]."""
+    found = np.int64(0)
+    for k in range(begin, end):
+        key = np.uint64(u) << HALF | ranked[k] & LOW
+        arcs = np.int64(0)
+        if out.degrees[u] > 0:
+            arcs += find_on(out, np.int64(out.row_leaf[u]), key)[1] >= 0
+        if both and in_.degrees[u] > 0:
+            arcs += find_on(in_, np.int64(in_.row_leaf[u]), key)[1] >= 0
+        if weigh:
+            found += arcs if both else 2 * arcs
+        else:
+            found += arcs > 0
+    return np.uint64(found)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from ..errors import GraphtideError, TimedOut, Unavailable
 from .addresses import UnixAddress
 from .calls import Asynchronous, Call
 from .changes import BACKOFF_S_MAX, BACKOFF_S_MIN, SILENCE_S_MAX, Following
+from .replicas import none_of
 from .requests import Requests
 from .results import Change, VertexIds, WireOffsets
 from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
@@ -27,7 +28,7 @@ class AsyncClient(Asynchronous, Requests):
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         token: str | None = None,
         timeout: float = 30.0,
         ssl_context: ssl.SSLContext | None = None,
@@ -54,6 +55,7 @@ class AsyncClient(Asynchronous, Requests):
         program: str,
         vertices: VertexIds | None = None,
         *,
+        top: int | None = None,
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
@@ -61,32 +63,32 @@ class AsyncClient(Asynchronous, Requests):
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> AsyncGenerator[Change, None]:
-        """What each epoch changes, to be iterated over by ``async for``.
+        """As ``Client.subscribe``: what each epoch changes, to be iterated over by ``async for``.
 
-        ``vertices``: these only (also those that do not exist yet), else all. ``threshold``: leave out values that
-        are off the ones sent before by at most this part of them. The first change is a snapshot, unless
-        ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does not know
-        any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on so.
-
-        It has a connection of its own. Whoever reads slowly gets the changes of several epochs in one.
-
-            async for change in client.subscribe("pagerank"):
-                print(change.epoch, change.ids, change.values)
-
-        Raises:
-            GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
+        async for change in client.subscribe("pagerank"):
+            print(change.epoch, change.ids, change.values)
         """
-        following = self._subscription(program, vertices, threshold, snapshot, since, min_offsets, timeout_ms)
+        following = self._subscription(program, vertices, top, threshold, snapshot, since, min_offsets, timeout_ms)
+        own = AsyncClient(*self._given)
         pause = 0.0
+        failures: list[GraphtideError] = []
         while True:
             try:
-                async with contextlib.aclosing(self._changes(following)) as changes:
+                async with contextlib.aclosing(own._changes(following)) as changes:
                     async for change in changes:
                         pause = 0.0
                         yield change
-            except (Unavailable, TimedOut):
-                if not reconnect or not following.has_begun:
-                    raise
+            except (Unavailable, TimedOut) as error:
+                own._replicas.turn()
+                failures.append(error)
+                if following.has_begun:
+                    if not reconnect:
+                        raise
+                    failures.clear()
+                elif len(failures) < len(own._replicas):
+                    continue
+                else:
+                    raise none_of(failures) from error
             pause = min(2 * pause, BACKOFF_S_MAX) or BACKOFF_S_MIN
             await asyncio.sleep(pause)
 
@@ -124,12 +126,21 @@ class AsyncClient(Asynchronous, Requests):
             await _closed(writer)
 
     async def _call(self, call: Call[T]) -> T:
+        link = await self._connected()
+        try:
+            return await self._exchange(link, call)
+        except Unavailable:
+            # Every request only reads, so one that met a replica which went away may be put to another.
+            if not link.broken or len(self._replicas) == 1:
+                raise
+        return await self._exchange(await self._connected(), call)
+
+    async def _connected(self) -> _Link:
         async with self._connecting:
             if self._link is None or self._link.broken:
                 await self.close()
                 self._link = await self._connect()
-            link = self._link
-        return await self._exchange(link, call)
+            return self._link
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = self._address
@@ -142,9 +153,22 @@ class AsyncClient(Asynchronous, Requests):
             raise self._no_connection(error) from error
 
     async def _connect(self) -> _Link:
+        """To the first server, from the present one on, that can be spoken to."""
+        failures: list[GraphtideError] = []
+        while len(failures) < len(self._replicas):
+            try:
+                return await self._connect_once()
+            except (Unavailable, TimedOut) as error:
+                failures.append(error)
+                self._replicas.turn()
+        raise none_of(failures) from failures[-1].__cause__
+
+    async def _connect_once(self) -> _Link:
         link = _Link(*await self._open())
         try:
             self.server = await self._exchange(link, self._hello())
+            if (wait := self._caught_up()) is not None:
+                await self._exchange(link, wait)
         except BaseException:
             await link.close()
             raise
@@ -158,6 +182,8 @@ class AsyncClient(Asynchronous, Requests):
             raise self._no_answer() from None
         except OSError as error:
             raise self._broken(error) from error
+        if response.error is None and call.method != "hello" and link is self._link:
+            self._replicas.heard(response.result)
         return call.result(response)
 
 
@@ -200,6 +226,9 @@ class _Link:
             self._writer.write(message)
             await self._writer.drain()
             return await future
+        except OSError as error:
+            self._failure = self._failure or error
+            raise
         finally:
             self._open.pop(msgid, None)
 

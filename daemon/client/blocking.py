@@ -12,6 +12,7 @@ from ..errors import GraphtideError, TimedOut, Unavailable
 from .addresses import UnixAddress
 from .calls import Blocking, Call
 from .changes import BACKOFF_S_MAX, BACKOFF_S_MIN, SILENCE_S_MAX, Following
+from .replicas import none_of
 from .requests import Requests
 from .results import Change, VertexIds, WireOffsets
 from .wire import RECEIVE_BYTES, ClientCore, Notification, Response
@@ -49,6 +50,7 @@ class Client(Blocking, Requests):
         program: str,
         vertices: VertexIds | None = None,
         *,
+        top: int | None = None,
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
@@ -58,8 +60,9 @@ class Client(Blocking, Requests):
     ) -> Subscription:
         """What each epoch changes, to be iterated over.
 
-        ``vertices``: these only (also those that do not exist yet), else all. ``threshold``: leave out values that
-        are off the ones sent before by at most this part of them. The first change is a snapshot, unless
+        ``vertices``: these only (also those that do not exist yet), else all. ``top``: so many with the largest
+        values; who is not among them any more is ``removed``. ``threshold``: leave out values that are off those
+        sent before by at most this part of them. The first change is a snapshot, unless
         ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does not know
         any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on so.
 
@@ -71,7 +74,7 @@ class Client(Blocking, Requests):
         Raises:
             GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
         """
-        following = self._subscription(program, vertices, threshold, snapshot, since, min_offsets, timeout_ms)
+        following = self._subscription(program, vertices, top, threshold, snapshot, since, min_offsets, timeout_ms)
         return Subscription(_Listening(*self._given), following, reconnect=reconnect)
 
     def _call(self, call: Call[T]) -> T:
@@ -80,14 +83,30 @@ class Client(Blocking, Requests):
             self._connect()
         try:
             return self._exchange(call)
+        except TimedOut:
+            if self._socket is None:
+                self._replicas.turn()
+            raise
         except Unavailable:
-            # Every request only reads, so one that met a connection which had died while idle may be repeated.
-            if not reused or self._socket is not None:
+            # Every request only reads, so one that met a connection which had died while idle, or a replica that
+            # went away, may be repeated.
+            if self._socket is not None or not (reused or len(self._replicas) > 1):
                 raise
         self._connect()
         return self._exchange(call)
 
     def _connect(self) -> None:
+        """To the first server, from the present one on, that can be spoken to."""
+        failures: list[GraphtideError] = []
+        while len(failures) < len(self._replicas):
+            try:
+                return self._connect_once()
+            except (Unavailable, TimedOut) as error:
+                failures.append(error)
+                self._replicas.turn()
+        raise none_of(failures) from failures[-1].__cause__
+
+    def _connect_once(self) -> None:
         try:
             self._socket = self._open()
         except OSError as error:
@@ -95,6 +114,8 @@ class Client(Blocking, Requests):
         self._core = ClientCore()
         try:
             self.server = self._exchange(self._hello())
+            if (wait := self._caught_up()) is not None:
+                self._exchange(wait)
         except GraphtideError:
             self.close()
             raise
@@ -138,6 +159,8 @@ class Client(Blocking, Requests):
         except GraphtideError:
             self.close()  # an error of the connection: the server ends it
             raise
+        if response.error is None and call.method != "hello":
+            self._replicas.heard(response.result)
         return call.result(response)
 
     def _receive(self, msgid: int) -> Response:

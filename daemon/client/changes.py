@@ -29,21 +29,27 @@ class Following:
         """Of the newest change that was taken whole; before the first one that from which on changes are told."""
         self.has_begun = False
         """A server has accepted it."""
+        self._server: object = None
+        self._offsets: Mapping[str, Any] | None = None
 
-    def request(self) -> dict[str, Any]:
-        """The parameters for the next connection: to go on where the last one ended."""
+    def request(self, server: object = None) -> dict[str, Any]:
+        """The parameters for the next connection, to this server: to go on where the last one ended."""
         self._number, self._parts = None, []
+        moved, self._server = server != self._server, server
         if self.epoch is None:
             return dict(self._params)
         # Where it cannot go on, all must come anew, also for those who did not want it at first.
-        return {**self._params, "since": list(self.epoch), "snapshot": None, "min_offsets": None}
+        anew = {**self._params, "since": None, "snapshot": None, "min_offsets": None}
+        if moved:  # under the same epoch another server has another state
+            return {**anew, "min_offsets": self._offsets}
+        return {**anew, "since": list(self.epoch)}
 
     def begun(self, answer: Mapping[str, Any]) -> None:
         """The answer to the request."""
         self._number = answer["subscription"]
         self.has_begun = True
         if self.epoch is None and self._params.get("snapshot") is False and self._params.get("since") is None:
-            self.epoch = (answer["epoch"][0], answer["epoch"][1])
+            self.epoch, self._offsets = (answer["epoch"][0], answer["epoch"][1]), answer["offsets"]
 
     def take(self, notice: Notification) -> Change | None:
         """What this notification completes.
@@ -66,7 +72,7 @@ class Following:
         if change.since is not None and self.epoch not in (None, change.since):
             raise Unavailable(f"changes since {change.since} came after those up to {self.epoch}")
         is_news = change.epoch != self.epoch or len(change.ids) > 0 or len(change.removed) > 0
-        self.epoch = change.epoch
+        self.epoch, self._offsets = change.epoch, change.offsets
         return change if is_news else None
 
 

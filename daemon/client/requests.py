@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..errors import RequestError, TimedOut, Unavailable
-from .addresses import parse_address
+from .addresses import TcpAddress, UnixAddress
 from .calls import Call, ClientMethod, ClientMethodOfTwoForms
 from .changes import Following
+from .replicas import Replicas
 from .results import (
+    Checkpoint,
     Component,
+    Computed,
     Degree,
     DegreeDistribution,
     EdgeFlags,
+    Edges,
+    Egonet,
     Histogram,
     Ids,
     Info,
+    Kept,
     Neighbors,
     Path,
+    Reach,
     Result,
     Top,
     Values,
@@ -34,7 +41,7 @@ T = TypeVar("T")
 
 
 class Requests:
-    """What both clients are: a server's address, and a method for each request.
+    """What both clients are: the address of a server, or of several replicas, and a method for each request.
 
     ``min_offsets``, of every request: to be answered from an epoch that covers these offsets, for which the server
     waits up to ``timeout_ms``. They are those of an earlier answer, or what ``graphtide produce`` prints.
@@ -42,24 +49,31 @@ class Requests:
 
     def __init__(
         self,
-        address: str,
+        address: str | Sequence[str],
         token: str | None = None,
         timeout: float = 30.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         """``timeout``: seconds to connect, and for each answer. ``ssl_context``: use TLS (TCP only).
 
-        Nothing is sent before the first call.
+        Of several addresses (replicas that read the same topic) the first is used until it cannot be reached,
+        then the next, and from the last the first. No answer is then older than one before it: a new connection
+        first waits until its server has caught up, up to its share of ``timeout``. Nothing is sent before the
+        first call.
 
         Raises:
-            ValueError: the address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``.
+            ValueError: an address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``, or there is none.
         """
-        self._address = parse_address(address)
+        self._replicas = Replicas(address)
         self._token = token
         self._timeout = timeout
         self._ssl_context = ssl_context
         self.server: Info | None = None
         self._given = (address, token, timeout, ssl_context)
+
+    @property
+    def _address(self) -> TcpAddress | UnixAddress:
+        return self._replicas.address
 
     def _get_one(
         self,
@@ -95,16 +109,23 @@ class Requests:
         k: int = 10,
         *,
         order: str = "desc",
+        vertices: VertexIds | None = None,
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Top]:
-        """The k vertices of largest (``order="asc"``: smallest) value."""
+        """The k vertices of largest (``order="asc"``: smallest) value, of all or among some."""
 
         def decode(result: Mapping[str, Any]) -> Top:
-            values, stale = unpack_column(result["values"]), result.get("stale")
-            return Top(*_stamp(result), ids=ids_of(result["ids"]), values=values, stale=stale)
+            return Top(
+                *_stamp(result),
+                ids=ids_of(result["ids"]),
+                values=unpack_column(result["values"]),
+                stale=result.get("stale"),
+                unknown=ids_of(result.get("unknown", [])),
+            )
 
-        return _call("top", {"program": program, "k": k, "order": order}, decode, min_offsets, timeout_ms)
+        params = {"program": program, "k": k, "order": order, "vertices": _wire_vertices_or_all(vertices)}
+        return _call("top", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def histogram(
@@ -204,6 +225,87 @@ class Requests:
         return _call("neighbors", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
+    def khop(
+        self,
+        vertex: int | str,
+        k: int = 1,
+        *,
+        direction: str = "out",
+        limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Reach]:
+        """What is at most ``k`` hops away from a vertex along (``"in"``: against; ``"both"``: whatever way) edges.
+
+        Up to ``limit`` vertices (1000), the nearest ones.
+        """
+
+        def decode(result: Mapping[str, Any]) -> Reach:
+            return Reach(
+                *_stamp(result),
+                ids=ids_of(result["ids"]),
+                distances=unpack_column(result["distances"]),
+                truncated=result["truncated"],
+            )
+
+        params = {"vertex": vertex, "k": k, "direction": direction, "limit": limit}
+        return _call("khop", params, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def egonet(
+        self,
+        vertex: int | str,
+        *,
+        direction: str = "out",
+        limit: int | None = None,
+        edge_limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Egonet]:
+        """A vertex, its neighbours (as those of ``khop``), and the edges among them.
+
+        Up to ``limit`` vertices (1000), and ``edge_limit`` (1000) of the edges among these.
+        """
+
+        def decode(result: Mapping[str, Any]) -> Egonet:
+            return Egonet(
+                *_stamp(result),
+                ids=ids_of(result["ids"]),
+                truncated=result["truncated"],
+                **_edge_columns(result),
+            )
+
+        params = {"vertex": vertex, "direction": direction, "limit": limit, "edge_limit": edge_limit}
+        return _call("egonet", params, decode, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def subgraph(
+        self,
+        vertices: VertexIds,
+        *,
+        limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Edges]:
+        """The edges among these vertices, up to ``limit`` (1000)."""
+        params = {"vertices": _wire_vertices(vertices), "limit": limit}
+        return _call("subgraph", params, _decode_edges, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def cross_edges(
+        self,
+        src: VertexIds,
+        dst: VertexIds,
+        *,
+        limit: int | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Edges]:
+        """The edges from any of ``src`` to any of ``dst``, up to ``limit`` (1000)."""
+        params = {"src": _wire_vertices(src), "dst": _wire_vertices(dst), "limit": limit}
+        return _call("cross_edges", params, _decode_edges, min_offsets, timeout_ms)
+
+    @ClientMethod
     def degree(
         self, vertices: VertexIds, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
     ) -> Call[Degree]:
@@ -254,6 +356,72 @@ class Requests:
         return _call("has_edge", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
+    def compute(
+        self,
+        program: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        vertices: VertexIds | None = None,
+        top: int | None = None,
+        order: str = "desc",
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Computed]:
+        """Run a program (its name, such as ``"bfs"``) once, from scratch, on one epoch, beside the stream.
+
+        ``parameters``: the program's own. Values are given for ``vertices``, or for the ``top`` ones by ``order``
+        (``"asc"``: smallest first), or for none, and then there are its scalars.
+
+        Raises:
+            RequestError: the program or a parameter is wrong.
+            TimedOut: it was not done in time; it is given up.
+            Unavailable: there is not enough memory for it now.
+        """
+        asked = {
+            "vertices": None if vertices is None else _wire_vertices(vertices),
+            "top": top,
+            "order": None if top is None else order,
+        }
+        params = {**(parameters or {}), "program": program, **asked}
+        return _call("compute", params, _decode_computed, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def keep(
+        self,
+        program: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Kept]:
+        """Keep a program (its name) up to date from now on, also after restarts, until ``drop``.
+
+        ``parameters``: the program's own. ``id``: what other requests call it; by default the name with the
+        parameters, ``"bfs(1)"``. It is computed beside the stream: ``programs`` shows when it is ``"fresh"``.
+
+        Raises:
+            RequestError: the program, a parameter or the id is wrong, or the id is another's.
+            LimitExceeded: there are as many as may be.
+            Unauthorized: a token is asked for from those who want to change something.
+        """
+        params = {**(parameters or {}), "program": program, "id": id}
+        return _call("keep", params, _decode_kept, min_offsets, timeout_ms)
+
+    @ClientMethod
+    def drop(
+        self, program: str, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None
+    ) -> Call[Kept]:
+        """Keep a program (its id) up to date no more that was asked for by ``keep``.
+
+        Raises:
+            UnknownProgram: there is none.
+            RequestError: it is one of the configuration.
+            Unauthorized: as ``keep``.
+        """
+        return _call("drop", {"program": program}, _decode_kept, min_offsets, timeout_ms)
+
+    @ClientMethod
     def programs(self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None) -> Call[Info]:
         """``["programs"]``: each program's kind, parameters and state."""
         return _call("programs", {}, _decode_info, min_offsets, timeout_ms)
@@ -270,7 +438,7 @@ class Requests:
         Raises:
             TimedOut: none did in time.
         """
-        return _call("wait", {}, lambda result: Result(*_stamp(result)), min_offsets, timeout_ms)
+        return _call("wait", {}, _decode_reached, min_offsets, timeout_ms)
 
     @ClientMethod
     def call(
@@ -283,6 +451,7 @@ class Requests:
         self,
         program: str,
         vertices: VertexIds | None,
+        top: int | None,
         threshold: float | None,
         snapshot: bool,
         since: tuple[int, int] | None,
@@ -292,7 +461,8 @@ class Requests:
         return Following(
             {
                 "program": program,
-                "vertices": None if vertices is None else _wire_vertices(vertices),
+                "vertices": _wire_vertices_or_all(vertices),
+                "top": top,
                 "threshold": threshold,
                 "snapshot": None if snapshot else False,
                 "since": None if since is None else list(since),
@@ -301,14 +471,39 @@ class Requests:
             }
         )
 
+    @ClientMethod
+    def checkpoint(
+        self,
+        *,
+        at: tuple[int, int] | None = None,
+        since: tuple[int, int] | None = None,
+        min_offsets: WireOffsets | None = None,
+        timeout_ms: int | None = None,
+    ) -> Call[Checkpoint]:
+        """Have a checkpoint made, and return once it is: of exactly the epoch ``at``, which may be one to come, or
+        of ``since`` (default: the present one) or a later one."""
+
+        def decode(result: Mapping[str, Any]) -> Checkpoint:
+            return Checkpoint(*_stamp(result), path=result["path"])
+
+        return _call("checkpoint", {"at": at, "since": since}, decode, min_offsets, timeout_ms)
+
     def _subscribe(self, following: Following) -> Call[None]:
         """Begin, or go on with, a subscription on a connection of its own."""
-        params = following.request()
+        params = following.request(self._address)
         return Call("subscribe", params, following.begun, (params["timeout_ms"] or 0) / 1000)
 
     def _hello(self) -> Call[Info]:
         """What every connection begins with."""
         return Call("hello", {"versions": list(PROTOCOL_VERSIONS), "token": self._token}, _decode_info)
+
+    def _caught_up(self) -> Call[Result] | None:
+        """What a connection goes on with, so that no answer is older than one before it."""
+        offsets = self._replicas.begin()
+        if offsets is None:
+            return None
+        share_ms = int(self._timeout * 1000 / len(self._replicas))
+        return _call("wait", {}, _decode_reached, offsets, max(share_ms, 1))
 
     # -- what goes wrong on the way ---------------------------------------------------------------------------
 
@@ -359,6 +554,24 @@ def _wire_vertices(vertices: VertexIds) -> Any:
     return [item.item() if isinstance(item, np.integer) else item for item in items]
 
 
+def _wire_vertices_or_all(vertices: VertexIds | None) -> Any:
+    return None if vertices is None else _wire_vertices(vertices)
+
+
+def _edge_columns(result: Mapping[str, Any]) -> dict[str, Any]:
+    weights = result.get("weights")
+    return {
+        "src": ids_of(result["src"]),
+        "dst": ids_of(result["dst"]),
+        "weights": None if weights is None else unpack_column(weights),
+        "size": result["size"],
+    }
+
+
+def _decode_edges(result: Mapping[str, Any]) -> Edges:
+    return Edges(*_stamp(result), **_edge_columns(result), unknown=ids_of(result["unknown"]))
+
+
 def _values(stamp: tuple[tuple[int, int], WireOffsets], answer: Mapping[str, Any], unknown: Ids) -> Values:
     parents, saturated = answer.get("parents"), answer.get("saturated")
     values = masked(answer["values"], answer["null"])
@@ -379,6 +592,29 @@ def _decode_get(result: Mapping[str, Any]) -> Values:
 def _decode_get_several(result: Mapping[str, Any]) -> dict[str, Values]:
     stamp, unknown = _stamp(result), ids_of(result["unknown"])
     return {id: _values(stamp, answer, unknown) for id, answer in result["results"].items()}
+
+
+def _decode_reached(result: Mapping[str, Any]) -> Result:
+    return Result(*_stamp(result))
+
+
+def _decode_computed(result: Mapping[str, Any]) -> Computed:
+    ids, values, saturated = result.get("ids"), result.get("values"), result.get("saturated")
+    found = None if values is None else masked(values, result.get("null"))
+    return Computed(
+        *_stamp(result),
+        ids=None if ids is None else ids_of(ids),
+        values=found,
+        unknown=ids_of(result["unknown"]) if "unknown" in result else [],
+        scalars=result["scalars"],
+        error_bound=result["error_bound"],
+        seconds=result["seconds"],
+        saturated=None if saturated is None or found is None else unpack_bitmap(saturated, found.size),
+    )
+
+
+def _decode_kept(result: Mapping[str, Any]) -> Kept:
+    return Kept(*_stamp(result), id=result["id"], state=result["state"])
 
 
 def _decode_info(result: Mapping[str, Any]) -> Info:

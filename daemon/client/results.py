@@ -41,12 +41,20 @@ class Values(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint(Result):
+    """``path``: the folder of a checkpoint, on the daemon's machine."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Top(Result):
-    """The best vertices and their values, best first."""
+    """The best vertices and their values, best first. ``unknown``: chosen ids that the epoch does not know."""
 
     ids: Ids
     values: npt.NDArray[Any]
     stale: Mapping[str, Any] | None = None
+    unknown: Ids = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,50 @@ class Neighbors(Result):
     ids: Ids
     weights: npt.NDArray[np.float32] | None
     cursor: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reach(Result):
+    """Vertices in the order in which a breadth-first search finds them, the one asked about first.
+
+    ``distances``: uint32[n], in hops. ``truncated``: there are more, none of them nearer than the last one here.
+    """
+
+    ids: Ids
+    distances: npt.NDArray[np.uint32]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Edges(Result):
+    """Edges ``src[i] -> dst[i]``, those of undirected graphs once; ``weights``: None where the graph has none.
+
+    ``size``: how many there are, also of those that are left out. ``unknown``: ids that are no vertices.
+    """
+
+    src: Ids
+    dst: Ids
+    weights: npt.NDArray[np.float32] | None
+    size: int
+    unknown: Ids
+
+    @property
+    def truncated(self) -> bool:
+        """There are more edges."""
+        return self.size > len(self.src)
+
+
+@dataclass(frozen=True, slots=True)
+class Egonet(Result):
+    """``ids``: a vertex and its neighbours; ``src``, ``dst``, ``weights`` and ``size``: the edges among them, as
+    those of ``Edges``. ``truncated``: there are more neighbours."""
+
+    ids: Ids
+    truncated: bool
+    src: Ids
+    dst: Ids
+    weights: npt.NDArray[np.float32] | None
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +197,33 @@ class Change(Result):
     def merged(self) -> int:
         """Of how many epochs it holds the changes; 0: it is a snapshot."""
         return 0 if self.since is None else self.epoch[1] - self.since[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Result):
+    """What a program that was run once found: its ``scalars``, and ``values`` of vertices where any were wanted.
+
+    ``values``: a masked array, in the order of the vertices that were asked for (masked where one has no value or
+    is ``unknown``), or, of the best, in that of ``ids``. ``error_bound``: the certified relative error per vertex,
+    of programs that approximate. ``seconds``: how long it took, the copy of the graph included. ``saturated``:
+    bool, values that are only lower bounds; None: none is.
+    """
+
+    ids: Ids | None
+    values: np.ma.MaskedArray[Any, Any] | None
+    unknown: Ids
+    scalars: Mapping[str, float]
+    error_bound: float | None
+    seconds: float
+    saturated: npt.NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Result):
+    """``id``: what requests call the program; ``state``: ``"computing"``, ``"fresh"`` ..., or ``"dropped"``."""
+
+    id: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,100 @@ class GraphConfig(Section):
         "waited for: they are free soon after the epoch that deletes them. The index has room for 4,026,531,840.",
     )
 
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must have in common with these settings."""
+        return self.model_dump(include={"directed", "vertex_ids", "weights", "self_loops"})
+
+
+OpName = Literal["insert", "delete", "insert_vertex", "delete_vertex"]
+
+
+class ColumnsConfig(Section):
+    """What producers call the columns of an update, in JSON, in header lines of CSV and in captured tables."""
+
+    src: str = Field(
+        default="src",
+        description="The edge's tail. In JSON the dots of a name lead into objects: `payload.after.a`. Where "
+        "anything in this table is given, columns that it does not name are not read, and those that it names "
+        "must be there (the weight: of an insert).",
+        examples=["from_account"],
+    )
+    dst: str = Field(default="dst", description="The edge's head.", examples=["to_account"])
+    op: str | None = Field(
+        default=None,
+        description="The operation; not given: all are inserts. Change events of Debezium have their own.",
+        examples=["kind"],
+    )
+    weight: str | None = Field(
+        default=None,
+        description="The weight, in JSON a number or the text of one; not given: 1.0.",
+        examples=["amount"],
+    )
+    ts: str | None = Field(
+        default=None,
+        description="The time, milliseconds since 1970; not given: the record's own.",
+        examples=["at"],
+    )
+    op_values: dict[OpName, Words] = Field(
+        default_factory=dict,
+        description="What stands for `insert`, `delete`, `insert_vertex` and `delete_vertex`: a list of texts for "
+        "each (`true` and `1` are also the JSON values). With any other value a record is bad. Not given: these "
+        "names.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        names = {key: getattr(self, key) for key in ("src", "dst", "op", "weight", "ts")}
+        given = {key: name for key, name in names.items() if name is not None}
+        for key, name in given.items():
+            if not all(name.split(".")):
+                yield key, "must be a name, or names with dots between them"
+            if same := [other for other, taken in given.items() if taken == name and other != key]:
+                yield key, f"must differ from source.columns.{same[0]}"
+        if self.op_values and self.op is None:
+            yield "op_values", "must be left out without source.columns.op"
+        texts = [text for values in self.op_values.values() for text in values]
+        if repeated := {text for text in texts if texts.count(text) > 1}:
+            yield "op_values", f"must name each value once ({', '.join(sorted(repeated))})"
+
+
+def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of options for kafka-python, secrets read from their files.
+
+    Raises:
+        ConfigError: a file of a secret cannot be read; ``key`` is where the table stands.
+    """
+    if not table:
+        return {}
+    from kafka import KafkaConsumer
+
+    options: dict[str, Any] = {}
+    for name, value in table.items():
+        if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
+            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(str(value)))
+        else:
+            options[name] = _like(KafkaConsumer.DEFAULT_CONFIG.get(name), value)
+    return options
+
+
+def client_problems(table: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with a table of options for kafka-python."""
+    # Loading the client library takes a while: only whoever sets its options pays for it.
+    from kafka import KafkaConsumer
+
+    known = [
+        key
+        for key in KafkaConsumer.DEFAULT_CONFIG
+        if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
+    ]
+    for key in table:
+        plain = key.removesuffix("_file")
+        if key not in known and plain not in known:
+            close = difflib.get_close_matches(plain, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
+            yield f"client.{key}", f"unknown key; {hint}"
+        elif plain != key and plain in table:
+            yield f"client.{key}", f"must not be given together with client.{plain}"
+
 
 class SourceConfig(Section):
     """Where updates come from."""
@@ -269,6 +363,9 @@ class SourceConfig(Section):
         examples=["src,dst,weight,ts"],
     )
     csv_delimiter: str = Field(default=",", min_length=1, max_length=1, description="What separates CSV columns.")
+    columns: ColumnsConfig = Field(
+        default_factory=ColumnsConfig, description="What a producer calls the columns of an update."
+    )
     fetch_bytes_max: int = Field(
         default=16 << 20, ge=1 << 16, le=1 << 30, description="The most bytes of records that one poll takes."
     )
@@ -308,8 +405,10 @@ class SourceConfig(Section):
                 yield "start", f'must be a table {form} when kind is "{self.kind}"'
         if self.csv_columns:
             yield from self._csv_problems()
+        for key, allowed in self.columns.problems():
+            yield f"columns.{key}", allowed
         if self.client:
-            yield from self._client_problems()
+            yield from client_problems(self.client)
 
     def start_position(self) -> Literal["earliest", "latest"] | int | dict[str, int | dict[int, int]]:
         """Where to begin, a time as milliseconds since 1970."""
@@ -321,35 +420,7 @@ class SourceConfig(Section):
         Raises:
             ConfigError: a file of a secret cannot be read.
         """
-        if not self.client:
-            return {}
-        from kafka import KafkaConsumer
-
-        options: dict[str, Any] = {}
-        for key, value in self.client.items():
-            if key.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
-                options[key.removesuffix("_file")] = read_secret(f"source.client.{key}", Path(str(value)))
-            else:
-                options[key] = _like(KafkaConsumer.DEFAULT_CONFIG.get(key), value)
-        return options
-
-    def _client_problems(self) -> Iterator[Problem]:
-        # Loading the client library takes a while: only whoever sets its options pays for it.
-        from kafka import KafkaConsumer
-
-        known = [
-            key
-            for key in KafkaConsumer.DEFAULT_CONFIG
-            if key in KAFKA_CLIENT_KEYS or key.startswith(KAFKA_CLIENT_PREFIXES)
-        ]
-        for key in self.client:
-            plain = key.removesuffix("_file")
-            if key not in known and plain not in known:
-                close = difflib.get_close_matches(plain, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"allowed are {', '.join(sorted(known))}"
-                yield f"client.{key}", f"unknown key; {hint}"
-            elif plain != key and plain in self.client:
-                yield f"client.{key}", f"must not be given together with client.{plain}"
+        return client_options("source.client", self.client)
 
     def _csv_problems(self) -> Iterator[Problem]:
         known = {"op", "src", "dst", "weight", "ts"}
@@ -372,6 +443,88 @@ class DeadLettersConfig(Section):
         description="The most bytes of bad records kept in files; past it, or while the disk is full, the stream "
         "waits: none may be lost.",
     )
+
+
+class ResultsConfig(Section):
+    """Changed results on their way out: the vertices that each epoch changed, to a topic or to files."""
+
+    kind: Literal["off", "kafka", "spool"] = Field(
+        default="off", description="Where to: nowhere, a topic of Apache Kafka, or a directory of files."
+    )
+    topic: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,249}$",
+        description="Kafka: the topic, which must exist. It should be compacted (`cleanup.policy=compact`).",
+        examples=["results"],
+    )
+    path: Path = Field(
+        default=Path("./results"), description="Spool: the directory of files. It is made when missing."
+    )
+    programs: Words = Field(
+        default=(), description="The ids of the programs whose results are written; empty: all.", examples=["hops"]
+    )
+    encoding: Literal["msgpack", "json"] = Field(default="msgpack", description="The encoding of keys and values.")
+    threshold: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e6,
+        description="A value is written when it is off the one written before by more than this part of that; of "
+        "numbers only. Above 0 it takes 9 bytes for each vertex and program. Where every epoch changes all "
+        "values, as with PageRank, it decides how much is written.",
+    )
+    interval: float = Field(
+        default=0.0,
+        ge=0,
+        le=86_400,
+        description="Seconds between two transactions, at least; epochs in between are merged.",
+    )
+    bootstrap_servers: Words = Field(
+        default=(),
+        description="Kafka: HOST:PORT of one or more brokers. Default: those of the source, with its `client`.",
+        examples=["broker1:9092"],
+    )
+    client: dict[str, Any] = Field(
+        default_factory=dict, description="Kafka: passed to kafka-python, as `source.client`."
+    )
+    transactional_id: str = Field(
+        default="",
+        max_length=200,
+        description="Kafka: who writes; a second daemon with the same one shuts the first out. Default: "
+        "`graphtide-NAME-TOPIC`, with `source.name`.",
+    )
+    transaction_timeout: float = Field(
+        default=300.0,
+        ge=60,
+        le=3600,
+        description="Kafka: seconds that a transaction may take until the broker withdraws it; at most the "
+        "broker's `transaction.max.timeout.ms`.",
+    )
+    file_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 16,
+        le=1 << 40,
+        description="Spool: from so many bytes on the next transaction begins another file.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.kind == "kafka" and not self.topic:
+            yield "topic", 'must name the topic when kind is "kafka"'
+        if self.kind != "kafka" and self.topic:
+            yield "topic", 'must be left out unless kind is "kafka"'
+        if self.client and not self.bootstrap_servers:
+            yield (
+                "client",
+                "must be left out without results.bootstrap_servers: the source's come with its own",
+            )
+        for server in self.bootstrap_servers:
+            try:
+                parse_tcp(server)
+            except ValueError as error:
+                yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        if duplicates := {id for id in self.programs if self.programs.count(id) > 1}:
+            yield "programs", f"must name each program once ({', '.join(sorted(duplicates))})"
+        if self.client:
+            yield from client_problems(self.client)
 
 
 class ProgramConfig(Section):
@@ -431,6 +584,12 @@ class LimitsConfig(Section):
     )
     vertices_max: int = Field(
         default=1_000_000, ge=1, description="The most vertices that one request names or gets."
+    )
+    edges_max: int = Field(default=500_000, ge=1, description="The most edges that one answer names.")
+    edges_visited_max: int = Field(
+        default=4_000_000,
+        ge=1024,
+        description="The most entries of rows that one `khop`, `egonet`, `subgraph` or `cross_edges` reads.",
     )
     connections_max: int = Field(
         default=256, ge=1, le=65_536, description="Open connections that have been let in."
@@ -515,6 +674,24 @@ class LimitsConfig(Section):
         "fall behind it, or resume from before it, get a new snapshot.",
     )
 
+    ad_hoc_max: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Programs that run at once for `compute`; others wait for their turn.",
+    )
+    ad_hoc_seconds_max: float = Field(
+        default=60.0,
+        gt=0,
+        le=86_400,
+        description="The longest that `compute` takes, waiting for its turn included; a client that wants more "
+        "than `timeout_ms_default` says so.",
+    )
+    ad_hoc_vertices_max: int = Field(
+        default=100_000, ge=1, description="The most vertices that one `compute` gives values of."
+    )
+    kept_max: int = Field(default=16, ge=0, le=4096, description="Programs that are kept by `keep`; 0: none.")
+
     def problems(self) -> Iterator[Problem]:
         if self.timeout_ms_default > self.timeout_ms_max:
             yield "timeout_ms_default", f"must be at most server.limits.timeout_ms_max ({self.timeout_ms_max})"
@@ -585,6 +762,16 @@ class ServerConfig(Section):
         description="A file that holds the token, or several, one a line, all of them right: so clients can "
         "change over to a new one. SIGHUP reads it again, and ends connections whose token is gone.",
     )
+    admin_token: SecretStr | None = Field(
+        default=None,
+        min_length=TOKEN_LENGTH_MIN,
+        max_length=TOKEN_LENGTH_MAX,
+        description="What clients must present to change anything (`keep`, `drop`); it is right wherever `token` "
+        "is. None: whoever may ask may do so.",
+    )
+    admin_token_file: Path | None = Field(
+        default=None, description="A file with that token, or several, as `token_file`."
+    )
     tls: TlsConfig = Field(default_factory=TlsConfig, description="TLS for the TCP addresses.")
     insecure: bool = Field(default=False, description="Allow addresses beyond loopback without TLS.")
     limits: LimitsConfig = Field(default_factory=LimitsConfig, description="What one client may ask for.")
@@ -594,6 +781,8 @@ class ServerConfig(Section):
             yield "listen", "must name at least one address"
         if self.token is not None and self.token_file is not None:
             yield "token_file", "must not be given together with server.token"
+        if self.admin_token is not None and self.admin_token_file is not None:
+            yield "admin_token_file", "must not be given together with server.admin_token"
         for name, table in (("tls", self.tls), ("limits", self.limits)):
             for key, allowed in table.problems():
                 yield f"{name}.{key}", allowed
@@ -618,18 +807,31 @@ class ServerConfig(Section):
         Raises:
             ConfigError: their file cannot be read, or holds what is no token.
         """
-        if self.token_file is None:
-            return () if self.token is None else (self.token.get_secret_value(),)
-        lines = read_secret("server.token_file", self.token_file).splitlines()
-        tokens = tuple(line.strip() for line in lines if line.strip())
-        wrong = [n for n, line in enumerate(lines, 1) if line.strip() and not _is_token(line.strip())]
-        if wrong or not 0 < len(tokens) <= TOKENS_MAX:
-            where = f"line {wrong[0]}" if wrong else f"it has {len(tokens)} lines that are not empty"
-            raise ConfigError(
-                f"server.token_file = {str(self.token_file)!r}: must hold 1 to {TOKENS_MAX} tokens, one a line, "
-                f"of {TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} characters each ({where})"
-            )
-        return tokens
+        return _tokens("server.token_file", self.token, self.token_file)
+
+    def read_admin_tokens(self) -> tuple[str, ...]:
+        """The tokens of those who may change something; none when whoever may ask may do so.
+
+        Raises:
+            ConfigError: their file cannot be read, or holds what is no token.
+        """
+        return _tokens("server.admin_token_file", self.admin_token, self.admin_token_file)
+
+
+def _tokens(key: str, token: SecretStr | None, path: Path | None) -> tuple[str, ...]:
+    """Of a setting, or of the file that another one (``key``) names."""
+    if path is None:
+        return () if token is None else (token.get_secret_value(),)
+    lines = read_secret(key, path).splitlines()
+    tokens = tuple(line.strip() for line in lines if line.strip())
+    wrong = [n for n, line in enumerate(lines, 1) if line.strip() and not _is_token(line.strip())]
+    if wrong or not 0 < len(tokens) <= TOKENS_MAX:
+        where = f"line {wrong[0]}" if wrong else f"it has {len(tokens)} lines that are not empty"
+        raise ConfigError(
+            f"{key} = {str(path)!r}: must hold 1 to {TOKENS_MAX} tokens, one a line, "
+            f"of {TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} characters each ({where})"
+        )
+    return tokens
 
 
 class MetricsConfig(Section):
@@ -794,6 +996,7 @@ class Config(Section):
     graph: GraphConfig = Field(default_factory=GraphConfig)
     source: SourceConfig = Field(default_factory=SourceConfig)
     dead_letters: DeadLettersConfig = Field(default_factory=DeadLettersConfig)
+    results: ResultsConfig = Field(default_factory=ResultsConfig)
     program: tuple[ProgramConfig, ...] = Field(default_factory=_default_programs)
     epoch: EpochConfig = Field(default_factory=EpochConfig)
     server: ServerConfig = Field(default_factory=ServerConfig)
@@ -811,3 +1014,33 @@ class Config(Section):
             yield "dead_letters.topic", 'must be left out unless source.kind is "kafka"'
         if self.dead_letters.topic is not None and self.dead_letters.topic in self.source.topics:
             yield "dead_letters.topic", "must not be one of source.topics: bad records would come round for ever"
+        results, source = self.results, self.source
+        if results.kind == "kafka":
+            if not results.bootstrap_servers and source.kind != "kafka":
+                yield "results.bootstrap_servers", 'must name at least one broker unless source.kind is "kafka"'
+            same = not results.bootstrap_servers or set(results.bootstrap_servers) & set(source.bootstrap_servers)
+            if source.kind == "kafka" and same and results.topic in (*source.topics, self.dead_letters.topic):
+                yield "results.topic", "must be a topic of its own, neither of source.topics nor of dead letters"
+        both_in_files = results.kind == source.kind == "spool"
+        if both_in_files and results.path.absolute() == source.path.absolute():
+            yield "results.path", "must not be source.path: results would be read as updates"
+        known = {program.id for program in self.program}
+        if unknown := [id for id in results.programs if id not in known]:
+            there = ", ".join(sorted(known))
+            yield "results.programs", f"must be ids of programs ({', '.join(unknown)}: there are {there})"
+
+    def results_servers(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The brokers of the results' topic, and the options for their client.
+
+        Raises:
+            ConfigError: a file of a secret cannot be read.
+        """
+        if self.results.bootstrap_servers:
+            return self.results.bootstrap_servers, client_options("results.client", self.results.client)
+        return self.source.bootstrap_servers, self.source.client_options()
+
+    def results_programs(self) -> tuple[str, ...]:
+        """The ids of the programs whose results are written, in the order in which they are configured."""
+        return tuple(
+            item.id for item in self.program if not self.results.programs or item.id in self.results.programs
+        )

@@ -98,6 +98,10 @@ class BackgroundAudit:
             self._repairs[program] += 1
             self._metrics.audit_repair(program)
 
+    def dropped(self) -> None:
+        """A program is no more: the pass that was to check it begins anew."""
+        self._auditor.begin_anew()
+
     def stats(self) -> dict[str, Any]:
         """What the ``stats`` request shows."""
         violations: dict[str, dict[str, int]] = {}

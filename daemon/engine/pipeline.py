@@ -10,13 +10,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from ...compute.engine import Engine, ProgramRun
-from ...compute.program import Violation
+from ...compute.program import Program, Violation
 from ...gpma.device.card import Card
 from ...gpma.edges import Vertices
 from ...gpma.index.vertex_index import VertexIndex
@@ -33,6 +33,8 @@ from ..serve.publication import Publication
 from ..serve.supervisor import ServerLink
 from ..state.checkpointer import Checkpointer, Newest
 from .auditing import BackgroundAudit
+from .between import BetweenEpochs
+from .follower import Since
 from .recording import Recording
 from .sides import Sides
 from .standing import Standing
@@ -45,6 +47,23 @@ MEMORY_PAUSE_S = 1.0
 
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found is published so often at most."""
+
+
+class Outgoing(Protocol):
+    """Who writes changed results; neither waits."""
+
+    def told(self, epoch: tuple[int, int]) -> None:
+        """An epoch is published."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be written now, in words."""
+        ...
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``stats`` request shows."""
+        ...
 
 
 class AuditFailure(AssertionError):
@@ -76,11 +95,13 @@ class Pipeline:
         dead_letters: Mapping[str, int],
         numbering: Mapping[str, Any] | None = None,
         card: Card | None = None,
+        results: Outgoing | None = None,
         full_audit: bool = False,
     ) -> None:
         """``source``, ``dead_letters``: how reading goes on, and what was refused by reason, which are shown.
         ``numbering``: how vertices were numbered at the start, which is shown, too.
-        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one.
+        ``stop``: ends a wait for memory. ``card``: the graph's device, if it has one. ``results``: who writes
+        what changed, if anybody does.
 
         ``full_audit``: check everything after every epoch.
         """
@@ -105,10 +126,15 @@ class Pipeline:
         self.dead_letters = dead_letters
         self.numbering = numbering
         self.sides = Sides(self.graph, metrics, card, lambda: self.engine.programs)
+        self.results = results
         self.full_audit = full_audit
+        self.between = BetweenEpochs(queue.wake)
+        self.asked: Callable[[], Mapping[str, Any]] = dict
+        """What to show of programs that are asked for at run time."""
+        self._followed: list[Since] = []
         self._published_at = 0.0
         self._passes_published = 0
-        self._wait_published: str | None = None
+        self._wait_published: tuple[str | None, str | None] = (None, None)
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -139,19 +165,78 @@ class Pipeline:
             elif self.queue.closed:
                 return
             self._publish_wait()
+            self.between.turn()
             self.metrics.queue_depth(self.queue.updates)
             if self.health.recovery.ends():
                 log.info("epoch %s holds all that lay in the source at the start", self.position.epoch)
                 self._publish([], None)
             self._audit_in_background()
             self.checkpoints.step()
-            self.reuse.let_go(self.graph.alive, hold=self.checkpoints.writing)
+            self.reuse.let_go(self.graph.alive, hold=self._holds_names)
 
     def close(self) -> None:
         """Write a last checkpoint if anything happened since the newest one, and wait for it."""
         self.checkpoints.close()
 
+    # -- between two epochs, for the engine's thread (``between``) -----------------------------------------
+
+    def follow(self, since: Since) -> None:
+        """Note what changes from the next epoch on, and let vertices keep their dense ids, until ``unfollow``."""
+        self._followed.append(since)
+
+    def unfollow(self, since: Since) -> None:
+        """Harmless to repeat."""
+        self._followed = [other for other in self._followed if other is not since]
+
+    def expect(
+        self, id: str, kind: str, spec: Mapping[str, Any], *, state: str = "computing", reason: str | None = None
+    ) -> None:
+        """Show that a program is to come, and how it stands."""
+        self.standing.expect(id, kind, spec, state, reason)
+        self._publish([], None)
+        self._record_state()
+
+    def join(self, program: Program, spec: Mapping[str, Any], *, start: bool) -> None:
+        """Keep a program up to date from now on: a new epoch of the same graph and offsets.
+
+        ``start``: whether it must be computed; else it holds a state of this graph.
+
+        Raises:
+            ProgramError: it cannot be taken in.
+            MemoryError, OSError: there is no memory to publish it, and it is not taken in.
+        """
+        self.engine.require(program)
+        with self.gate.apply():
+            self.position.number += 1
+        self.standing.join(self.engine.add(program), spec, self.position.epoch)
+        try:
+            runs = self.engine.start([program.id]) if start else []
+            self._audit()
+            self._publish(runs, None)
+        except (MemoryError, OSError):
+            self.engine.remove(program.id)
+            self.standing.remove(program.id)
+            self.gate.settle()
+            raise
+        self._record_state()
+
+    def drop(self, id: str) -> None:
+        """Keep a program up to date no more, or expect it no more: a new epoch of the same graph and offsets."""
+        with self.gate.apply():
+            self.position.number += 1
+        self.engine.remove(id)
+        self.standing.remove(id)
+        self.background_audit.dropped()
+        self._publish([], None)
+        self.metrics.program_dropped(id)
+        self._record_state()
+
     # -- one epoch --------------------------------------------------------------------------------------
+
+    @property
+    def _holds_names(self) -> bool:
+        """A checkpoint that is being written, or a program computed beside us, has vertices alive that died."""
+        return self.checkpoints.writing or bool(self._followed)
 
     def _epoch(self, taken: Sequence[Prepared]) -> bool:
         """False: the end came while the graph waited for memory; nothing of this was taken."""
@@ -181,11 +266,16 @@ class Pipeline:
                 self.memory.refused(str(error))
                 self._publish_wait()
                 self.checkpoints.go_on()  # its copy of the edges may be what is missing
+                for since in self._followed:
+                    since.give_way()
+                self.between.turn()  # nothing of this epoch was taken; who gives way needs us for it
             self.health.turn()
             if self.stop.wait(MEMORY_PAUSE_S):
                 return False
         self.memory.granted()
         if change is not None:
+            for since in self._followed:
+                since.note(change)
             runs = self.engine.refresh(change)
             point("epoch.computed")
             self.position.updates += updates
@@ -194,8 +284,7 @@ class Pipeline:
         publishing = time.perf_counter()
         self._publish(runs, change)
         point("epoch.published")
-        # A checkpoint being written has vertices alive that died.
-        self.reuse.published(taken[-1].item, change, self.graph.alive, hold=self.checkpoints.writing)
+        self.reuse.published(taken[-1].item, change, self.graph.alive, hold=self._holds_names)
         published = time.perf_counter()
         self._record(taken, change, runs)
         self.metrics.epoch(
@@ -208,12 +297,16 @@ class Pipeline:
         return True
 
     def _publish_wait(self) -> None:
-        """Let answers tell that updates wait for memory, or no longer do: there may be no epoch for long."""
-        if self.memory.waits_for != self._wait_published:
+        """Let answers tell what is waited for, or no longer is: there may be no epoch for long."""
+        if self._waits != self._wait_published:
             self._publish([], None)
 
+    @property
+    def _waits(self) -> tuple[str | None, str | None]:
+        return self.memory.waits_for, None if self.results is None else self.results.trouble
+
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
-        waits_for = self.memory.waits_for
+        waits = self._waits
         for run in runs:
             self.standing.note(run, self.position.epoch)
         latest = {run.id: run for run in runs}
@@ -227,14 +320,17 @@ class Pipeline:
                 n_vertices=self.graph.n_vertices,
                 offsets=offsets_to_wire(self.position.offsets),
                 programs=programs,
+                coming=self.standing.coming,
                 stats=self.stats(),
                 alive=self.graph.alive,
                 alive_changed=None if whole else _alive_changed(change),
             )
         )
+        if self.results is not None:
+            self.results.told(self.position.epoch)
         self.gate.settle()
         self._published_at = time.monotonic()
-        self._wait_published = waits_for
+        self._wait_published = waits
         self._passes_published = self.background_audit.passes
 
     def _audit_in_background(self) -> None:
@@ -353,8 +449,10 @@ class Pipeline:
             "waiting": self.source.waiting,
             "dead_letters": dict(self.dead_letters),
             "programs": self.standing.states(),
+            **self.asked(),
             "audit": self.background_audit.stats(),
             "checkpoint": None if newest is None else self._shown(newest),
+            **({} if self.results is None else {"results": self.results.stats()}),
         }
 
     def _shown(self, newest: Newest) -> dict[str, Any]:

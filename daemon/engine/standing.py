@@ -1,9 +1,10 @@
-"""How each program stands: fresh, or quarantined since an epoch; and what that means for what it publishes."""
+"""How each program stands: fresh, or quarantined since an epoch, or still computed beside the stream; and what
+that means for what it publishes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,27 +21,70 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProgramStatus:
-    """What ``programs`` shows of one program: ``fresh``, or ``quarantined`` since an epoch and why."""
+    """What ``programs`` shows of one program: ``fresh``, or ``quarantined`` since an epoch and why.
+
+    ``joined``: of one that came at run time, since which epoch it is published.
+    """
 
     state: str = "fresh"
     stale_since: list[int] | None = None
     reason: str | None = None
     error_bound: float | None = None
+    joined: list[int] | None = None
 
 
 class Standing:
     """The status of every program, as their runs change it."""
 
-    def __init__(self, programs: Sequence[Program], specs: Mapping[str, Mapping[str, Any]]) -> None:
-        """``specs``: by program id, what each was made from, as ``programs`` shows it."""
-        self._programs = programs
+    def __init__(
+        self, programs: Sequence[Program], specs: dict[str, dict[str, Any]], kept: Collection[str] = ()
+    ) -> None:
+        """``specs``: by program id, what each was made from, as ``programs`` shows it; those of programs that come
+        and go at run time come and go, too. ``kept``: the ids of such programs that came before this start."""
+        self._programs = list(programs)
         self._specs = specs
+        self._kept = set(kept)
         self._status = {program.id: ProgramStatus() for program in programs}
         self._gone: dict[str, Flags] = {}
+        self._coming: dict[str, dict[str, Any]] = {}
 
     def states(self) -> dict[str, str]:
         """The state of each program."""
-        return {id: status.state for id, status in self._status.items()}
+        states = {id: status.state for id, status in self._status.items()}
+        return states | {id: str(shown["state"]) for id, shown in self._coming.items()}
+
+    @property
+    def coming(self) -> Mapping[str, Mapping[str, Any]]:
+        """What ``programs`` shows of those that are not published yet."""
+        return dict(self._coming)
+
+    def expect(self, id: str, kind: str, spec: Mapping[str, Any], state: str, reason: str | None) -> None:
+        """A program is to come: how it stands, and why it does not go on."""
+        self._coming[id] = {
+            "kind": kind,
+            "state": state,
+            "stale_since": None,
+            "reason": reason,
+            "error_bound": None,
+            "memory_bytes": 0,
+            "parameters": dict(spec),
+            "kept": True,
+        }
+
+    def join(self, program: Program, spec: Mapping[str, Any], epoch: tuple[int, int]) -> None:
+        """A program that was expected belongs to the epochs from this one on."""
+        self._coming.pop(program.id, None)
+        self._programs.append(program)
+        self._specs[program.id] = dict(spec)
+        self._kept.add(program.id)
+        self._status[program.id] = ProgramStatus(joined=list(epoch))
+
+    def remove(self, id: str) -> None:
+        """A program is no more, or will not come."""
+        self._programs = [program for program in self._programs if program.id != id]
+        for named in (self._coming, self._status, self._specs, self._gone):
+            named.pop(id, None)
+        self._kept.discard(id)
 
     def fresh(self) -> list[Program]:
         """The programs whose state belongs to the present epoch."""
@@ -79,6 +123,8 @@ class Standing:
                 "error_bound": status.error_bound,
                 "memory_bytes": program.memory_bytes(),
                 "parameters": self._specs[program.id],
+                "kept": program.id in self._kept,
+                "joined": status.joined,
             },
             gone=None if status.state == "fresh" else self._gone_since(program.id, graph, change),
             gone_changed=np.empty(0, np.uint32) if change is None else change.deleted_vertices,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -9,9 +10,22 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
+from ...partition.exploring import LEAST_READS, EdgesFound, EdgesPlace, Search, edges_between, search
 from ..errors import LimitExceeded
 from ..records.stream import Offsets, Partition, Source, Standing, offsets_to_wire
-from ..records.topology import DegreeCounts, Degrees, EdgesExist, NeighborPage, StorageState
+from ..records.topology import (
+    CheckpointAsked,
+    DegreeCounts,
+    Degrees,
+    Edges,
+    EdgesExist,
+    Ego,
+    NeighborPage,
+    Reached,
+    SearchDirection,
+    StorageState,
+)
+from ..state.requested import RequestedCheckpoints
 from .storage import Storage
 
 HOLD_S = 0.05
@@ -21,8 +35,9 @@ HOLD_S = 0.05
 class EngineTopology:
     """What ``records.topology.Topology`` asks, answered from the graph."""
 
-    def __init__(self, storage: Storage, source: Source) -> None:
+    def __init__(self, storage: Storage, source: Source, requested: RequestedCheckpoints) -> None:
         self._source = source
+        self._requested = requested
         self._graph = storage.graph
         self._gate = storage.gate
         self._position = storage.position
@@ -85,6 +100,95 @@ class EngineTopology:
             # Whoever asks reads the results again and comes back at once: let it find this very epoch.
             self._gate.hold(HOLD_S)
             return None
+
+    def reach(
+        self,
+        begun: Search,
+        direction: SearchDirection,
+        *,
+        hops_max: int,
+        limit: int,
+        reads_max: int,
+        timeout_s: float,
+    ) -> Reached:
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            state, sides = self.current_epoch(), self._sides(direction)
+            if not self._known(begun.found[:1])[0]:
+                return Reached(state, False, begun)
+            n = self._graph.n_vertices
+            found = search(sides, n, begun, hops_max=hops_max, limit=limit, reads_max=reads_max)
+        return Reached(state, True, found)
+
+    def edges_between(
+        self,
+        src: Vertices,
+        dst: Vertices,
+        common: Vertices,
+        *,
+        place: EdgesPlace,
+        limit: int,
+        reads_max: int,
+        timeout_s: float,
+    ) -> Edges:
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            known_src, known_dst = self._known(src), self._known(dst)
+            found = self._edges(src, dst, common, place, limit, reads_max)
+            return Edges(self.current_epoch(), known_src, known_dst, found)
+
+    def ego(
+        self,
+        vertex: int,
+        direction: SearchDirection,
+        *,
+        limit: int,
+        edge_limit: int,
+        reads_max: int,
+        timeout_s: float,
+    ) -> Ego:
+        begun = Search.begin(vertex)
+        with self._gate.read(settled=False, timeout_s=timeout_s):
+            state, sides = self.current_epoch(), self._sides(direction)
+            if not self._known(begun.found)[0]:
+                return Ego(state, False, begun, None)
+            found = search(sides, self._graph.n_vertices, begun, hops_max=1, limit=limit, reads_max=reads_max)
+            left = reads_max - found.reads
+            if found.place is not None or left < LEAST_READS:
+                return Ego(state, True, found, None)
+            chosen = np.sort(found.found)
+            edges = self._edges(chosen, chosen, chosen, EdgesPlace(), edge_limit, left)
+        return Ego(state, True, found, edges if edges.place is None else None)
+
+    def _sides(self, direction: SearchDirection) -> Sequence[RowView]:
+        """The rows to search along; only while the gate is held."""
+        if direction == "out" or not self._graph.directed:
+            return (self._graph.out_rows(),)
+        in_rows = self._graph.in_rows()
+        return (in_rows,) if direction == "in" else (self._graph.out_rows(), in_rows)
+
+    def _edges(
+        self, src: Vertices, dst: Vertices, common: Vertices, place: EdgesPlace, limit: int, reads_max: int
+    ) -> EdgesFound:
+        """As ``edges_between``; only while the gate is held."""
+        graph = self._graph
+        return edges_between(
+            graph.out_rows(),
+            graph.n_vertices,
+            src,
+            dst,
+            None if graph.directed else common,
+            weighted=graph.weighted,
+            limit=limit,
+            reads_max=reads_max,
+            place=place,
+        )
+
+    def checkpoint(
+        self, at: tuple[int, int] | None, since: tuple[int, int] | None, failures: int | None
+    ) -> CheckpointAsked:
+        state = self.current_epoch()
+        found = self._requested.ask(state.epoch, at=at, since=since, failures=failures)
+        path = None if found.made is None else str(found.made.absolute())
+        return CheckpointAsked(state, found.status, found.since, found.failures, path, found.kept, found.reason)
 
     def _known(self, vertices: Vertices) -> npt.NDArray[np.bool_]:
         """Which of these dense ids are vertices (bool[n]); only while the gate is held."""

@@ -12,15 +12,28 @@ of a file the spool source gives that line along with every later block, as the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Literal
 
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
 from ..records.encodings import BARRIER, ENCODINGS, HEADER_LINE, ROW, Encoding
-from ..records.stream import BadRecord, Decoded, Partition, RawRecord
+from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text
+from .decode_arrow import decode_arrow
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
-from .decode_records import decode_document, decode_json, decode_msgpack, decode_rows, is_one_edge, load_json
+from .decode_debezium import CAPTURED, Changes
+from .decode_records import (
+    JsonForm,
+    decode_document,
+    decode_json,
+    decode_msgpack,
+    decode_rows,
+    load_json,
+    one_each,
+    plain_edge,
+)
 from .decode_text import (
     CHUNK_LINES,
     EDGE_LIST,
@@ -30,6 +43,7 @@ from .decode_text import (
     numbered_lines,
     salvage,
 )
+from .named_columns import NamedColumns
 from .sift import BadPart, Sifted
 
 REASONS = tuple(reason.value for reason in Reason)
@@ -52,9 +66,11 @@ class Decoder:
         updates_max: int = 1 << 24,
         line_bytes_max: int = 1 << 20,
         compiled_from: int = 0,
+        columns: NamedColumns | None = None,
     ) -> None:
-        """``csv_columns``: the columns of CSV that has no header lines; ``default_encoding``: of records that
-        name none; ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
+        """``csv_columns``: the columns of CSV that has no header lines, by our names; ``default_encoding``: of
+        records that name none; ``columns``: what producers call them in JSON, header lines and captured tables;
+        ``updates_max``: updates in one record; ``line_bytes_max``: bytes in one line;
         ``compiled_from``: from so many bytes of lines on it pays to load the compiled parser.
 
         Raises:
@@ -67,12 +83,16 @@ class Decoder:
         self._default_encoding = default_encoding
         self._compiled_from = compiled_from
         self._delimiter = csv_delimiter
+        self._columns = columns
+        self._json = JsonForm(plain_edge if columns is None else columns.edge, one_each)
+        self._changes = Changes(CAPTURED if columns is None else columns)
         self._fixed_layout: LineLayout | None = None
         if csv_columns:
             try:
-                self._fixed_layout = csv_layout(csv_delimiter.join(csv_columns).encode(), csv_delimiter)
+                layout = csv_layout(csv_delimiter.join(csv_columns).encode(), csv_delimiter)
             except Bad as bad:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
+            self._fixed_layout = layout if columns is None else replace(layout, op_values=columns.op_values)
         self._layouts: dict[Partition, LineLayout | Bad] = {}
         self._in_preamble: set[Partition] = set()
 
@@ -108,16 +128,26 @@ class Decoder:
             return self._barrier(record, value)
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, record.timestamp_ms))
-        if encoding == "json":
+        if encoding == "arrow":
+            return self._whole(record, decode_arrow(value, self._rules, record.timestamp_ms))
+        if encoding in ("json", "debezium"):
+            form = self._json if encoding == "json" else self._changes_in(record)
             if record.partition.number is not None and not _is_json_lines(value):
-                return self._whole(record, decode_json(value, self._rules, record.timestamp_ms))
-            return self._lines(record, value, _json_lines(value, self._rules, record.timestamp_ms))
+                return self._whole(record, decode_json(value, form, self._rules, record.timestamp_ms))
+            return self._lines(record, value, _json_lines(value, form, self._rules, record.timestamp_ms))
         if encoding == "csv":
             return self._lines(record, value, self._csv(record, value))
         if encoding == "el":
             begin = self._edge_list_begin(record, value)
             return self._lines(record, value, self._parse(value, begin, EDGE_LIST, record.timestamp_ms))
         raise Bad(Reason.UNKNOWN_ENCODING, f"encoding {encoding[:80]!r}; known are {', '.join(ENCODINGS)}")
+
+    def _changes_in(self, record: RawRecord) -> JsonForm:
+        """A change may be of two edges."""
+        return JsonForm(
+            lambda document: self._changes.edges(document, record.key),
+            lambda changes: [*chain.from_iterable(changes)],
+        )
 
     def _barrier(self, record: RawRecord, value: bytes) -> Decoded:
         """No updates: what a barrier orders is for whoever reads the partitions."""
@@ -147,7 +177,7 @@ class Decoder:
         layout: LineLayout | Bad | None = self._fixed_layout
         if layout is None and (record.partition.number is not None or record.offset == 0):
             begin = value.find(b"\n") + 1 or len(value)
-            layout = _layout(value[:begin], self._delimiter)
+            layout = self._layout(value[:begin])
             if record.partition.number is None:
                 self._layouts[record.partition] = layout
             elif isinstance(layout, Bad):
@@ -159,8 +189,15 @@ class Decoder:
             return Lines(bad=[(start, end, layout) for start, end in numbered_lines(value)])
         return self._parse(value, begin, layout, record.timestamp_ms)
 
+    def _layout(self, header: bytes) -> LineLayout | Bad:
+        try:
+            return csv_layout(header, self._delimiter, self._columns)
+        except Bad as bad:
+            return bad
+
     def _parse(self, value: bytes, begin: int, layout: LineLayout, timestamp_ms: int) -> Lines:
-        if self._rules.vertex_ids == "int" and len(value) - begin >= self._compiled_from:
+        plain = self._rules.vertex_ids == "int" and not layout.op_values
+        if plain and len(value) - begin >= self._compiled_from:
             from . import decode_compiled
 
             return decode_compiled.parse_lines(value, begin, layout, self._rules, timestamp_ms)
@@ -173,7 +210,7 @@ class Decoder:
             header = dict(record.headers).get(HEADER_LINE)
             if header is None:
                 return Bad(Reason.BAD_COLUMN, "the file's header line is not known")
-            known = self._layouts[record.partition] = _layout(header, self._delimiter)
+            known = self._layouts[record.partition] = self._layout(header)
         return known
 
     def _edge_list_begin(self, record: RawRecord, value: bytes) -> int:
@@ -191,13 +228,6 @@ class Decoder:
         return begin
 
 
-def _layout(header: bytes, delimiter: str) -> LineLayout | Bad:
-    try:
-        return csv_layout(header, delimiter)
-    except Bad as bad:
-        return bad
-
-
 def _is_json_lines(value: bytes) -> bool:
     """Whether the first line is an object by itself and others follow: else the whole is one document."""
     spans = numbered_lines(value)
@@ -208,20 +238,23 @@ def _is_json_lines(value: bytes) -> bool:
     return line.startswith(b"{") and line.endswith(b"}")
 
 
-def _json_lines(value: bytes, rules: Rules, timestamp_ms: int) -> Lines:
-    """JSON lines: edge objects, or whole documents, each good or bad by itself."""
+def _json_lines(value: bytes, form: JsonForm, rules: Rules, timestamp_ms: int) -> Lines:
+    """JSON lines: objects that stand for edges, or documents of many, each good or bad by itself."""
     lines = Lines()
     spans: list[tuple[int, int]] = []
-    rows: list[dict[str, object]] = []
+    items: list[Any] = []
 
-    def take_rows() -> None:
-        for first, outcome in salvage(rows, lambda some: decode_rows(some, rules, timestamp_ms)):
+    def convert(some: Sequence[Any]) -> UpdateBlock:
+        return decode_rows(form.edges(some), rules, timestamp_ms)
+
+    def take_items() -> None:
+        for first, outcome in salvage(items, convert):
             if isinstance(outcome, Bad):
                 lines.bad.append((*spans[first], outcome))
             else:
                 lines.blocks.append(outcome)
         spans.clear()
-        rows.clear()
+        items.clear()
 
     for start, end in numbered_lines(value):
         try:
@@ -229,20 +262,21 @@ def _json_lines(value: bytes, rules: Rules, timestamp_ms: int) -> Lines:
                 limit = rules.line_bytes_max
                 raise Bad(Reason.TOO_LARGE, f"a line of {end - start} bytes; at most {limit} are allowed")
             document = load_json(value[start:end])
-            if is_one_edge(document):
+            item = form.read(document)
+            if item is not None:
                 spans.append((start, end))
-                rows.append(document)
-                if len(rows) == CHUNK_LINES:
-                    take_rows()
+                items.append(item)
+                if len(items) == CHUNK_LINES:
+                    take_items()
             else:
-                take_rows()
+                take_items()
                 sifted = decode_document(document, rules, timestamp_ms)
                 lines.parts += [(start, part) for part in sifted.bad]
                 if sifted.block is not None:
                     lines.blocks.append(sifted.block)
         except Bad as bad:
             lines.bad.append((start, end, bad))
-    take_rows()
+    take_items()
     lines.bad.sort(key=lambda bad: bad[0])
     return lines
 

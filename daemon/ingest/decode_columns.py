@@ -46,6 +46,8 @@ class Reason(StrEnum):
     """More updates in a record, or more bytes in a line, than allowed."""
     BAD_VERTEX_OP = "bad-vertex-op"
     """An operation on a vertex that names a dst as well."""
+    BAD_CHANGE = "bad-change"
+    """A change of a table that does not say which edges it is about."""
     BAD_BARRIER = "bad-barrier"
     """A barrier whose id is no UTF-8 of 1 to 128 bytes."""
     DAMAGED = "damaged"
@@ -133,6 +135,18 @@ def refused(
 def ids_of(name: str, values: Sequence[Any], rules: Rules) -> IdColumn:
     """The ids in a list: of int (or strings of digits), or of str, as the graph's kind is."""
     return _strings(name, values) if rules.vertex_ids == "string" else _integers(name, values)
+
+
+def check_lengths(name: str, ids: StringColumn) -> None:
+    """Refuse strings that are too long to be ids."""
+    lengths = ids.lengths
+    if int(lengths.max(initial=0)) > MAX_STRING_ID_BYTES:
+        long, allowed = np.flatnonzero(lengths > MAX_STRING_ID_BYTES), MAX_STRING_ID_BYTES
+        raise BadRows(
+            Reason.BAD_ID,
+            long,
+            lambda row: f"{name} holds a string of {lengths[row]} bytes; at most {allowed} are allowed",
+        )
 
 
 def ops_of(names: Sequence[Any]) -> Ops:
@@ -363,14 +377,7 @@ def _strings(name: str, values: Sequence[Any]) -> StringColumn:
     except UnicodeEncodeError:
         why = f"{name} holds a string that is not valid Unicode"
         raise refused(Reason.BAD_ID, values, _is_unicode, lambda _: why) from None
-    lengths = column.lengths
-    if int(lengths.max(initial=0)) > MAX_STRING_ID_BYTES:
-        long, allowed = np.flatnonzero(lengths > MAX_STRING_ID_BYTES), MAX_STRING_ID_BYTES
-        raise BadRows(
-            Reason.BAD_ID,
-            long,
-            lambda row: f"{name} holds a string of {lengths[row]} bytes; at most {allowed} are allowed",
-        )
+    check_lengths(name, column)
     return column
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 import msgpack
 import numpy as np
@@ -22,6 +22,25 @@ from .decode_columns import Bad, Reason, Rules
 from .sift import Sifted, sift
 
 OBJECT_FIELDS_MAX = 1024
+
+Edge = dict[str, Any]
+"""An edge object by our own names, or an operation on a vertex."""
+
+
+class JsonForm(NamedTuple):
+    """How the objects of JSON records are to be read.
+
+    ``read``: what an object stands for, all good or bad together, or None where it is a document of many;
+    ``edges``: the edge objects in several such.
+    """
+
+    read: Callable[[dict[str, Any]], Any]
+    edges: Callable[[Sequence[Any]], Sequence[Edge]]
+
+
+def one_each(edges: Sequence[Edge]) -> Sequence[Edge]:
+    """The edges where every object stands for one."""
+    return edges
 
 
 @dataclass(slots=True)
@@ -97,9 +116,14 @@ def decode_msgpack(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
     return sift(_Columns(given, _pack_msgpack), rules, timestamp_ms)
 
 
-def decode_json(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
-    """One JSON document: a list of edges, columns, or a single edge."""
-    return decode_document(load_json(value), rules, timestamp_ms)
+def decode_json(value: bytes, form: JsonForm, rules: Rules, timestamp_ms: int) -> Sifted:
+    """One JSON document: a list of edges, columns, or an object that stands for edges by itself."""
+    document = load_json(value)
+    item = form.read(document)
+    if item is None:
+        return decode_document(document, rules, timestamp_ms)
+    edges = form.edges([item])
+    return Sifted(decode_rows(edges, rules, timestamp_ms) if edges else None)
 
 
 def load_json(value: bytes) -> dict[str, Any]:
@@ -113,15 +137,13 @@ def load_json(value: bytes) -> dict[str, Any]:
     return document
 
 
-def is_one_edge(document: dict[str, Any]) -> bool:
-    """Whether this is an edge object alone, not a document that holds many."""
-    return "edges" not in document and not isinstance(document.get("src"), list)
+def plain_edge(document: dict[str, Any]) -> Edge | None:
+    """An edge object alone, by our own names; None: a document that holds many."""
+    return None if "edges" in document or isinstance(document.get("src"), list) else document
 
 
 def decode_document(document: dict[str, Any], rules: Rules, timestamp_ms: int) -> Sifted:
-    """A parsed JSON object of any of the three forms."""
-    if is_one_edge(document):
-        return sift(_Edges([document]), rules, timestamp_ms)
+    """A parsed JSON object that holds many updates: a list of edges, or columns."""
     _check_version(document.get("v"))
     if "edges" not in document:
         return sift(_listed_columns(document, rules), rules, timestamp_ms)

@@ -6,8 +6,7 @@ The rules here alone decide what is good; for integer ids ``decode_compiled`` re
 from __future__ import annotations
 
 import csv
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
+from .named_columns import NUMBER, NamedColumns, why_no_value
 from .sift import BadPart
 
 Item = TypeVar("Item")
@@ -31,15 +31,18 @@ OPS_BY_TEXT = {
     "insert_vertex": "insert_vertex",
     "delete_vertex": "delete_vertex",
 }
-_REAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class LineLayout:
-    """What the fields of a line are. ``delimiter`` None: an edge list, split at blanks, with comments."""
+    """What the fields of a line are. ``delimiter`` None: an edge list, split at blanks, with comments.
+
+    ``op_values``: what stands for which operation; empty: the usual (``OPS_BY_TEXT``).
+    """
 
     names: tuple[str, ...]
     delimiter: str | None
+    op_values: Mapping[str, str] = field(default_factory=dict)
 
 
 EDGE_LIST = LineLayout(("src", "dst", "weight", "ts"), None)
@@ -68,23 +71,29 @@ def check_delimiter(delimiter: str) -> None:
         raise ValueError(f"a CSV delimiter is one ASCII character that no field needs, not {delimiter!r}")
 
 
-def csv_layout(header: bytes, delimiter: str) -> LineLayout:
-    """The layout that a header line names; unknown columns are ignored.
+def csv_layout(header: bytes, delimiter: str, named: NamedColumns | None = None) -> LineLayout:
+    """The layout that a header line names, in our names or in those given; unknown columns are ignored.
 
     Raises:
-        Bad: the line does not name src and dst, or names a column twice.
+        Bad: the line does not name src and dst (of given names: all), or names a column twice.
     """
     try:
         text = header.decode("utf-8-sig").strip()
         fields = next(csv.reader([text], delimiter=delimiter, strict=True), [])
     except (UnicodeDecodeError, csv.Error):
         raise Bad(Reason.BAD_COLUMN, "the header line is not CSV") from None
-    names = tuple(name.strip().lower() for name in fields)
+    if named is None:
+        ours, needed = {name: name for name in columns.COLUMNS}, ["src", "dst"]
+        given = [name.strip().lower() for name in fields]
+    else:
+        ours = named.header_names()
+        given, needed = [name.strip() for name in fields], list(ours)
+    names = tuple(ours.get(name, f"({name})" if name in columns.COLUMNS else name) for name in given)
     known = [name for name in names if name in columns.COLUMNS]
-    if "src" not in known or "dst" not in known or len(set(known)) < len(known):
-        given = columns.shown(text)
-        raise Bad(Reason.BAD_COLUMN, f"the header line must name src and dst, each column once; it is {given}")
-    return LineLayout(names, delimiter)
+    if not {ours[name] for name in needed} <= set(known) or len(set(known)) < len(known):
+        allowed = f"the header line must name {', '.join(needed[:-1])} and {needed[-1]}, each column once"
+        raise Bad(Reason.BAD_COLUMN, f"{allowed}; it is {columns.shown(text)}")
+    return LineLayout(names, delimiter, {} if named is None else named.op_values)
 
 
 def numbered_lines(value: bytes, begin: int = 0) -> Iterator[tuple[int, int]]:
@@ -190,7 +199,7 @@ def _convert_rows(
     """Columns of rows of text; an empty op, weight or ts means that there is none."""
     given = dict(zip(layout.names, zip(*rows, strict=True), strict=True))
     n = len(rows)
-    ops = columns.inserts(n) if "op" not in given else _ops(given["op"])
+    ops = columns.inserts(n) if "op" not in given else _ops(given["op"], layout.op_values)
     strip = rules.vertex_ids == "int"
     ends = {name: [text.strip() if strip else text for text in given[name]] for name in ("src", "dst")}
     src = columns.ids_of("src", ends["src"], rules)
@@ -205,14 +214,19 @@ def _convert_rows(
     return UpdateBlock(src, dst, ops, weights, ts)
 
 
-def _ops(texts: Sequence[str]) -> npt.NDArray[np.uint8]:
-    return columns.ops_of([OPS_BY_TEXT.get(text.strip().lower(), text) for text in texts])
+def _ops(texts: Sequence[str], op_values: Mapping[str, str]) -> npt.NDArray[np.uint8]:
+    if not op_values:
+        return columns.ops_of([OPS_BY_TEXT.get(text.strip().lower(), text) for text in texts])
+    try:
+        return columns.ops_of([op_values[text.strip()] for text in texts])
+    except KeyError as missing:
+        raise Bad(Reason.BAD_OP, why_no_value(missing.args[0], op_values)) from None
 
 
 def _weight(text: str) -> float:
     if not text:
         return 1.0
-    if _REAL.fullmatch(text) is None:
+    if NUMBER.fullmatch(text) is None:
         raise Bad(Reason.BAD_WEIGHT, f"weight is {columns.shown(text)}; it must be a finite number")
     return float(text)
 

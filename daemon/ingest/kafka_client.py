@@ -1,4 +1,4 @@
-"""What everybody who talks to Kafka needs: waits between tries, and clients that leave nothing behind.
+"""What everybody who talks to Kafka needs: clients that leave nothing behind.
 
 Left to themselves, clients of kafka-python leave threads and sockets: a constructor that fails leaves its network
 running; ``close`` of a producer gives up at once, everything running, when records are unsent after its timeout;
@@ -8,9 +8,9 @@ and the socket of a connection that is refused, or was not made yet when its cli
 from __future__ import annotations
 
 import contextlib
-import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -27,6 +27,12 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.producer.future import FutureRecordMetadata
+from kafka.producer.producer_batch import ProducerBatch
+from kafka.record.memory_records import MemoryRecordsBuilder
+from kafka.structs import TopicPartition
+
+from ..backoff import Backoff as Backoff
 
 REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError)
 """What a cluster says to a client whose credentials, or whose way to present them, are not right."""
@@ -140,6 +146,47 @@ def connect(
         raise
 
 
+def send_batch(producer: KafkaProducer, place: TopicPartition, records: bytes, number: int) -> Any:
+    """Send so many records, packed as in a batch of message format 2, in the producer's transaction.
+
+    Returns a future of the last of them, as ``send`` does.
+    """
+    accumulator = producer._accumulator
+    batch_records = MemoryRecordsBuilder(2, accumulator.config["compression_attrs"], len(records))
+    builder = batch_records._builder
+    builder._buffer += records
+    builder._num_records, builder._last_offset = number, number - 1
+    builder._first_timestamp = builder._max_timestamp = time.time_ns() // 10**6
+    batch_records._next_offset = number
+    producer._transaction_manager.maybe_add_partition_to_transaction(place)
+    batch = ProducerBatch(place, batch_records)
+    with accumulator._tp_lock(place):
+        accumulator._batches[place].append(batch)
+        accumulator._incomplete.add(batch)
+    producer._sender.wakeup()
+    return FutureRecordMetadata(batch.produce_future, number - 1, builder._max_timestamp, None, -1, -1, -1)
+
+
+def commit(producer: KafkaProducer, *, timeout_s: float, given_up: Callable[[], bool]) -> None:
+    """Commit a producer's transaction; its own ``commit_transaction`` waits for ever.
+
+    Raises:
+        KafkaError: it failed, or it is not known whether it did: there was no answer in time, or ``given_up``.
+    """
+    committing = producer._transaction_manager.begin_commit()
+    producer._sender.wakeup()
+    ends = time.monotonic() + timeout_s
+    while not committing.wait(timeout_ms=100):
+        if given_up() or time.monotonic() > ends:
+            raise KafkaTimeoutError("nobody answers whether the transaction is committed")
+
+
+def fault_of(producer: KafkaProducer) -> BaseException | None:
+    """Why a producer's transactions go on no more; None: they do."""
+    error: BaseException | None = producer._transaction_manager.last_error
+    return error
+
+
 def disconnect(client: Any, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
     """Close a consumer, a producer or an admin client; what a producer has not sent by then is given up."""
     with contextlib.suppress(KafkaError, OSError, RuntimeError):  # the last: its network was closed already
@@ -213,21 +260,3 @@ class KafkaLink:
             if self._broken:
                 raise KafkaConnectionError("the link was broken off")
             self._give_up = give_up
-
-
-class Backoff:
-    """Waits between tries: each twice the one before up to a limit, shortened at random by up to half."""
-
-    def __init__(self, first_s: float = 0.1, limit_s: float = 10.0) -> None:
-        self.first_s = first_s
-        self.limit_s = limit_s
-        self._next_s = first_s
-
-    def reset(self) -> None:
-        self._next_s = self.first_s
-
-    def wait_s(self) -> float:
-        """How long to wait now."""
-        wait = self._next_s * random.uniform(0.5, 1.0)
-        self._next_s = min(2 * self._next_s, self.limit_s)
-        return wait

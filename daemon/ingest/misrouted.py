@@ -9,6 +9,7 @@ import numpy as np
 
 from ...gpma.index.ids import concatenate_ids
 from ..records.columns import UpdateColumns, canonical
+from ..records.encodings import PLACED_BY_KEY
 from ..records.placement import partition_of
 from ..records.stream import Decoded, Partition, Source, UpdateBlock
 
@@ -33,7 +34,8 @@ class PlacementSample:
         """How many of the sampled edges belong to another partition; logged once for each partition."""
         by_topic: dict[str, list[tuple[Partition, UpdateBlock]]] = {}
         for item in decoded:
-            if item.block is not None and len(item.block) and item.record.partition.number is not None:
+            placed = item.record.partition.number is not None and item.record.encoding not in PLACED_BY_KEY
+            if placed and item.block is not None and len(item.block):
                 by_topic.setdefault(item.record.partition.name, []).append((item.record.partition, item.block))
         total = 0
         for topic, blocks in by_topic.items():

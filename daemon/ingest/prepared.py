@@ -53,6 +53,7 @@ class PreparedQueue:
         self._items: deque[Prepared] = deque()
         self._updates = 0
         self._closed = False
+        self._woken = False
         self._held_back = False  # somebody waits for room: nothing more comes before something is taken
         self._changed = threading.Condition()
 
@@ -90,12 +91,14 @@ class PreparedQueue:
         return self._updates > 0 and self._updates + item.updates > self.updates_max
 
     def take(self, updates_max: int, timeout_s: float, linger_s: float = 0.0) -> list[Prepared]:
-        """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout.
+        """Everything that waits, up to ``updates_max`` updates (at least one item); empty after the timeout, or
+        after ``wake``.
 
         Once there is an item, up to ``linger_s`` is waited for more of them, as long as there is room for more.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._closed, timeout_s)
+            self._changed.wait_for(lambda: self._items or self._closed or self._woken, timeout_s)
+            self._woken = False
             if linger_s and self._items:
                 self._changed.wait_for(
                     lambda: self._updates >= updates_max or self._held_back or self._closed, linger_s
@@ -109,6 +112,12 @@ class PreparedQueue:
             self._updates -= total
             self._changed.notify_all()
             return taken
+
+    def wake(self) -> None:
+        """Let whoever takes, now or next, not wait for items: there is something else to do."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Let nothing more in; what waits can still be taken."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..config.settings import Config
+from ..errors import ConfigError
 from ..records.stream import DeadLetters, Source
 from .dead_letters import FileDeadLetters
+from .decode_arrow import NEEDS_PYARROW, is_readable
 from .spool import SpoolSource
 
 
@@ -29,6 +31,8 @@ def make_source(config: Config) -> Source:
             fingerprints=config.checkpoint.path / "spool-fingerprints",
             checkpoints_kept=config.checkpoint.keep,
         )
+    if source.encoding == "arrow" and not is_readable():
+        raise ConfigError(f'source.encoding = "arrow": {NEEDS_PYARROW}')
     from .kafka import KafkaSource
 
     return KafkaSource(

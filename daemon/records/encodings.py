@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-Encoding = Literal["msgpack", "json", "csv", "el"]
+Encoding = Literal["msgpack", "json", "csv", "el", "debezium", "arrow"]
 ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 
-FRAMED: frozenset[Encoding] = frozenset({"msgpack"})
+FRAMED: frozenset[Encoding] = frozenset({"msgpack", "arrow"})
 """Spool files of these hold frames; those of the others hold lines of text."""
 
 CONTENT_TYPE = "application/vnd.graphtide.edges+msgpack"
@@ -25,7 +25,12 @@ CONTENT_TYPES: dict[str, Encoding] = {
     "application/x-ndjson": "json",
     "text/csv": "csv",
     "text/plain": "el",
+    "application/vnd.debezium+json": "debezium",
+    "application/vnd.apache.arrow.stream": "arrow",
 }
+
+PLACED_BY_KEY: frozenset[Encoding] = frozenset({"debezium"})
+"""Records of these come through the partition of their key, wherever their edges belong."""
 
 BARRIER = "application/vnd.graphtide.barrier"
 """The content type of barriers (``barrier.py``), and what stands for the encoding of their records."""

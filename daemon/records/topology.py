@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights
+from ...partition.exploring import EdgesFound, EdgesPlace, Search
 from .stream import Offsets, Partition, Standing
 
 
@@ -66,6 +67,55 @@ class EdgesExist:
     exists: npt.NDArray[np.bool_]
 
 
+SearchDirection = Literal["out", "in", "both"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A search, as far as it has come; ``known``: whether it began at a vertex."""
+
+    state: StorageState
+    known: bool
+    search: Search
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Edges from some vertices to others. ``known_src``, ``known_dst``: bool[n], which of those are vertices."""
+
+    state: StorageState
+    known_src: npt.NDArray[np.bool_]
+    known_dst: npt.NDArray[np.bool_]
+    found: EdgesFound
+
+
+@dataclass(frozen=True, slots=True)
+class Ego:
+    """The neighbours of a vertex, itself first, and the edges among them; None: they would have taken too long."""
+
+    state: StorageState
+    known: bool
+    search: Search
+    edges: EdgesFound | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """What became of a wish for a checkpoint so far: ``made``, ``waiting``, ``gone`` or ``failed``.
+
+    ``since``, ``failures``: to be given when it is repeated. ``path``: its folder; ``kept``: the epochs of those
+    that there are, where the wished one is gone; ``reason``: why it failed.
+    """
+
+    state: StorageState
+    status: str
+    since: tuple[int, int]
+    failures: int
+    path: str | None
+    kept: Sequence[tuple[int, int]]
+    reason: str
+
+
 class Topology(Protocol):
     """Questions to the storage, in dense vertices; one thread asks them, one at a time.
 
@@ -111,4 +161,56 @@ class Topology(Protocol):
         self, epoch: tuple[int, int], src: Vertices, dst: Vertices, timeout_s: float
     ) -> Weights | None:
         """float32[n]: the weights of existing edges, or None when the storage is not at that epoch."""
+        ...
+
+    def reach(
+        self,
+        begun: Search,
+        direction: SearchDirection,
+        *,
+        hops_max: int,
+        limit: int,
+        reads_max: int,
+        timeout_s: float,
+    ) -> Reached:
+        """Go on with a breadth-first search, by about ``reads_max`` entries of rows."""
+        ...
+
+    def edges_between(
+        self,
+        src: Vertices,
+        dst: Vertices,
+        common: Vertices,
+        *,
+        place: EdgesPlace,
+        limit: int,
+        reads_max: int,
+        timeout_s: float,
+    ) -> Edges:
+        """The edges from any of ``src`` to any of ``dst``, from a place on, as ``partition.exploring`` has them.
+
+        All ascend, each once. ``common``: those that are both; edges of undirected graphs are listed once.
+        """
+        ...
+
+    def ego(
+        self,
+        vertex: int,
+        direction: SearchDirection,
+        *,
+        limit: int,
+        edge_limit: int,
+        reads_max: int,
+        timeout_s: float,
+    ) -> Ego:
+        """At most ``limit`` vertices, and ``edge_limit`` edges."""
+        ...
+
+    def checkpoint(
+        self, at: tuple[int, int] | None, since: tuple[int, int] | None, failures: int | None
+    ) -> CheckpointAsked:
+        """Wish for a checkpoint of exactly the epoch ``at``, or of ``since`` (None: the present one) or later.
+
+        Answers at once; to be repeated while it is waited for.
+        """
         ...

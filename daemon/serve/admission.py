@@ -65,7 +65,8 @@ class Admission:
     """Tokens, TLS, and the places for strangers and for those who were let in."""
 
     def __init__(self, access: Mapping[str, Any], limits: LimitsConfig, loop: asyncio.AbstractEventLoop) -> None:
-        """``access``: ``tokens`` (a list; empty: none is asked for) and ``tls`` (the files, or None).
+        """``access``: ``tokens`` (a list; empty: none is asked for), ``admin_tokens`` (likewise, of those who may
+        change something) and ``tls`` (the files, or None).
 
         Where the files for TLS cannot be used, TCP is refused until ``renew`` finds good ones.
         """
@@ -76,6 +77,7 @@ class Admission:
         self._origins: Counter[str] = Counter()
         self._n_in = 0
         self._tokens: Sequence[bytes] = ()
+        self._admin_tokens: Sequence[bytes] = ()
         self.tls: ssl.SSLContext | None = None
         self.is_broken = False
         try:
@@ -91,6 +93,7 @@ class Admission:
             OSError: the files for TLS cannot be used; those of before, if any, still are.
         """
         self._tokens = [token.encode() for token in access["tokens"]]
+        self._admin_tokens = [token.encode() for token in access.get("admin_tokens", ())]
         self.tls = None if access["tls"] is None else tls_context(TlsFiles(**access["tls"]))
         self.is_broken = False
 
@@ -105,12 +108,16 @@ class Admission:
         Raises:
             Unauthorized: a token is asked for, and this is none of those that are right.
         """
-        if not self._tokens:
-            return
-        given = token.encode(errors="surrogatepass") if isinstance(token, str) else b""
-        # All are compared, each in constant time: how long it takes tells nothing.
-        if not sum(hmac.compare_digest(given, right) for right in self._tokens):
+        if self._tokens and not _is_among(token, [*self._tokens, *self._admin_tokens]):
             raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+
+    def check_admin(self, token: object) -> None:
+        """
+        Raises:
+            Unauthorized: who wants to change something must present a token, and this is none of those.
+        """
+        if self._admin_tokens and not _is_among(token, self._admin_tokens):
+            raise Unauthorized("this needs a connection with the token of server.admin_token, presented by hello")
 
     # -- places -------------------------------------------------------------------------------------------
 
@@ -185,6 +192,12 @@ class Admission:
             self._origins[guest.origin] -= 1
             if not self._origins[guest.origin]:
                 del self._origins[guest.origin]
+
+
+def _is_among(token: object, right: Sequence[bytes]) -> bool:
+    """All are compared, each in constant time: how long it takes tells nothing."""
+    given = token.encode(errors="surrogatepass") if isinstance(token, str) else b""
+    return bool(sum(hmac.compare_digest(given, one) for one in right))
 
 
 class Refusals:

@@ -12,6 +12,8 @@ class OpenConnection(Protocol):
     """What must be known of a client's connection."""
 
     tasks: set[asyncio.Task[None]]
+    token: object
+    """What it presented by ``hello``."""
 
     @property
     def unread_bytes(self) -> int:

@@ -261,7 +261,6 @@ class ChangeLog:
         self._sequences: dict[tuple[int, int], int] = {}
         self._end = int(self._words[_TAIL])
         self._unions: OrderedDict[tuple[int, int], Future[Changes | None]] = OrderedDict()
-        self.follow()
 
     def between(self, since: int, until: int) -> Changes | None:
         """What the records after number ``since`` up to number ``until`` (larger, and visible) changed.
@@ -306,10 +305,10 @@ class ChangeLog:
             self._follow()
             return self._sequences.get(epoch)
 
-    def follow(self) -> None:
-        """Take notice of new records: to be called now and then, so that there are never many of them."""
+    def follow(self, records_max: int) -> bool:
+        """Take notice of some new records, so that there are never many of them; whether there are more."""
         with self._reading:
-            self._follow()
+            return self._follow(records_max)
 
     def _places(self, since: int, until: int) -> tuple[int, int]:
         """Where the records wanted are among the entries: from the first of these places on below the second."""
@@ -334,11 +333,13 @@ class ChangeLog:
             union.add(entry.epoch, unpacker.unpack())
         return union.changes()
 
-    def _follow(self) -> None:
-        """Take notice of new records, and of those that are gone."""
+    def _follow(self, records_max: int | None = None) -> bool:
+        """Take notice of new records, and of those that are gone; whether there are more."""
         head = int(self._words[_HEAD])
         fence()
-        while self._end < head:
+        for _ in itertools.count() if records_max is None else range(records_max):
+            if self._end >= head:
+                break
             length, sequence, incarnation, number = self._header(self._end)
             fence()
             tail = int(self._words[_TAIL])
@@ -356,6 +357,7 @@ class ChangeLog:
             gone = self._entries.popleft()
             if self._sequences.get(gone.epoch) == gone.sequence:
                 del self._sequences[gone.epoch]
+        return self._end < head
 
     def _header(self, position: int) -> tuple[int, ...]:
         start = position % self._ring.size

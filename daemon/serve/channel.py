@@ -37,7 +37,7 @@ class Channel(asyncio.Protocol, ABC):
         self._serving = serving
         self._limits = serving.limits
         self._guest = guest
-        self._token: object = None
+        self.token: object = None
         self._transport: asyncio.Transport
         self.is_made = False
         self._poll: select.poll | None = None
@@ -145,7 +145,7 @@ class Channel(asyncio.Protocol, ABC):
         """End the connection when the token that it presented is no longer right."""
         try:
             if self._guest.is_in:
-                self._serving.admission.check(self._token)
+                self._serving.admission.check(self.token)
         except Unauthorized:
             self._end(Unauthorized("the token of this connection is no longer valid"))
 

@@ -110,8 +110,8 @@ class Connection(Channel):
         if admission.asks_token:
             if request.method != "hello":
                 raise Unauthorized("present the token with hello first")
-            self._token = request.params.get("token")
-            admission.check(self._token)
+            self.token = request.params.get("token")
+            admission.check(self.token)
         admission.let_in(self._guest)
         self._frames.allow(self._limits.frame_bytes_max)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from ...gpma.edges import Vertices
-from ..client.wire import ClientCore, encode_stamp
+from ..client.wire import ClientCore, encode_notification, encode_stamp
 from ..errors import TimedOut, Unavailable
 from .asker import Asker
 from .turns import Turns
@@ -73,7 +73,7 @@ class EngineCalls(asyncio.Protocol):
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
                 room = await self._turns.take(asker.connection, max(vertices, self._weight_min))
-                future = self._ask(asker, method, {**params, "timeout_s": deadline - time.monotonic()}, room)
+                _, future = self._ask(asker, method, {**params, "timeout_s": deadline - time.monotonic()}, room)
                 result: dict[str, Any] = await future
         except TimeoutError:
             raise TimedOut("the engine did not answer in time") from None
@@ -107,7 +107,34 @@ class EngineCalls(asyncio.Protocol):
             whole[name] = b"".join(part.pop(name) for part in parts)
         return whole
 
-    def _ask(self, asker: Asker, method: str, params: Mapping[str, Any], room: int) -> asyncio.Future[Any]:
+    async def call_aside(
+        self, asker: Asker, method: str, params: Mapping[str, Any], deadline: float
+    ) -> dict[str, Any]:
+        """The engine's answer to a question that takes a while, for which it has a thread besides: it keeps nobody
+        from asking about edges. Whoever calls sees to it that there are few.
+
+        The engine is told when nobody waits any more.
+
+        Raises:
+            Unavailable, TimedOut: as ``call``.
+        """
+        msgid, future = self._ask(asker, method, params, 0)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                result: dict[str, Any] = await future
+        except (TimeoutError, asyncio.CancelledError) as reason:
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.write(encode_notification("given_up", {"msgid": msgid}))
+            if isinstance(reason, TimeoutError):
+                raise TimedOut("this was not done in time") from None
+            raise
+        self._catch_up(result["index_generation"])
+        result["stamp"] = encode_stamp(result["epoch"], result["offsets"])
+        return result
+
+    def _ask(
+        self, asker: Asker, method: str, params: Mapping[str, Any], room: int
+    ) -> tuple[int, asyncio.Future[Any]]:
         try:
             asker.stop_if_gone()
             if self._transport is None or self._transport.is_closing():
@@ -119,4 +146,4 @@ class EngineCalls(asyncio.Protocol):
         future = asyncio.get_running_loop().create_future()
         self._open[msgid] = future, room
         self._transport.write(message)
-        return future
+        return msgid, future

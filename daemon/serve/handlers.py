@@ -10,6 +10,7 @@ once all parameters are taken, the work begins after ``params.covered``, or with
 
 from __future__ import annotations
 
+import asyncio
 import reprlib
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -19,26 +20,32 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import Answer, ExternalId, Program, Published
+from ...compute import registry
+from ...compute.program import Answer, ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
-from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
+from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn, concatenate_ids
+from ...partition.exploring import EdgesFound
 from ..client.wire import PROTOCOL_VERSIONS, pack_bitmap, pack_column
 from ..errors import (
     LimitExceeded,
     NotSupported,
     RequestError,
     TimedOut,
+    Unavailable,
     UnknownProgram,
     UnknownVertex,
 )
 from ..records.stream import Partition, offsets_from_wire
+from ..records.topology import SearchDirection
 from . import histograms
 from .asker import Asker
+from .exploring import Explorer
 from .histograms import Scale
+from .largest import Largest
 from .results import ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Scope, check_told
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
-from .values import staleness, values_of, vertices_named, wire_ids
+from .values import staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
     from ..config.settings import LimitsConfig
@@ -58,7 +65,10 @@ Outcome = Reply | Coroutine[Any, Any, Reply]
 Handler = Callable[[Serving, "Params"], Outcome]
 METHODS: dict[str, Handler] = {}
 
-NOT_OFFERED = frozenset({"egonet", "khop", "subgraph", "cross_edges", "placement", "compute", "keep", "drop"})
+CHECKPOINT_POLL_S = 0.05
+"""The engine is asked so often whether a checkpoint that was asked for is made."""
+
+NOT_OFFERED = frozenset({"placement"})
 """Methods of the protocol that this server does not answer."""
 
 
@@ -181,6 +191,15 @@ class Params:
             raise wrong(name, "must be true or false")
         return value
 
+    def limit(self, name: str, high: int) -> int:
+        """How much is wanted of an answer, at most so much."""
+        return self.whole(name, 1, high, min(PAGE_DEFAULT, high))
+
+    def direction(self) -> SearchDirection:
+        """Along which edges to search."""
+        value = self.choice("direction", ("out", "in", "both"))
+        return "out" if value == "out" else "in" if value == "in" else "both"
+
     def number(self, name: str, default: float) -> float:
         """A finite number, 0 or more."""
         value = self.take(name)
@@ -199,6 +218,14 @@ class Params:
         if not whole:
             raise wrong(name, "must be an epoch: [incarnation, number]")
         return value[0], value[1]
+
+    def rest(self) -> dict[str, Any]:
+        """All that nobody has taken, as it came: the parameters of a program."""
+        rest, self._given = self._given, {}
+        for name, value in rest.items():
+            if isinstance(value, np.ndarray | StringColumn):  # ``with_columns``
+                rest[name] = value.to_list() if isinstance(value, StringColumn) else value.tolist()
+        return rest
 
     def program(self) -> str:
         """The id of a program."""
@@ -284,6 +311,8 @@ def parse_ids(name: str, value: Any, kind: Literal["int", "string"]) -> IdColumn
     Raises:
         RequestError: these are none.
     """
+    if value == b"":
+        value = []  # a column of nothing is of either kind
     if isinstance(value, bytes):
         if kind == "string" or len(value) % 8:
             raise wrong(name, "is binary: that is a column of int64 ids, eight bytes each, of a graph of integers")
@@ -308,6 +337,11 @@ def _one(ids: IdColumn) -> int | str:
 
 def _program(snapshot: Snapshot, id: str) -> ProgramResults:
     found = snapshot.programs.get(id)
+    if found is None and id in snapshot.coming:
+        coming = snapshot.coming[id]
+        why = f": {coming['reason']}" if coming["reason"] else ""
+        detail = {"parameter": "program", "state": coming["state"]}
+        raise Unavailable(f"program {id!r} has no results yet, it is {coming['state']}{why}", detail)
     if found is None:
         there = sorted(snapshot.programs)
         named = ", ".join([*there[:PROGRAMS_NAMED_MAX], *(["..."] if len(there) > PROGRAMS_NAMED_MAX else [])])
@@ -340,6 +374,7 @@ def hello(serving: Serving, params: Params) -> Reply:
     ):
         raise NotSupported("no common protocol version", {"versions": list(PROTOCOL_VERSIONS)})
     serving.admission.check(token)
+    params.asker.connection.token = token
     snapshot = serving.snapshot()
     return Reply(
         serving.stamp(snapshot),
@@ -421,9 +456,12 @@ async def top(serving: Serving, params: Params) -> Reply:
     id = params.program()
     k = params.whole("k", 1, serving.limits.top_k_max, 10)
     order = params.choice("order", ("desc", "asc"))
+    among = params.vertices_or_all("vertices", serving)
     params.end()
     await params.covered(serving)
     _program(serving.snapshot(), id)
+    if among is not None:
+        return await _top_among(serving, params, id, among, k, descending=order == "desc")
 
     def compute() -> Reply:
         snapshot, read, _ = _all_values(serving, id)
@@ -433,6 +471,39 @@ async def top(serving: Serving, params: Params) -> Reply:
         return Reply(serving.stamp(snapshot), answer)
 
     return await serving.cached(params.asker, ("top", id, k, order), compute)
+
+
+async def _top_among(
+    serving: Serving, params: Params, id: str, among: IdColumn, k: int, *, descending: bool
+) -> Reply:
+    """The best of these vertices, each once."""
+
+    def read(snapshot: Snapshot) -> Reply:
+        result = _program(snapshot, id)
+        kind = serving.program_class(result.kind)
+        dense = serving.lookup_in(snapshot, among)
+        known = np.unique(dense[dense != NO_VERTEX])
+        known = known[result.knows(known)]
+        values = kind.read(result.published, known)
+        if values.vertex_valued:
+            raise _no_order(result.kind)
+        chosen = top_k(values, k, descending=descending)
+        answer = {
+            "ids": wire_ids(serving.external(known[chosen])),
+            "values": pack_column(values.values[chosen]),
+            "unknown": wire_ids(among[dense == NO_VERTEX]),
+            **staleness(result),
+        }
+        return Reply(serving.stamp(snapshot), answer)
+
+    if len(among) <= VERTICES_INLINE_MAX:
+        return serving.read(read)
+    await serving.make_room(params.asker, len(among))
+    return await serving.in_thread(params.asker, serving.read, read)
+
+
+def _no_order(kind: str) -> NotSupported:
+    return NotSupported(f"the values of {kind} are vertices, which have no order")
 
 
 @method("histogram")
@@ -475,7 +546,7 @@ def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
     result = snapshot.programs[id]
     read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
     if read.vertex_valued:
-        raise NotSupported(f"the values of {result.kind} are vertices, which have no order")
+        raise _no_order(result.kind)
     read.null[dead] = True
     return snapshot, read, alive
 
@@ -496,24 +567,6 @@ def _dead(snapshot: Snapshot, id: str) -> npt.NDArray[np.int64]:
     if snapshot.alive is not None:
         alive &= snapshot.alive[:n]
     return np.flatnonzero(~alive)
-
-
-def top_k(read: Answer, k: int, *, descending: bool) -> Vertices:
-    """Positions of the k best values, best first; of equal ones the earlier position comes first."""
-    candidates = np.flatnonzero(~read.null)
-    values = read.values[candidates]
-    if k < values.size:
-        place = values.size - k if descending else k - 1
-        bound = np.partition(values, place)[place]
-        better = values > bound if descending else values < bound
-        ties = np.flatnonzero(values == bound)[: k - np.count_nonzero(better)]
-        kept = np.sort(np.concatenate([np.flatnonzero(better), ties]))
-        candidates, values = candidates[kept], values[kept]
-    if descending:
-        order = values.size - 1 - np.argsort(values[::-1], kind="stable")[::-1]
-    else:
-        order = np.argsort(values, kind="stable")
-    return candidates[order].astype(np.uint32)
 
 
 @method("path")
@@ -662,9 +715,14 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     threshold = params.number("threshold", 0.0)
     whole = params.flag("snapshot", default=True)
     since = params.epoch("since")
+    top = params.whole("top", 1, serving.limits.top_k_max, 0)
     params.end()
+    if top and (ids is not None or threshold or not whole):
+        raise wrong("top", "goes with no vertices and no threshold, and begins with a snapshot")
 
     def make_scope() -> Scope:
+        if top:
+            return Largest(top)
         if ids is not None:
             return Chosen(_distinct(ids), threshold)
         if whole and since is None:
@@ -681,6 +739,8 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         kind = serving.program_class(_program(snapshot, id).kind)
         if threshold and kind.value is ExternalId:
             raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
+        if top and kind.value is ExternalId:
+            raise _no_order(kind.kind)
         number, resumed = serving.subscriptions.add(
             params.asker.connection, id, scope, snapshot, since=since, from_now=not whole
         )
@@ -690,7 +750,9 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         return begin(await serving.in_thread(params.asker, make_scope))
 
     def begin_somehow() -> Outcome:
-        is_long = serving.snapshot().n_vertices > SCAN_CHUNK if ids is None else len(ids) > VERTICES_INLINE_MAX
+        is_long = not top and serving.snapshot().n_vertices > SCAN_CHUNK
+        if ids is not None:
+            is_long = len(ids) > VERTICES_INLINE_MAX
         return begin_long() if is_long else begin(make_scope())
 
     return params.once_covered(serving, begin_somehow)
@@ -799,6 +861,188 @@ async def has_edge(serving: Serving, params: Params) -> Reply:
     return Reply(result["stamp"], {"exists": {"dtype": "|b1", "data": result["exists"]}})
 
 
+@method("khop")
+async def khop(serving: Serving, params: Params) -> Reply:
+    """What is at most k hops away from a vertex, and how far."""
+    vertex = params.vertex("vertex", serving)
+    k = params.whole("k", 0, ALL_VERTICES, 1)
+    direction = params.direction()
+    limit = params.limit("limit", serving.limits.vertices_max)
+    params.end()
+    await params.covered(serving)
+    await serving.make_room(params.asker, limit)
+    dense = int((await serving.lookup_anywhere(params.asker, vertex))[0])
+    reached = await Explorer(serving, params.asker, params.deadline).reach(dense, direction, k, limit)
+    found = reached.search
+    if found is None:
+        raise _unknown(vertex)
+
+    def reply() -> Reply:
+        ids = wire_ids(serving.external(found.found))
+        answer = {"ids": ids, "distances": pack_column(found.hops), "truncated": found.truncated}
+        return Reply(reached.stamp, answer)
+
+    return await _somewhere(serving, params.asker, found.found.size, reply)
+
+
+@method("egonet")
+async def egonet(serving: Serving, params: Params) -> Reply:
+    """A vertex, its neighbours, and the edges among them."""
+    vertex = params.vertex("vertex", serving)
+    direction = params.direction()
+    limit = params.limit("limit", serving.limits.vertices_max)
+    edge_limit = params.limit("edge_limit", serving.limits.edges_max)
+    params.end()
+    await params.covered(serving)
+    await serving.make_room(params.asker, limit + 2 * edge_limit)
+    dense = int((await serving.lookup_anywhere(params.asker, vertex))[0])
+    ego = await Explorer(serving, params.asker, params.deadline).ego(dense, direction, limit, edge_limit)
+    found, edges = ego.search, ego.edges
+    if found is None or edges is None:
+        raise _unknown(vertex)
+
+    def reply() -> Reply:
+        ids = wire_ids(serving.external(found.found))
+        answer = {"ids": ids, "truncated": found.truncated, **_edges_answer(serving, edges)}
+        return Reply(ego.stamp, answer)
+
+    return await _somewhere(serving, params.asker, found.found.size + edges.src.size, reply)
+
+
+@method("subgraph")
+async def subgraph(serving: Serving, params: Params) -> Reply:
+    """The edges among these vertices, with their weights."""
+    ids = params.vertices("vertices", serving)
+    limit = params.limit("limit", serving.limits.edges_max)
+    params.end()
+    return await _edges_between(serving, params, {"vertices": ids}, limit)
+
+
+@method("cross_edges")
+async def cross_edges(serving: Serving, params: Params) -> Reply:
+    """The edges from any of some vertices to any of others, with their weights."""
+    ends = {name: params.vertices(name, serving) for name in ("src", "dst")}
+    limit = params.limit("limit", serving.limits.edges_max)
+    params.end()
+    n = sum(map(len, ends.values()))
+    if n > serving.limits.vertices_max:
+        detail = {"vertices_max": serving.limits.vertices_max}
+        raise LimitExceeded(f"src and dst have {n} ids; at most {serving.limits.vertices_max} are allowed", detail)
+    return await _edges_between(serving, params, ends, limit)
+
+
+async def _edges_between(serving: Serving, params: Params, ends: Mapping[str, IdColumn], limit: int) -> Reply:
+    """The edges from the first of these columns to the last one."""
+    n = sum(map(len, ends.values()))
+    await params.covered(serving)
+    await serving.make_room(params.asker, n + 2 * limit)
+    dense = [await serving.lookup_anywhere(params.asker, ids) for ids in ends.values()]
+
+    def sort() -> list[tuple[Vertices, npt.NDArray[np.intp]]]:
+        return [np.unique(column, return_inverse=True) for column in dense]
+
+    is_few = n <= VERTICES_INLINE_MAX
+    distinct = sort() if is_few else await serving.in_thread(params.asker, sort)
+    (src, _), (dst, _) = distinct[0], distinct[-1]
+    between = await Explorer(serving, params.asker, params.deadline).edges(src, dst, limit)
+
+    def reply() -> Reply:
+        known = between.known_src, between.known_dst
+        unknown = [ids[~of[place]] for ids, of, (_, place) in zip(ends.values(), known, distinct, strict=False)]
+        answer = {**_edges_answer(serving, between.found), "unknown": wire_ids(concatenate_ids(unknown))}
+        return Reply(between.stamp, answer)
+
+    return await _somewhere(serving, params.asker, n + between.found.src.size, reply)
+
+
+def _edges_answer(serving: Serving, edges: EdgesFound) -> dict[str, Any]:
+    """Edges as answers show them."""
+    answer = {"src": wire_ids(serving.external(edges.src)), "dst": wire_ids(serving.external(edges.dst))}
+    if edges.weights is not None:
+        answer["weights"] = pack_column(edges.weights)
+    return {**answer, "size": edges.size}
+
+
+async def _somewhere(serving: Serving, asker: Asker, vertices: int, reply: Callable[[], Reply]) -> Reply:
+    """An answer about so many vertices: at once, or by a thread."""
+    return reply() if vertices <= VERTICES_INLINE_MAX else await serving.in_thread(asker, reply)
+
+
+# -- programs at run time -----------------------------------------------------------------------------------
+
+
+@method("compute")
+async def compute(serving: Serving, params: Params) -> Reply:
+    """Run a program once, from scratch, on one epoch, beside the stream."""
+    kind = _kind(params)
+    ids = params.vertices_or_all("vertices", serving)
+    k = params.whole("top", 0, serving.limits.top_k_max, 0)
+    order = params.choice("order", ("desc", "asc"))
+    given = _given(kind, params)
+    if ids is not None and k:
+        raise wrong("top", "must not be given together with vertices")
+    if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
+        limit = serving.limits.ad_hoc_vertices_max
+        detail = {"ad_hoc_vertices_max": limit, "parameter": "vertices"}
+        raise LimitExceeded(f"vertices has {len(ids)} ids; a run answers for {limit} at most", detail)
+    await params.covered(serving)
+    await serving.make_room(params.asker, k if ids is None else len(ids))
+    wire = None if ids is None else ids.to_list() if isinstance(ids, StringColumn) else ids.tobytes()
+    asked = {"program": kind, "parameters": given, "vertices": wire, "top": k, "order": order}
+    deadline = min(params.deadline, time.monotonic() + serving.limits.ad_hoc_seconds_max)
+    return _reply(await serving.ask_about_programs(params.asker, "compute", asked, deadline))
+
+
+@method("keep")
+async def keep(serving: Serving, params: Params) -> Reply:
+    """Keep a program up to date from now on; it is computed beside the stream, and joins when it has caught up."""
+    serving.admission.check_admin(params.asker.connection.token)
+    kind, id = _kind(params), params.take("id")
+    given = _given(kind, params)
+    if id is not None and not (isinstance(id, str) and id):
+        raise wrong("id", "must be a string, what requests are to call the program")
+    await params.covered(serving)
+    asked = {"program": kind, "id": id, "parameters": given}
+    return _reply(await serving.ask_about_programs(params.asker, "keep", asked, params.deadline))
+
+
+@method("drop")
+async def drop(serving: Serving, params: Params) -> Reply:
+    """Keep a program up to date no more that was asked for by ``keep``."""
+    serving.admission.check_admin(params.asker.connection.token)
+    id = params.program()
+    params.end()
+    await params.covered(serving)
+    return _reply(await serving.ask_about_programs(params.asker, "drop", {"program": id}, params.deadline))
+
+
+def _kind(params: Params) -> str:
+    kind = params.take("program")
+    if not isinstance(kind, str):
+        raise wrong("program", "must be given: the name of a program, such as bfs")
+    return kind
+
+
+def _given(kind: str, params: Params) -> dict[str, Any]:
+    """All that is left: the parameters of a program of this kind.
+
+    Raises:
+        RequestError: there is no such program, or a parameter is unknown, missing or wrong.
+    """
+    given = params.rest()
+    try:
+        registry.parse_parameters(kind, given)
+    except ProgramError as error:
+        raise RequestError(str(error)) from error
+    return given
+
+
+def _reply(result: dict[str, Any]) -> Reply:
+    """What the engine answered, and of what epoch."""
+    about = ("stamp", "epoch", "offsets", "index_generation")
+    return Reply(result["stamp"], {name: value for name, value in result.items() if name not in about})
+
+
 # -- the daemon ---------------------------------------------------------------------------------------------
 
 
@@ -810,6 +1054,7 @@ def programs(serving: Serving, params: Params) -> Outcome:
     def reply() -> Reply:
         snapshot = serving.snapshot()
         shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
+        shown |= {id: dict(coming) for id, coming in snapshot.coming.items()}
         return Reply(serving.stamp(snapshot), {"programs": shown})
 
     return params.once_covered(serving, reply)
@@ -825,6 +1070,36 @@ def stats(serving: Serving, params: Params) -> Outcome:
         return Reply(serving.stamp(snapshot), {**snapshot.stats, "server": serving.statistics()})
 
     return params.once_covered(serving, reply)
+
+
+@method("checkpoint")
+async def checkpoint(serving: Serving, params: Params) -> Reply:
+    """Have a checkpoint made: of one epoch exactly, or of the present one or a later one; return once it is."""
+    at, since = params.epoch("at"), params.epoch("since")
+    params.end()
+    if at is not None and since is not None:
+        raise RequestError("at and since exclude each other", {"parameter": "since"})
+    await params.covered(serving)
+    asked: dict[str, Any] = {"at": at, "since": since, "failures": None}
+    while True:
+        result = await serving.engine.call(params.asker, "checkpoint", asked, 1, params.deadline)
+        match result["status"]:
+            case "made":
+                return Reply(result["stamp"], {"path": result["path"]})
+            case "failed":
+                raise Unavailable(f"the checkpoint failed: {result['reason']}")
+            case "gone":
+                kept = ", ".join(".".join(map(str, epoch)) for epoch in result["kept"]) or "none"
+                now = ".".join(map(str, result["epoch"]))
+                raise RequestError(
+                    f"no checkpoint of that epoch can be made any more: the present one is {now}. "
+                    f"There are checkpoints of: {kept}",
+                    {"parameter": "at", "kept": result["kept"]},
+                )
+        asked |= {"failures": result["failures"]} | ({} if at else {"since": result["since"]})
+        if time.monotonic() + CHECKPOINT_POLL_S >= params.deadline:
+            raise TimedOut("the checkpoint was not made in time", {"since": result["since"]})
+        await asyncio.sleep(CHECKPOINT_POLL_S)
 
 
 @method("wait")

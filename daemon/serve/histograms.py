@@ -54,6 +54,10 @@ def _edges(lowest: float, highest: float, bins: int, scale: Scale, *, whole: boo
         return np.arange(lowest, highest + 2)
     if lowest == highest:
         return np.array([lowest, np.nextafter(highest, np.inf)])
+    if scale == "linear" and np.isinf(highest - lowest):
+        edges = 2 * np.linspace(lowest / 2, highest / 2, bins + 1)  # their span is no double
+        edges[0], edges[-1] = lowest, highest
+        return edges
     edges = np.geomspace(lowest, highest, bins + 1) if scale == "log" else np.linspace(lowest, highest, bins + 1)
     edges[0], edges[-1] = lowest, highest  # rounding must leave nobody out
     return np.unique(edges)

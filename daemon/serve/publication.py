@@ -37,7 +37,8 @@ class ProgramPublication:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One epoch of results. ``offsets`` and ``stats`` are as queries show them (MessagePack-able).
+    """One epoch of results. ``offsets`` and ``stats`` are as queries show them (MessagePack-able), and so is
+    ``coming``: programs without results as yet, by id.
 
     ``alive``: bool, at least ``n_vertices`` entries, which dense ids are vertices (None: all); ``alive_changed``:
     those of them that differ from the last publication, or None for all of them.
@@ -50,3 +51,4 @@ class Publication:
     stats: Mapping[str, Any] = field(default_factory=dict)
     alive: Column | None = None
     alive_changed: Vertices | None = None
+    coming: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

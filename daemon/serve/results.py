@@ -381,6 +381,7 @@ def _pack_meta(
             "sequence": sequence,
             "offsets": publication.offsets,
             "stats": publication.stats,
+            "coming": publication.coming,
             "programs": {
                 id: {
                     "kind": program.kind,
@@ -418,7 +419,7 @@ class Snapshot:
     """One published epoch. Its columns lie in shared memory and are good only within ``ResultsReader.read``.
 
     ``alive``: which dense ids below ``n_vertices`` are vertices (bool); None: all. ``sequence``: the number of its
-    record in the log of changes (``change_log``).
+    record in the log of changes (``change_log``). ``coming``: as ``Publication`` has it.
     """
 
     epoch: tuple[int, int]
@@ -428,6 +429,7 @@ class Snapshot:
     sequence: int
     programs: Mapping[str, ProgramResults]
     stats: Mapping[str, Any]
+    coming: Mapping[str, Mapping[str, Any]]
     alive: Column | None = None
 
     @property
@@ -443,6 +445,20 @@ class Snapshot:
         known = dense.copy()
         known[found[~self.alive[dense[found]]]] = NO_VERTEX
         return known
+
+
+def copied(snapshot: Snapshot, id: str) -> Snapshot:
+    """With copies of what it says of vertices and of one program, to be worked on at leisure."""
+    programs = dict(snapshot.programs)
+    result = programs.get(id)
+    if result is not None:
+        published = result.published
+        n = published.n_vertices
+        columns = {name: column[:n].copy() for name, column in published.columns.items()}
+        gone = None if result.gone is None else result.gone.copy()
+        programs[id] = replace(result, published=Published(columns, published.scalars, n), gone=gone)
+    alive = None if snapshot.alive is None else snapshot.alive.copy()
+    return replace(snapshot, programs=programs, alive=alive)
 
 
 class ResultsReader:
@@ -517,6 +533,7 @@ class ResultsReader:
             index_generation=meta["index_generation"],
             sequence=meta["sequence"],
             stats=meta["stats"],
+            coming=meta["coming"],
             alive=flags[_ALIVE][:n_vertices] if _ALIVE in flags else None,
             programs={
                 id: ProgramResults(

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import grown
+from ...compute.program import ExternalId, Program, grown
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..errors import LimitExceeded
-from .change_log import Changes
+from .change_log import Changes, ProgramChanges
 from .results import ProgramResults, Snapshot
-from .values import Names, Values, values_of, wire_ids
+from .values import Names, Values, staleness, values_of, wire_ids
 
 PART_VERTICES = 1 << 13
 """So many vertices are in one message: of larger news there are several parts."""
@@ -63,7 +63,7 @@ class Look:
     """What to go by: an epoch, a program's results in it, and what changed since that of the client.
 
     ``changes``: None: all must be taken anew. ``touched``: whose values may be others since, in ascending order;
-    None: anyone's. ``vertices_max``: so many may be told of at once.
+    None: anyone's. ``vertices_max``: so many may be told of at once. ``may_scan``: all vertices may be looked at.
     """
 
     names: Names
@@ -72,6 +72,7 @@ class Look:
     changes: Changes | None
     touched: Vertices | None
     vertices_max: int
+    may_scan: bool = True
 
     def check(self, n: int) -> None:
         """
@@ -103,8 +104,36 @@ def check_told(n: int, vertices_max: int, what: str) -> None:
         raise LimitExceeded(f"{n} vertices {what}; an answer names at most {vertices_max}", detail)
 
 
+def touched_since(names: Names, result: ProgramResults, program: str, changes: Changes) -> Vertices | None:
+    """The vertices whose values of this program may be others since, in ascending order; None: anyone's."""
+    changed = changes.programs.get(program)
+    if changed is None:
+        return None
+    kind = names.program_class(result.kind)
+    # Values of a program that stands still lose the vertices that they name.
+    loses = kind.value is ExternalId and len(changes.gone) > 0 and bool(staleness(result))
+    if depends_on(kind, changed) or loses:
+        return None
+    touched = kind.touched(changed.columns, result.published)
+    return None if touched is None else np.unique(touched)
+
+
+def depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
+    """Every value may be another, since a scalar is."""
+    return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))
+
+
+class NotAtOnce(Exception):
+    """All vertices must be looked at, which takes a while."""
+
+
 class Scope(Protocol):
-    """Whom a subscription is about, and what it remembers of them."""
+    """Whom a subscription is about, and what it remembers of them.
+
+    ``resumes``: it can go on from an epoch of before, of which it knows nothing but the changes since.
+    """
+
+    resumes: bool
 
     def size(self, n_vertices: int, n_touched: int) -> int:
         """How many vertices to look at, where so many of all were touched, at most."""
@@ -119,6 +148,7 @@ class Scope(Protocol):
 
         Raises:
             LimitExceeded: that is too much.
+            NotAtOnce: as it says; not where the look ``may_scan``.
         """
         ...
 
@@ -132,6 +162,8 @@ _UNKNOWN, _VALUE, _NULL = 0, 1, 2
 
 class Everyone:
     """All vertices. With a ``threshold`` (above 0) what was sent of each is remembered."""
+
+    resumes = True
 
     def __init__(self, threshold: float) -> None:
         self._threshold = threshold
@@ -182,7 +214,7 @@ class Everyone:
         before, state = np.zeros(dense.size), np.zeros(dense.size, np.uint8)
         old = dense < self._state.size
         before[old], state[old] = self._sent[dense[old]], self._state[dense[old]]
-        state[_members(dense, look.moved)] = _UNKNOWN
+        state[members(dense, look.moved)] = _UNKNOWN
         differ = ~values.null & _differ(values.values, before, self._threshold)
         lacks: Flags = differ | (state == _UNKNOWN) | (values.null != (state == _NULL))
         return lacks
@@ -193,6 +225,8 @@ class Everyone:
 
 class Chosen:
     """These vertices (each once), also while they do not exist. What was sent of each is remembered."""
+
+    resumes = True
 
     def __init__(self, ids: IdColumn, threshold: float) -> None:
         self._ids = ids
@@ -216,20 +250,20 @@ class Chosen:
         moved = look.moved
         again = np.full(len(self._ids), True)
         if not anew:
-            again = _members(self._dense, moved)
+            again = members(self._dense, moved)
             if moved.size:
                 again |= self._dense == NO_VERTEX
         dense = self._dense.copy()
         if again.any():
             dense[again] = look.names.lookup_in(look.snapshot, self._ids[again])
         known = dense != NO_VERTEX
-        touched = np.full(len(self._ids), True) if look.touched is None else _members(dense, look.touched)
+        touched = np.full(len(self._ids), True) if look.touched is None else members(dense, look.touched)
         at = np.flatnonzero(known & (again | touched))
         values = look.values(dense[at])
         if changes is None:
             send, gone = np.full(at.size, True), np.zeros(len(self._ids), bool)
         elif anew:
-            send, gone = (touched | _members(dense, moved))[at], ~known & _among(self._ids, changes.gone)
+            send, gone = (touched | members(dense, moved))[at], ~known & _among(self._ids, changes.gone)
         else:
             send, gone = self._news(at, values), self._known & ~known
         sent = at[send]
@@ -262,7 +296,7 @@ class Chosen:
         self._resuming = True
 
 
-def _members(dense: Vertices, sorted_: Vertices) -> Flags:
+def members(dense: Vertices, sorted_: Vertices) -> Flags:
     """Which of these are among those, which ascend."""
     if not sorted_.size:
         return np.zeros(dense.size, bool)

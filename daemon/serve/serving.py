@@ -157,6 +157,8 @@ class Serving:
         self.subscriptions = Subscriptions(self.limits)
         self._computing: set[asyncio.Future[Any]] = set()
         self._graces: set[asyncio.Task[None]] = set()
+        self._programs_asked = {"compute": Turns(self.limits.ad_hoc_max), "keep": Turns(1), "drop": Turns(1)}
+        self._asking: set[asyncio.Task[Any] | None] = set()
         self._cache: dict[Any, _Cached] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
         self._offsets: tuple[Snapshot, dict[Partition, int]] | None = None
@@ -230,7 +232,7 @@ class Serving:
         Until then it gives no dense id to another vertex, since requests keep those that they looked up or read.
         Requests that wait for an epoch have looked nothing up yet.
         """
-        waiting = {waiter.task for waiter in self._waiters}
+        waiting = self._holding_nothing()
         working: set[asyncio.Future[Any]] = {*self._computing}
         for connection in self.connections:
             working |= connection.tasks - waiting
@@ -240,7 +242,7 @@ class Serving:
 
     async def _grace(self, token: int, working: set[asyncio.Future[Any]]) -> None:
         # Whoever waits for an epoch by now holds no dense ids any more.
-        while working := {task for task in working if not task.done()} - {waiter.task for waiter in self._waiters}:
+        while working := {task for task in working if not task.done()} - self._holding_nothing():
             await asyncio.wait(working, timeout=TICK_SECONDS)
         while True:
             try:
@@ -251,6 +253,48 @@ class Serving:
                 return
             else:
                 return
+
+    def _holding_nothing(self) -> set[asyncio.Task[Any] | None]:
+        """Requests that wait and hold no dense ids."""
+        return {waiter.task for waiter in self._waiters} | self._asking
+
+    async def ask_about_programs(
+        self, asker: Asker, method: str, params: Mapping[str, Any], deadline: float
+    ) -> dict[str, Any]:
+        """The engine's answer to a question that takes a while; connections take turns.
+
+        Nobody may hold dense ids meanwhile, for they may change hands. A long request waits only as long as nobody
+        else needs its memory.
+
+        Raises:
+            Unavailable, TimedOut: as ``EngineCalls.call_aside``; or others need the memory.
+        """
+        task = asyncio.current_task()
+        self._asking.add(task)
+        try:
+            asked = self._loop.create_task(self._ask_in_turn(asker, method, params, deadline))
+            try:
+                if asker.receiving_bytes:
+                    await self._unless_short(asked)
+                return await asked
+            finally:
+                asked.cancel()
+        finally:
+            self._asking.discard(task)
+
+    async def _ask_in_turn(
+        self, asker: Asker, method: str, params: Mapping[str, Any], deadline: float
+    ) -> dict[str, Any]:
+        turns = self._programs_asked[method]
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await turns.take(asker.connection, 1)
+        except TimeoutError:
+            raise TimedOut("others were run in the meantime, and this did not get its turn") from None
+        try:
+            return await self.engine.call_aside(asker, method, params, deadline)
+        finally:
+            turns.give_back(1)
 
     def catch_up(self, index_generation: int) -> None:
         """Make sure of the vertex index: its arrays were sent before anyone could speak of them."""
@@ -396,10 +440,10 @@ class Serving:
         more = f", and {len(behind) - len(named)} more" if len(behind) > len(named) else ""
         return TimedOut(f"no epoch covered these offsets in time: {shown}{more}", {"behind": dict(named)})
 
-    async def _unless_short(self, future: asyncio.Future[None]) -> None:
+    async def _unless_short(self, future: asyncio.Future[Any]) -> None:
         while not (await asyncio.wait((future,), timeout=self.limits.stall_seconds_max))[0]:
             if self.receiving.is_short:
-                raise Unavailable("no epoch covered these offsets yet, and others need the memory of this request")
+                raise Unavailable("this is not done yet, and others need the memory of this request")
 
     def _published(self) -> None:
         """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""

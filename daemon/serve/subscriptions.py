@@ -36,6 +36,8 @@ class Subscription:
     place: int | None = None
     epoch: tuple[int, int] | None = None
     told_at: float = 0.0
+    joined: object = None
+    """Since which epoch its program is there, of one that came at run time: another one may get its id."""
     working: asyncio.Task[None] | None = None
 
 
@@ -70,9 +72,11 @@ class Subscriptions:
 
     def published(self) -> None:
         """There may be another epoch."""
-        if self._log is not None:
-            self._log.follow()
         self.news.set()
+
+    def follow(self, records_max: int) -> bool:
+        """Take notice of some of what epochs changed; whether there is more."""
+        return self._log is not None and self._log.follow(records_max)
 
     def has(self, connection: OpenConnection) -> bool:
         """Whether this connection has any."""
@@ -113,8 +117,9 @@ class Subscriptions:
             )
         self._vertices_free -= weight
         number = self._numbers[connection] = self._numbers.get(connection, -1) + 1
-        added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic())
-        place = None if since is None else self.log.sequence_of(since)
+        joined = snapshot.programs[program].state.get("joined")
+        added = Subscription(connection, number, program, scope, weight, told_at=time.monotonic(), joined=joined)
+        place = None if since is None or not scope.resumes else self.log.sequence_of(since)
         if place is not None:
             added.place, added.epoch = place, since
         elif from_now and since is None:

@@ -22,7 +22,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import msgpack
@@ -34,17 +34,27 @@ from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
 from ..client.addresses import parse_http_address
-from ..client.wire import LATENCY_BUCKETS_SECONDS, RECEIVE_BYTES, RESPONSE, MethodLatency, error_to_wire, plain
+from ..client.wire import (
+    LATENCY_BUCKETS_SECONDS,
+    NOTIFICATION,
+    RECEIVE_BYTES,
+    RESPONSE,
+    MethodLatency,
+    error_to_wire,
+    plain,
+)
 from ..config.settings import LimitsConfig
 from ..errors import ConfigError, GraphtideError, NotSupported, RequestError, Unavailable
+from ..records.asked import AskedPrograms
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
-from .change_log import ChangeLogWriter
+from .change_log import ChangeLog, ChangeLogWriter
+from .exploring import exploration_answer
 from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
 from .publication import Publication
-from .results import ResultsWriter
+from .results import ResultsReader, ResultsWriter
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .template import Child, Template
 
@@ -61,6 +71,8 @@ HEALTHY_SECONDS = 30.0
 """A server that ran so long starts again without delay."""
 SILENT_SECONDS_MAX = 10.0
 """A server reports every second; one that says nothing for so long does not answer."""
+ABOUT_PROGRAMS = ("compute", "keep", "drop")
+"""Questions that take a while."""
 NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 UNSENT_SECONDS_MAX = 10.0
 """A server that has no room for its memory for so long is stuck."""
@@ -97,6 +109,7 @@ class _Process:
         self.ready = threading.Event()
         self.reported = self.started
         self.generations: dict[str, int] = {}  # of what it was told, by kind
+        self._answering = threading.Lock()
         self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
         self.answering: threading.Thread | None = None
         self._sending = threading.Lock()
@@ -132,6 +145,15 @@ class _Process:
         """Send this generation; where there is no room it is owed, and ``was_told`` says so."""
         if self.send({"kind": kind, **message}, fds):
             self.generations[kind] = generation
+
+    def answer(self, response: bytes) -> None:
+        """Send the answer to a question, one thread after the other.
+
+        Raises:
+            OSError: it is gone.
+        """
+        with self._answering:
+            self.calls.sendall(response)
 
     def notify(self) -> None:
         """Let the server look for the newest epoch; whatever it has not read yet makes it do that anyway."""
@@ -199,6 +221,7 @@ class ServerLink:
         topology: Topology,
         limits: LimitsConfig | None = None,
         tokens: Sequence[str] = (),
+        admin_tokens: Sequence[str] = (),
         tls: TlsFiles | None = None,
         insecure: bool = False,
         socket_group: str | None = None,
@@ -209,7 +232,8 @@ class ServerLink:
 
         ``graph``: ``directed``, ``weighted`` and ``vertex_ids`` (``"int"`` or ``"string"``).
 
-        ``tokens``: what clients may present, any of them; none: no token is asked for.
+        ``tokens``: what clients may present, any of them; none: no token is asked for. ``admin_tokens``: likewise,
+        to change something.
         ``python_modules`` are imported by the server, for programs that they register.
         ``template``: one for such ids and modules that runs already; it is ``stop`` that ends it.
         """
@@ -217,6 +241,8 @@ class ServerLink:
         self.listen = list(listen)
         self.http = list(http)
         self.topology = topology
+        self.asked: AskedPrograms | None = None
+        """Who answers for programs at run time, if anyone; to be set before ``start``."""
         self.index = index
         self.restarts = 0
         self.connections = 0
@@ -227,6 +253,7 @@ class ServerLink:
             "limits": given.model_dump(),
             "access": {
                 "tokens": list(tokens),
+                "admin_tokens": list(admin_tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
             },
             "http_hosts": [name.lower() for name in http_hosts],
@@ -328,7 +355,7 @@ class ServerLink:
                 raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
             time.sleep(0.01)
 
-    def renew_access(self, tokens: Sequence[str]) -> None:
+    def renew_access(self, tokens: Sequence[str], admin_tokens: Sequence[str] = ()) -> None:
         """Take these tokens from now on, and the files for TLS as they are now; others are turned out.
 
         Raises:
@@ -336,7 +363,7 @@ class ServerLink:
         """
         if self._tls is not None:
             checked_tls(self._tls)
-        access = {**self._settings["access"], "tokens": list(tokens)}
+        access = {**self._settings["access"], "tokens": list(tokens), "admin_tokens": list(admin_tokens)}
         with self._lock:
             self._settings["access"] = access
             self._access_generation += 1
@@ -406,6 +433,21 @@ class ServerLink:
     def published(self, program: str) -> Published:
         """What readers see of a program now; for the thread that publishes, until it does so again."""
         return self._writer.published(program)
+
+    @property
+    def results_generation(self) -> int:
+        """Rises when new memory takes over; readers of the one before must open the results again."""
+        return self._writer.generation
+
+    def open_results(self) -> ResultsReader:
+        """The published epochs (there must be one), for a reader in this process. Any thread may ask."""
+        with self._lock:
+            return ResultsReader(self._writer.layout, os.dup(self._writer.fd))
+
+    def open_changes(self) -> ChangeLog:
+        """What recent epochs changed, for a reader in this process. Any thread may ask."""
+        place = self._changes.place
+        return ChangeLog(replace(place, fd=os.dup(place.fd)))
 
     def latency_snapshot(self) -> dict[str, MethodLatency]:
         """Requests by method since ``start``, over all server processes; about a second old."""
@@ -576,21 +618,58 @@ class ServerLink:
                     self._over_http = report["http_requests"]
                     self._send_owed()  # it reads again, if it had paused
 
-    # -- questions about edges --------------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------------------------------
 
     def _answer(self, process: _Process) -> None:
-        """Answer the server's questions one by one until it is gone; it bounds how many are open."""
-        unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
-        with process.calls, contextlib.suppress(OSError):
-            while data := process.calls.recv(RECEIVE_BYTES):
-                unpacker.feed(data)
-                for _, msgid, method, params in unpacker:
-                    process.calls.sendall(self._response(msgid, method, params[0]))
+        """Answer the server's questions until it is gone; it bounds how many are open.
 
-    def _response(self, msgid: int, method: str, params: Mapping[str, Any]) -> bytes:
+        Those about edges one by one; each of those about programs has a thread of its own, for they take a while.
+        """
+        unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
+        given_up: dict[int, threading.Event] = {}
+        try:
+            with process.calls, contextlib.suppress(OSError):
+                while data := process.calls.recv(RECEIVE_BYTES):
+                    unpacker.feed(data)
+                    for kind, *message in unpacker:
+                        if kind == NOTIFICATION:  # there is but one: that nobody waits for an answer any more
+                            given_up.get(message[1][0]["msgid"], threading.Event()).set()
+                        elif message[1] in ABOUT_PROGRAMS:
+                            self._answer_aside(process, given_up, *message)
+                        else:
+                            process.answer(self._response(*message))
+        finally:
+            for one in list(given_up.values()):
+                one.set()
+
+    def _answer_aside(
+        self,
+        process: _Process,
+        given_up: dict[int, threading.Event],
+        msgid: int,
+        method: str,
+        params: Sequence[Any],
+    ) -> None:
+        """``given_up``: by msgid, of questions that are being answered."""
+        unwanted = given_up[msgid] = threading.Event()
+
+        def answer() -> None:
+            response = self._response(msgid, method, params, unwanted)
+            del given_up[msgid]
+            with contextlib.suppress(OSError):
+                process.answer(response)
+
+        threading.Thread(target=answer, name="asked-program", daemon=True).start()
+
+    def _response(
+        self, msgid: int, method: str, params: Sequence[Any], unwanted: threading.Event | None = None
+    ) -> bytes:
         error: GraphtideError
         try:
-            state, answer = self._ask(method, params)
+            if unwanted is None:
+                state, answer = self._ask(method, params[0])
+            else:
+                state, answer = self._ask_about_programs(method, params[0], unwanted)
             # Sent before the answer, so that the server can name every vertex in it.
             answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()
@@ -609,6 +688,14 @@ class ServerLink:
             return packed
         packed_error: bytes = msgpack.packb([RESPONSE, msgid, error_to_wire(error), None], default=plain)
         return packed_error
+
+    def _ask_about_programs(
+        self, method: str, params: Mapping[str, Any], unwanted: threading.Event
+    ) -> tuple[StorageState, dict[str, Any]]:
+        if self.asked is None:
+            raise NotSupported("this daemon keeps the programs that it has")
+        ask = {"compute": self.asked.compute, "keep": self.asked.keep, "drop": self.asked.drop}[method]
+        return ask(params, unwanted)
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
         timeout_s = params["timeout_s"]
@@ -646,4 +733,13 @@ class ServerLink:
                 path = self.topology.edge_weights(epoch, column("src"), column("dst"), timeout_s)
                 packed = None if path is None else path.astype(np.float32).tobytes()
                 return self.topology.current_epoch(), {"weights": packed}
+            case "reach" | "edges_between" | "ego":
+                return exploration_answer(self.topology, method, params)
+            case "checkpoint":
+                at, since = (
+                    (params[name][0], params[name][1]) if params.get(name) else None for name in ("at", "since")
+                )
+                wish = self.topology.checkpoint(at, since, params.get("failures"))
+                answer = {name: getattr(wish, name) for name in ("status", "since", "failures", "path", "reason")}
+                return wish.state, {**answer, "kept": list(wish.kept)}
         raise RequestError(f"unknown question {method!r}")

@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ...compute.program import ExternalId, Program
+from ...compute.program import Program
 from ...gpma.edges import Vertices
 from ..client.wire import error_to_wire
 from ..errors import GraphtideError, Unavailable, UnknownProgram
 from .asker import Asker, OpenConnection
-from .change_log import ChangeLog, Changes, ProgramChanges
-from .results import ProgramResults, Snapshot
-from .scopes import Look, News, nothing
+from .change_log import ChangeLog
+from .results import ProgramResults, Snapshot, copied
+from .scopes import Look, News, NotAtOnce, depends_on, nothing, touched_since
 from .serving import Serving
 from .subscriptions import Subscription
 from .values import staleness
@@ -47,6 +45,10 @@ NEWS_SECONDS = 1.0
 HEARTBEAT_SECONDS = 10.0
 """And where there is no new one so often, so that it knows that the server is there."""
 RECENT_MAX = 16
+RECORDS_AT_ONCE = 256
+"""So many records of the log are taken notice of before others have their turn: a few milliseconds."""
+COPIED_SHARE = 8
+"""Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Telling:
         while True:
             await self._subscriptions.news.wait()
             self._subscriptions.news.clear()
+            while self._subscriptions.follow(RECORDS_AT_ONCE):
+                await asyncio.sleep(0)
             turn_ends = time.perf_counter() + TURN_SECONDS
             for subscription in self._subscriptions.in_turn():
                 self._advance(subscription)
@@ -118,14 +122,14 @@ class Telling:
             if subscription.place == snapshot.sequence:
                 self._nothing_new(subscription, snapshot)
                 return
+            # Before it is looked at; what the look finds may be newer still.
+            self._subscriptions.weigh(subscription, snapshot.n_vertices)
             size = self._size(subscription, snapshot)
             if size <= INLINE_MAX:
-                found = self._serving.read(partial(self._look, subscription))
-                since = self._take(subscription, found)
-                for message in found.messages(self._serving.stamp(found.snapshot), subscription, since):
-                    subscription.connection.push(message)
-                self._unless_told(subscription, found)
+                self._advance_now(subscription)
                 return
+        except NotAtOnce:
+            size = max(snapshot.n_vertices, INLINE_MAX + 1)
         except Unavailable:
             return  # epochs follow each other too fast: the next one, or the next tick, comes soon
         except Exception as error:
@@ -136,13 +140,23 @@ class Telling:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _advance_now(self, subscription: Subscription) -> None:
+        found = self._serving.read(partial(self._look, subscription))
+        since = self._take(subscription, found)
+        for message in found.messages(self._serving.stamp(found.snapshot), subscription, since):
+            subscription.connection.push(message)
+        self._unless_told(subscription, found)
+
     async def _advance_long(self, subscription: Subscription, size: int) -> None:
         """What was read of an epoch is kept until the client has taken it; memory is asked for before."""
         connection, asker = subscription.connection, Asker(subscription.connection)
         try:
-            await self._serving.make_room(asker, size)
-            read = self._serving.in_thread(asker, self._serving.read, partial(self._look, subscription))
-            found = await self._serving.outlasting(read)
+            try:
+                found = await self._looked_at(subscription, asker, size)
+            except NotAtOnce:
+                self._serving.making.give_back(asker.making_bytes)
+                asker.making_bytes = 0
+                found = await self._looked_at(subscription, asker, self._serving.snapshot().n_vertices)
             since = self._take(subscription, found)
             stamp = self._serving.stamp(found.snapshot)
             messages = self._serving.in_thread(asker, found.messages, stamp, subscription, since)
@@ -156,6 +170,11 @@ class Telling:
         finally:
             self._serving.making.give_back(asker.making_bytes)
             subscription.working = None
+
+    async def _looked_at(self, subscription: Subscription, asker: Asker, size: int) -> _Found:
+        await self._serving.make_room(asker, size)
+        look = self._serving.in_thread(asker, self._look_aside, subscription, size)
+        return await self._serving.outlasting(look)
 
     async def _send(self, connection: OpenConnection, messages: list[bytes]) -> None:
         """All parts, as the client reads; where others need the memory it has so long for all of them together."""
@@ -181,43 +200,42 @@ class Telling:
             return max(everything, INLINE_MAX + 1)
         changes = self._log.between(place, snapshot.sequence)
         program = None if changes is None else changes.programs.get(subscription.program)
-        result = _results(snapshot, subscription.program)
+        result = _results(snapshot, subscription)
         if changes is None or program is None:
             return everything
         kind = self._serving.program_class(result.kind)
         if kind.touched is not Program.touched and n > SCAN_INLINE_MAX:
             return max(everything, INLINE_MAX + 1)
-        if _depends_on(kind, program) or any(column is None for column in program.columns.values()):
+        if depends_on(kind, program) or any(column is None for column in program.columns.values()):
             return everything
         touched = sum(column.size for column in program.columns.values() if column is not None)
         return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone))
 
-    def _look(self, subscription: Subscription, snapshot: Snapshot) -> _Found:
+    def _look_aside(self, subscription: Subscription, size: int) -> _Found:
+        """What a client lacks, in a thread, where so many vertices are looked at."""
+        if COPIED_SHARE * size < self._serving.snapshot().n_vertices:
+            return self._serving.read(partial(self._look, subscription))
+        snapshot = self._serving.read(partial(copied, id=subscription.program))
+        return self._look(subscription, snapshot, may_scan=True)
+
+    def _look(self, subscription: Subscription, snapshot: Snapshot, *, may_scan: bool = False) -> _Found:
         """What a client lacks, copied from one epoch."""
-        result = _results(snapshot, subscription.program)
+        result = _results(snapshot, subscription)
         place = subscription.place
         changes = None if place is None else self._log.between(place, snapshot.sequence)
         key = (subscription.program, place or 0, snapshot.sequence)
         touched = None
         if changes is not None:
             found = self._recent.get(key)
-            touched = self._touched(result, subscription.program, changes) if found is None else found[0]
-        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max)
+            if found is None:
+                touched = touched_since(self._serving, result, subscription.program, changes)
+            else:
+                (touched,) = found
+        may_scan = may_scan or snapshot.n_vertices <= INLINE_MAX
+        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max, may_scan)
         news = subscription.scope.look(look)
         look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
-
-    def _touched(self, result: ProgramResults, id: str, changes: Changes) -> Vertices | None:
-        """Whose values may be others, in ascending order; None: anyone's."""
-        program = changes.programs.get(id)
-        if program is None:
-            return None
-        kind, stale = self._serving.program_class(result.kind), bool(staleness(result))
-        # Values of a program that stands still lose the vertices that they name.
-        if _depends_on(kind, program) or (stale and kind.value is ExternalId and len(changes.gone)):
-            return None
-        touched = kind.touched(program.columns, result.published)
-        return None if touched is None else np.unique(touched)
 
     def _take(self, subscription: Subscription, found: _Found) -> tuple[int, int] | None:
         """What was found holds, and the client will know it: since which epoch it tells.
@@ -252,7 +270,7 @@ class Telling:
         if silent < (HEARTBEAT_SECONDS if subscription.epoch == snapshot.epoch else NEWS_SECONDS):
             return
         news = nothing(self._serving)
-        found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription.program)))
+        found = _Found(snapshot, news, 0, staleness(_results(snapshot, subscription)))
         for message in found.messages(self._serving.stamp(snapshot), subscription, subscription.epoch):
             subscription.connection.push(message)
         subscription.epoch, subscription.told_at = snapshot.epoch, time.monotonic()
@@ -267,13 +285,8 @@ class Telling:
             subscription.connection.push(subscription.connection.notification("ended", content))
 
 
-def _results(snapshot: Snapshot, program: str) -> ProgramResults:
-    found = snapshot.programs.get(program)
-    if found is None:
-        raise UnknownProgram(f"program {program!r} is not there any more", {"parameter": "program"})
+def _results(snapshot: Snapshot, subscription: Subscription) -> ProgramResults:
+    found = snapshot.programs.get(subscription.program)
+    if found is None or found.state.get("joined") != subscription.joined:  # by now another one may have its id
+        raise UnknownProgram(f"program {subscription.program!r} was dropped", {"parameter": "program"})
     return found
-
-
-def _depends_on(kind: type[Program], changes: ProgramChanges) -> bool:
-    """Every value may be another, since a scalar is."""
-    return bool(changes.scalars) and (kind.value_scalars is None or bool(changes.scalars & {*kind.value_scalars}))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ...compute.program import Program
+from ...compute.program import Answer, Program
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..client.wire import pack_bitmap, pack_column
@@ -39,6 +39,13 @@ class Values:
     def __getitem__(self, chosen: npt.NDArray[Any] | slice) -> Values:
         saturated = None if self.saturated is None else self.saturated[chosen]
         return Values(self.values[chosen], self.null[chosen], saturated)
+
+    def differ(self, others: Values) -> npt.NDArray[np.bool_]:
+        """Which of these numbers the others, as many, do not say."""
+        differ: npt.NDArray[np.bool_] = (self.null != others.null) | (~self.null & (self.values != others.values))
+        if self.saturated is not None and others.saturated is not None:
+            differ |= self.saturated != others.saturated
+        return differ
 
     def to_wire(self) -> dict[str, Any]:
         """The entries of an answer."""
@@ -87,3 +94,21 @@ def staleness(result: ProgramResults) -> dict[str, Any]:
         return {}
     keys = ("state", "stale_since", "reason")
     return {"stale": {key: result.state.get(key) for key in keys}}
+
+
+def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:
+    """Positions of the k best values, best first; of equal ones the earlier position comes first."""
+    candidates = np.flatnonzero(~read.null)
+    values = read.values[candidates]
+    if k < values.size:
+        place = values.size - k if descending else k - 1
+        bound = np.partition(values, place)[place]
+        better = values > bound if descending else values < bound
+        ties = np.flatnonzero(values == bound)[: k - np.count_nonzero(better)]
+        kept = np.sort(np.concatenate([np.flatnonzero(better), ties]))
+        candidates, values = candidates[kept], values[kept]
+    if descending:
+        order = values.size - 1 - np.argsort(values[::-1], kind="stable")[::-1]
+    else:
+        order = np.argsort(values, kind="stable")
+    return candidates[order].astype(np.uint32)

@@ -92,6 +92,21 @@ class Checkpoint:
         return named(state, program.positional_scalars)
 
 
+def epochs_in(path: Path) -> list[tuple[tuple[int, int], Path]]:
+    """The finished checkpoints in a folder of them, newest first: their epochs, and where they are."""
+    found = []
+    for folder in path.glob(f"{_PREFIX}*-*"):
+        incarnation, _, number = folder.name.removeprefix(_PREFIX).partition("-")
+        if incarnation.isdigit() and number.isdigit():
+            found.append(((int(incarnation), int(number)), folder))
+    return sorted(found, reverse=True)
+
+
+def folder_of(path: Path, epoch: tuple[int, int]) -> Path:
+    """Where the checkpoint of an epoch is, or would be."""
+    return path / f"{_PREFIX}{epoch[0]}-{epoch[1]}"
+
+
 class CheckpointStore:
     """The folder of checkpoints, locked for this process."""
 
@@ -163,7 +178,7 @@ class CheckpointStore:
         try:
             size = self._draft(draft, checkpoint, in_pieces or {})
             point("checkpoint.before_rename")
-            target = self.path / f"{_PREFIX}{incarnation}-{number}"
+            target = folder_of(self.path, checkpoint.epoch)
             shutil.rmtree(target, ignore_errors=True)  # of a try that failed after the renaming
             os.rename(draft, target)
         except BaseException:
@@ -209,6 +224,10 @@ class CheckpointStore:
             except OSError as error:  # the new checkpoint stands all the same
                 log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
 
+    def names(self) -> list[str]:
+        """The checkpoints that there are, newest first, whether they can be read or not."""
+        return [folder.name for _, folder in self._folders()]
+
     def newest_good(self, advance: Callable[[float], None] = lambda share: None) -> Checkpoint | None:
         """The newest checkpoint whose checksums all hold, or None when there is none at all.
 
@@ -220,7 +239,7 @@ class CheckpointStore:
         damaged, newer = list[str](), list[str]()
         for _, folder in self._folders():
             try:
-                return _read(folder, advance)
+                return read_checkpoint(folder, advance)
             except _NewerFormat as error:
                 log.error(
                     "checkpoint %s was written by a newer version (%s); trying an older one", folder.name, error
@@ -251,7 +270,7 @@ class CheckpointStore:
         same = json.loads(json.dumps(identity))
         for _, folder in reversed(self._folders()):
             try:
-                manifest = _manifest(folder)
+                manifest = read_manifest(folder)
                 if manifest["identity"] == same:
                     return dict(manifest["offsets"])
             except (OSError, ValueError, KeyError):
@@ -264,12 +283,7 @@ class CheckpointStore:
 
     def _folders(self) -> list[tuple[tuple[int, int], Path]]:
         """Finished checkpoints, newest first."""
-        found = []
-        for folder in self.path.glob(f"{_PREFIX}*-*"):
-            incarnation, _, number = folder.name.removeprefix(_PREFIX).partition("-")
-            if incarnation.isdigit() and number.isdigit():
-                found.append(((int(incarnation), int(number)), folder))
-        return sorted(found, reverse=True)
+        return epochs_in(self.path)
 
 
 def require_same(saved: Mapping[str, Any], present: Mapping[str, Any], path: Path) -> None:
@@ -331,15 +345,25 @@ def _checksum(path: Path, advance: Callable[[int], None]) -> int:
     return value
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself.
+
+    Raises:
+        OSError, ValueError, KeyError: it is damaged.
+    """
     head, _, body = (folder / "manifest.json").read_bytes().partition(b"\n")
     if json.loads(head)["crc32c"] != crc32c.crc32c(body):
         raise ValueError("the manifest's checksum does not hold")
     return dict(json.loads(body))
 
 
-def _read(folder: Path, advance: Callable[[float], None]) -> Checkpoint:
-    manifest = _manifest(folder)
+def read_checkpoint(folder: Path, advance: Callable[[float], None] = lambda share: None) -> Checkpoint:
+    """A checkpoint, all of whose checksums hold. ``advance`` as in ``CheckpointStore.newest_good``.
+
+    Raises:
+        OSError, ValueError, KeyError: it is damaged, or of a format that this version does not read.
+    """
+    manifest = read_manifest(folder)
     if manifest["format"] not in READABLE:
         newer = isinstance(manifest["format"], int) and manifest["format"] >= READABLE.stop
         known = f"this version reads {READABLE.start} to {READABLE.stop - 1}"

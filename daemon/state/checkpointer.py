@@ -24,6 +24,8 @@ from ..failpoints import point
 from ..records.position import Position
 from ..records.stream import DeadLetters, Offsets, Partition, offsets_to_wire
 from .checkpoint import Array, Checkpoint, CheckpointStore
+from .requested import Newest as Newest
+from .requested import RequestedCheckpoints
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +70,6 @@ class Buffers:
         if buffer is None or buffer.nbytes < size:
             buffer = self._memory[name] = np.full(int(size * ROOM), 0, np.uint8)
         return buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """The newest checkpoint that is safe on disk: what a restart would go on from."""
-
-    epoch: tuple[int, int]
-    offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +122,16 @@ class Checkpointer:
         on_checkpoint: Callable[[dict[Partition, int]], None],
         source_state: Callable[[], bytes] = bytes,
         newest: Newest | None = None,
-        facts: Mapping[str, Any] | None = None,
+        facts: Callable[[], Mapping[str, Any]] = dict,
+        requested: RequestedCheckpoints | None = None,
     ) -> None:
         """``programs``: those whose state belongs to the present epoch. ``on_checkpoint`` gets the offsets.
 
         ``source_state``: what the source has a checkpoint keep beside them. ``newest``: the checkpoint that the
-        graph was made from. ``facts``: what each is to say besides, as JSON can.
+        graph was made from. ``facts``: what one of the present epoch is to say besides, as JSON can.
+        ``requested``: those that are to be made before they are due.
         """
-        self.facts = dict(facts or {})
+        self.facts = facts
         self.graph = graph
         self.index = index
         self.programs = programs
@@ -149,6 +145,9 @@ class Checkpointer:
         self.on_checkpoint = on_checkpoint
         self.source_state = source_state
         self.newest = newest
+        self.requested = requested or RequestedCheckpoints(store.path)
+        if newest is not None:
+            self.requested.made(newest)
         self._buffers = Buffers()
         self._making: _Making | None = None
         self._thread: threading.Thread | None = None
@@ -179,9 +178,12 @@ class Checkpointer:
         self._write(taken, [EdgeList(np.empty(0, np.uint64), weights)])
 
     def step(self) -> None:
-        """Begin a checkpoint if one is due; go on with the one in the making."""
+        """Begin a checkpoint if one is due, or asked for; go on with the one in the making."""
         self.go_on()
-        if self._making is None and self._due():
+        # Before the source was reached, a checkpoint could not say of which source its offsets are.
+        if "source" in self.identity and self.requested.wants(self.position.epoch):
+            self._make_at_once()
+        elif self._making is None and (self._due() or self._asked_for()):
             self._begin()
 
     def go_on(self) -> None:
@@ -208,6 +210,18 @@ class Checkpointer:
             )
 
     # -- the engine's thread ------------------------------------------------------------------------------
+
+    def _asked_for(self) -> bool:
+        return "source" in self.identity and self.requested.wants_newer()
+
+    def _make_at_once(self) -> None:
+        """Make one of this very epoch, for which the stream waits until edges and states are copied."""
+        if self._making is not None and self._making.taken:
+            self._complete()  # of an epoch before
+        if self._making is None:
+            self._begin()
+        if self._making is not None:
+            self._take_if_copied(self._making, at_once=True)
 
     def _due(self) -> bool:
         elapsed = time.monotonic() - self._began_at
@@ -239,11 +253,12 @@ class Checkpointer:
                 return
             states = self._buffers.copy(self._program_arrays())
             position = self.position
+            self.requested.taken(position.epoch)
             making.handover.put(self._taken(position.epoch, position.offsets, self.programs(), states))
         except MemoryError as error:  # the stream goes on without it
             making.handover.put(error)
         making.taken = True
-        self.graph.end_copy()
+        self.graph.end_copy(making.edges)
         point("checkpoint.copied")
         making.stopped_seconds += time.monotonic() - started
         self.metrics.stage("checkpoint", making.stopped_seconds)
@@ -257,7 +272,8 @@ class Checkpointer:
 
     def _end(self) -> None:
         """The thread is through, or failed before the edges were copied."""
-        self.graph.end_copy()
+        if self._making is not None:
+            self.graph.end_copy(self._making.edges)
         self._making = self._thread = None
 
     def _program_arrays(self) -> dict[str, Array]:
@@ -280,7 +296,7 @@ class Checkpointer:
             offsets=offsets_to_wire(offsets),
             identity=dict(self.identity),
             programs={program.id: self.program_specs[program.id] for program in programs},
-            facts={**self.facts, "n_vertices": self.graph.n_vertices, "updates": self.position.updates},
+            facts={**self.facts(), "n_vertices": self.graph.n_vertices, "updates": self.position.updates},
             arrays=arrays,
         )
         return _Taken(checkpoint, dict(offsets), self.graph.n_arcs)
@@ -308,6 +324,7 @@ class Checkpointer:
             exc_info=None if isinstance(error, OSError | MemoryError) else error,
         )
         self.metrics.checkpoint_failed(type(error).__name__)
+        self.requested.failed(self._failure)
 
     def _write(self, taken: _Taken, edges: Sequence[EdgeList]) -> None:
         started = time.monotonic()
@@ -321,6 +338,7 @@ class Checkpointer:
         size = self.store.write(taken.checkpoint, columns)
         self._written_epoch = taken.checkpoint.epoch
         self.newest = Newest(taken.checkpoint.epoch, taken.offsets)
+        self.requested.made(self.newest)
         self.on_checkpoint(taken.offsets)
         self.metrics.checkpoint(seconds=time.monotonic() - started, size_bytes=size)
 

@@ -163,6 +163,14 @@ def _packages(config: Config) -> Iterator[Finding]:
         yield Finding("uvloop", "warn", "missing", "pip install uvloop: half the tail latency of queries")
     else:
         yield Finding("uvloop", "ok", _version("uvloop"))
+    if find_spec("pyarrow") is not None:
+        yield Finding("pyarrow", "ok", _version("pyarrow"))
+    elif config.source.encoding == "arrow":
+        yield Finding(
+            "pyarrow", "fail", 'missing, and source.encoding is "arrow"', "pip install 'graphtide[arrow]'"
+        )
+    else:
+        yield Finding("pyarrow", "ok", "missing; only Arrow records need it")
 
 
 def _version(distribution: str) -> str:
@@ -214,6 +222,8 @@ def _directories(config: Config) -> Iterator[Finding]:
     folders = {"checkpoint.path": config.checkpoint.path, "dead_letters.path": config.dead_letters.path}
     if config.source.kind == "spool":
         folders["source.path"] = config.source.path
+    if config.results.kind == "spool":
+        folders["results.path"] = config.results.path
     for key, folder in folders.items():
         if _may_write(folder):
             there = "" if folder.is_dir() else " (will be made)"
@@ -248,10 +258,14 @@ def _may_all_write(folder: Path) -> bool:
 def _secrets(config: Config) -> Iterator[Finding]:
     if config.server.token_file is not None:
         yield _secret_file("server.token_file", config.server.token_file, config.server.read_tokens)
-    for option, value in config.source.client.items():
-        if option.endswith("_file"):
-            key, path = f"source.client.{option}", Path(str(value))
-            yield _secret_file(key, path, partial(read_secret, key, path))
+    if config.server.admin_token_file is not None:
+        file = config.server.admin_token_file
+        yield _secret_file("server.admin_token_file", file, config.server.read_admin_tokens)
+    for section, client in (("source", config.source.client), ("results", config.results.client)):
+        for option, value in client.items():
+            if option.endswith("_file"):
+                key, path = f"{section}.client.{option}", Path(str(value))
+                yield _secret_file(key, path, partial(read_secret, key, path))
 
 
 def _secret_file(key: str, path: Path, read: Callable[[], object]) -> Finding:
@@ -363,8 +377,52 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
             yield Finding(name, "warn", f"{problem}{others}", hint)
 
 
+def _results(config: Config) -> Iterator[Finding]:
+    if config.results.kind != "kafka":
+        return
+    from kafka import KafkaAdminClient, KafkaConsumer
+
+    from ..ingest.kafka_client import connect, disconnect
+    from ..ingest.topic_settings import read_topic_settings
+
+    topic = config.results.topic
+    name = f"results {topic}"
+    servers, client = config.results_servers()
+    options: dict[str, Any] = {
+        "bootstrap_servers": list(servers),
+        "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
+        "request_timeout_ms": KAFKA_TIMEOUT_MS,
+    }
+    try:
+        consumer = connect(KafkaConsumer, client, **options)
+    except Exception as error:  # as in ``_kafka``
+        hint = "check results.bootstrap_servers, results.client (or the source's) and the network"
+        yield Finding(name, "fail", f"{', '.join(servers)}: {error}", hint)
+        return
+    try:
+        if topic not in consumer.topics():
+            hint = "create it with cleanup.policy=compact, or let this user describe it"
+            yield Finding(name, "fail", "not there", hint)
+            return
+        yield Finding(name, "ok", f"{len(consumer.partitions_for_topic(topic) or ())} partitions")
+    finally:
+        disconnect(consumer)
+    with contextlib.closing(connect(KafkaAdminClient, client, **options)) as admin:
+        settings = read_topic_settings(admin, [topic]).get(topic)
+    if settings is None:
+        hint = "let this user describe its configs"
+        yield Finding(name, "warn", "its settings cannot be seen, so whether it is compacted is not known", hint)
+    elif not settings.compacted:
+        hint = "set cleanup.policy=compact, so that the newest value of each vertex stays"
+        yield Finding(name, "warn", "it is not compacted: it grows for ever, or loses values by age", hint)
+    elif settings.retention_s is not None:
+        hint = "set cleanup.policy=compact alone"
+        found = f"it loses values that are older than {settings.retention_s:g} s (retention.ms)"
+        yield Finding(name, "warn", found, hint)
+
+
 CHECKS: tuple[Check, ...] = (
     *(_python, _cores, _memory, _shared_memory, _limits),
     *(_packages, _numba, _gpu),
-    *(_directories, _secrets, _addresses, _kafka),
+    *(_directories, _secrets, _addresses, _kafka, _results),
 )

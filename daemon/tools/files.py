@@ -2,7 +2,8 @@
 
 By name, with an optional ``.gz``, ``.xz`` or ``.zst``: ``.csv`` (with a header line), ``.json`` or ``.jsonl``
 (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
-seconds); anything else is an edge list (``src dst [weight [ts]]``, MatrixMarket headers allowed).
+seconds); ``.parquet`` as it is (the columns of CSV; it needs PyArrow); anything else is an edge list (``src dst
+[weight [ts]]``, MatrixMarket headers allowed).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ...gpma.index.ids import concatenate_ids
 from ...partition.weights import WeightDomain
 from ..errors import GraphtideError
 from ..ingest.decode import Decoder
-from ..ingest.decode_columns import Bad, Reason, select
+from ..ingest.decode_arrow import decode_batch, is_readable
+from ..ingest.decode_columns import COLUMNS, Bad, Reason, Rules, finish, select
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import ROW
@@ -37,6 +39,7 @@ COMPILED_FROM = 512 << 10
 """Bytes of a block whose lines the compiled parser reads in less time than it takes to load it."""
 
 _BLOCK_BYTES = 8 << 20
+_BATCH_ROWS = 1 << 20
 _ENCODINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _OPENERS: Mapping[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".zst": zstandard.open}
 
@@ -78,14 +81,26 @@ class LeftOut:
         if len(kept) < PLACES_KEPT:
             kept.append(place())
 
+    def as_json(self) -> dict[str, Any]:
+        """What ``--json`` shows of it."""
+        refused = {
+            reason: {"updates": number, "first": self.places[reason]} for reason, number in self.refused.items()
+        }
+        return {"refused": refused, "self_loops_dropped": self.self_loops}
 
-def read_columns(path: Path, accepts: Accepts, left_out: LeftOut) -> Iterator[UpdateColumns]:
-    """The updates of one file, in big blocks.
+
+def read_columns(
+    path: Path, accepts: Accepts, left_out: LeftOut, advance: Callable[[float], None] = lambda share: None
+) -> Iterator[UpdateColumns]:
+    """The updates of one file, in big blocks. ``advance`` is told how much of it is read, from 0 to 1.
 
     Raises:
         BadInput: the file cannot be decompressed, or its header line names no columns.
         OSError: it cannot be read.
     """
+    if path.suffix == ".parquet":
+        yield from _parquet(path, accepts, left_out, advance)
+        return
     name = path.with_suffix("") if path.suffix in _OPENERS else path
     events = name.suffix == ".tsv" and _has_events(path)
     encoding = "csv" if events else _ENCODINGS.get(name.suffix, "el")
@@ -98,7 +113,7 @@ def read_columns(path: Path, accepts: Accepts, left_out: LeftOut) -> Iterator[Up
         compiled_from=COMPILED_FROM,
     )
     lines = 0
-    for offset, block in _blocks(path):
+    for offset, block in _blocks(path, advance):
         if encoding == "csv" and not events and offset == 0:
             _check_header(path, block)
         value = _event_lines(block, accepts.vertex_ids) if events else block
@@ -154,13 +169,17 @@ def _check_header(path: Path, block: bytes) -> None:
         raise BadInput(f"{path}:1: {bad.detail}", {"reason": bad.reason.value}) from None
 
 
-def _blocks(path: Path) -> Generator[tuple[int, bytes], None, None]:
+def _blocks(
+    path: Path, advance: Callable[[float], None] = lambda share: None
+) -> Generator[tuple[int, bytes], None, None]:
     """Blocks of whole lines with the offset of each."""
-    opened = cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))
-    with opened as file:
+    size = max(path.stat().st_size, 1)
+    with open(path, "rb") as stored, _OPENERS.get(path.suffix, contextlib.nullcontext)(stored) as opened:
+        file = cast(BinaryIO, opened)
         offset, rest = 0, b""
         try:
             while piece := file.read(_BLOCK_BYTES):
+                advance(stored.tell() / size)
                 stop = piece.rfind(b"\n") + 1
                 if stop == 0:
                     rest += piece
@@ -172,6 +191,37 @@ def _blocks(path: Path) -> Generator[tuple[int, bytes], None, None]:
             raise BadInput(f"{path} cannot be decompressed: {error}") from error
         if rest:
             yield offset, rest
+
+
+def _parquet(
+    path: Path, accepts: Accepts, left_out: LeftOut, advance: Callable[[float], None]
+) -> Iterator[UpdateColumns]:
+    if not is_readable():
+        raise BadInput(f"{path}: Parquet needs PyArrow: pip install 'graphtide[arrow]'")
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    drop = accepts.self_loops == "drop"
+    rules = Rules(accepts.vertex_ids, accepts.weights, drop, updates_max=_BATCH_ROWS, line_bytes_max=0)
+    try:
+        with ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if name in COLUMNS]
+            row, rows = 0, max(file.metadata.num_rows, 1)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+                sifted = decode_batch(batch, rules, 0)
+                for part in sifted.bad:
+                    place = partial(str, f"{path}: row {row + part.row}: {part.why.detail}")
+                    left_out.refuse(part.why.reason.value, place)
+                block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
+                left_out.self_loops += dropped
+                if block is not None:
+                    yield _columns(block)
+                row += batch.num_rows
+                advance(row / rows)
+    except Bad as bad:
+        raise BadInput(f"{path}: {bad.detail}", {"reason": bad.reason.value}) from None
+    except pa.ArrowException as error:
+        raise BadInput(f"{path} is no Parquet that can be read: {str(error)[:200]}") from None
 
 
 # -- events -------------------------------------------------------------------------------------------------

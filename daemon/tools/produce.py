@@ -150,14 +150,14 @@ def produce_files(
 def _report(produced: Produced, left_out: LeftOut, *, as_json: bool) -> None:
     offsets = offsets_to_wire(produced.offsets)
     if as_json:
-        refused = {
-            reason: {"updates": number, "first": left_out.places[reason]}
-            for reason, number in left_out.refused.items()
-        }
-        answer = {"updates": produced.updates, "offsets": offsets, "refused": refused}
-        print(encoder.dumps(answer | {"self_loops_dropped": left_out.self_loops}))
+        print(encoder.dumps({"updates": produced.updates, "offsets": offsets, **left_out.as_json()}))
         return
     print(f"{produced.updates} updates written; to wait for them: --min_offsets '{encoder.dumps(offsets)}'")
+    report_left_out(left_out)
+
+
+def report_left_out(left_out: LeftOut) -> None:
+    """Print what was left out, for people."""
     if left_out.self_loops:
         print(f"{left_out.self_loops} self-loops left out, as graph.self_loops says")
     if left_out.refused:

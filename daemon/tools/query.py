@@ -148,6 +148,8 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
         columns = {"program": list(entries), **_transposed(list(entries.values()))}
     elif method == "get":
         columns, answer = _values(params, answer, set(unknown))
+    elif answer.keys() >= EDGE_COLUMNS:
+        columns, answer = _edges(answer, console)
     else:
         columns, answer = _parallel(params, answer)
     if method == "path" and not any(columns.values()):
@@ -185,11 +187,24 @@ def _values(params: Mapping[str, Any], answer: Mapping[str, Any], unknown: set[A
     return {name: _kept(column, known) for name, column in columns.items()}, rest
 
 
+EDGE_COLUMNS = frozenset({"src", "dst", "size"})
+
+
+def _edges(answer: Mapping[str, Any], console: Console) -> Split:
+    """A table of edges, before which comes one of the vertices, where these are said."""
+    if "ids" in answer:
+        console.print(table((VERTEX,), zip(answer["ids"], strict=True)))
+    names = [name for name in ("src", "dst", "weights") if name in answer]
+    rest = {key: value for key, value in answer.items() if key not in names and key != "ids"}
+    return {name: answer[name] for name in names}, rest
+
+
 def _parallel(params: Mapping[str, Any], answer: Mapping[str, Any]) -> Split:
     """Any other answer: the lists that were asked with and those that came back, where they are as long."""
     came = {name: column for name, column in answer.items() if isinstance(column, list)}
     length = max(map(len, came.values()), default=0)
-    asked = {name: params[name] for name in LISTS if len(params.get(name, ())) == length > 0}
+    chosen = {} if "ids" in came else params  # those that were chosen among are no column
+    asked = {name: chosen[name] for name in LISTS if len(chosen.get(name, ())) == length > 0}
     # The weights of a path belong to its edges: its first vertex has none.
     came = {name: [None, *column] if len(column) == length - 1 else column for name, column in came.items()}
     columns = {**asked, **came} if all(len(column) == length for column in came.values()) else {}

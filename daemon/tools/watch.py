@@ -6,6 +6,7 @@ import contextlib
 import heapq
 import itertools
 import json
+import re
 import ssl
 import sys
 from collections.abc import Sequence
@@ -90,15 +91,17 @@ def watch(
         GraphtideError: the server refuses, or cannot be reached; one that goes away later is waited for.
     """
     console = output()
+    # Of chosen vertices, and of values that may be a little off, the largest are found here.
+    largest = None if vertices is not None or threshold else top
     with (
         Client(address, token=token, ssl_context=tls) as client,
-        client.subscribe(program, vertices, threshold=threshold, reconnect=True) as subscription,
+        client.subscribe(program, vertices, top=largest, threshold=threshold, reconnect=True) as subscription,
         contextlib.suppress(KeyboardInterrupt),
     ):
         changes = itertools.islice(subscription, changes_max)
         if as_json or not console.is_terminal:
-            for change in changes:
-                sys.stdout.write(_as_json(change) if as_json else _as_lines(change))
+            for number, change in enumerate(changes):
+                sys.stdout.write(_as_json(change) if as_json else _as_lines(change, is_first=number == 0))
                 sys.stdout.flush()
             return 0
         board = Board(top or ROWS, largest=top is not None)
@@ -125,12 +128,34 @@ def _as_json(change: Change) -> str:
     return json.dumps({**made, **stale}, ensure_ascii=False) + "\n"
 
 
-def _as_lines(change: Change) -> str:
-    """A line for each vertex: epoch, vertex and value, with tabs between."""
+def _as_lines(change: Change, *, is_first: bool) -> str:
+    """A line for each vertex: epoch, vertex and value, with tabs between; ``>=`` stands before a lower bound.
+
+    A later snapshot begins with a line that says so, since what was before it counts no more.
+    """
     epoch = _dotted(change.epoch)
-    pairs = zip(_listed(change.ids), change.values.tolist(), strict=True)
-    gone = "".join(f"{epoch}\t{id}\tremoved\n" for id in _listed(change.removed))
-    return gone + "".join(f"{epoch}\t{id}\t{cell_text(value)}\n" for id, value in pairs)
+    begin = f"# {epoch} snapshot\n" if change.is_snapshot and not is_first else ""
+    gone = "".join(f"{epoch}\t{_escaped(id)}\tremoved\n" for id in _listed(change.removed))
+    n = len(change.ids)
+    bounds = [False] * n if change.saturated is None else change.saturated.tolist()
+    told = zip(_listed(change.ids), change.values.tolist(), bounds, strict=True)
+    return (
+        begin
+        + gone
+        + "".join(f"{epoch}\t{_escaped(id)}\t{'>=' * bound}{_value(value)}\n" for id, value, bound in told)
+    )
+
+
+_CONTROL = re.compile(r"[\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def _escaped(text: Any) -> str:
+    """Of one line, and of one column: ``\\t``, ``\\n``, ``\\x1b`` and so on, and two for a backslash."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
+
+
+def _value(value: Any) -> str:
+    return _escaped(value) if isinstance(value, str) else cell_text(value)
 
 
 def _dotted(epoch: tuple[int, int]) -> str:

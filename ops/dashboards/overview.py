@@ -227,6 +227,24 @@ PROGRAMS = (
             ),
         ),
     ),
+    PanelSpec(
+        "Programs at run time",
+        "Programs that are kept since a request, and runs for `compute` per second by outcome.",
+        "short",
+        (
+            Query(f"sum({_series('programs_kept')})", "kept"),
+            Query(_rate("ad_hoc_runs_total", "outcome"), "runs {{outcome}}"),
+        ),
+    ),
+    PanelSpec(
+        "Time of programs at run time",
+        "Median time of a run for `compute`, beside the stream; and of updates waiting while a program joined.",
+        "s",
+        (
+            Query(_quantile(0.5, "ad_hoc_duration_seconds"), "run p50"),
+            Query(_quantile(0.5, "program_joining_seconds"), "joining p50"),
+        ),
+    ),
 )
 
 GRAPH = (
@@ -417,6 +435,37 @@ QUERIES = (
     ),
 )
 
+RESULTS = (
+    PanelSpec(
+        "Results written",
+        "Changed vertices written to the results' topic or files, per second, and epochs per second.",
+        "short",
+        (
+            Query(_rate("results_records_total"), "vertices"),
+            Query(_rate("results_epochs_total"), "epochs"),
+            Query(_rate("results_merged_epochs_total"), "merged epochs"),
+        ),
+    ),
+    PanelSpec(
+        "Results behind",
+        "How long there has been something to write, and how many epochs are not written yet.",
+        "short",
+        (
+            Query(f"max({_series('results_lag_seconds')})", "seconds"),
+            Query(f"max({_series('results_lag_epochs')})", "epochs"),
+        ),
+    ),
+    PanelSpec(
+        "Results in trouble",
+        "Times per second that results could not be written, and epochs of which every vertex was.",
+        "short",
+        (
+            Query(_rate("results_errors_total"), "errors"),
+            Query(_rate("results_snapshots_total"), "snapshots"),
+        ),
+    ),
+)
+
 ROWS: dict[str, tuple[PanelSpec, ...]] = {
     "Stream": STREAM,
     "Epochs": EPOCHS,
@@ -424,6 +473,7 @@ ROWS: dict[str, tuple[PanelSpec, ...]] = {
     "Graph": GRAPH,
     "Audit": AUDIT,
     "Queries": QUERIES,
+    "Results": RESULTS,
 }
 
 

@@ -123,8 +123,8 @@ class HttpConnection(Channel):
         check_origin(head, self._hosts)
         self._asked = route(head)
         if isinstance(self._asked, Asked):
-            self._token = head.token
-            self._serving.admission.check(self._token)
+            self.token = head.token
+            self._serving.admission.check(self.token)
         length = int(head.headers.get("content-length", 0))
         self._check_length(length)
         if length > PIECE_BYTES:

@@ -1,0 +1,169 @@
+"""Programs that are run once, for a request: from scratch, on the graph of one epoch, beside the stream."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ...compute import registry
+from ...compute.engine import ProgramRun
+from ...compute.program import Program, ProgramError, Published
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.index.ids import IdColumn, StringColumn
+from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
+from ..client.wire import pack_column
+from ..errors import NotSupported, RequestError, Unavailable
+from ..records.topology import StorageState
+from ..serve.results import ProgramResults, Snapshot
+from ..serve.values import top_k, values_of, wire_ids
+from .beside import Beside, GivenUp, Taken
+from .follower import Since
+
+LOOK_S = 0.1
+"""So often a run that waits for its turn looks whether it is still wanted."""
+
+
+class AdHoc:
+    """``compute``, for any thread but the engine's."""
+
+    def __init__(self, beside: Beside, metrics: Metrics, runs_max: int) -> None:
+        """``runs_max``: how many go on at once; others wait."""
+        self._beside = beside
+        self._metrics = metrics
+        self._turns = threading.Semaphore(runs_max)
+        self._counting = threading.Lock()
+        self._outcomes: Counter[str] = Counter(dict.fromkeys(AD_HOC_OUTCOMES, 0))
+        self._running = 0
+
+    def stats(self) -> dict[str, Any]:
+        """What the ``stats`` request shows."""
+        return {"running": self._running, "outcomes": dict(self._outcomes)}
+
+    def compute(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
+        """See ``AskedPrograms``.
+
+        A run that nobody waits for any more ends before its next step: within the copy of the graph, before the
+        program begins, and before values are read.
+
+        Raises:
+            RequestError: the program or a parameter is wrong, or the program failed.
+            Unavailable: there is not enough memory, nobody waits any more, or the daemon is stopping.
+        """
+        program = self._beside.made(str(params["program"]), None, params["parameters"])
+        started, outcome = time.perf_counter(), "failed"
+        try:
+            with self._turn(given_up):
+                answer = self._run(program, params, given_up, started)
+            outcome = "answered"
+            return answer
+        except GivenUp:
+            outcome = "given_up"
+            raise
+        except ProgramError as error:
+            raise RequestError(str(error)) from error
+        except MemoryError as error:
+            outcome = "no_memory"
+            raise Unavailable(f"there is not enough memory to run this beside the stream: {error}") from error
+        finally:
+            with self._counting:
+                self._outcomes[outcome] += 1
+            self._metrics.ad_hoc_run(outcome, time.perf_counter() - started)
+
+    @contextmanager
+    def _turn(self, given_up: threading.Event) -> Iterator[None]:
+        while not self._turns.acquire(timeout=LOOK_S):
+            _still_wanted(given_up)
+        with self._counting:
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._counting:
+                self._running -= 1
+            self._turns.release()
+
+    def _run(
+        self, program: Program, params: Mapping[str, Any], given_up: threading.Event, started: float
+    ) -> tuple[StorageState, dict[str, Any]]:
+        self._beside.ready(program.kind, params["parameters"], given_up)
+        since = Since(follows=False)
+        with self._beside.follower(program) as follower, self._beside.taken(since, given_up) as taken:
+            _still_wanted(given_up)
+            since.check()
+            run = follower.start(taken.graph)
+            _still_wanted(given_up)
+            if run.error is not None:
+                if run.error.startswith(MemoryError.__name__):
+                    raise MemoryError(run.error)
+                raise RequestError(f"{program.kind} failed: {run.error}")
+            answer = self._answer(program, run, taken, params)
+            answer["seconds"] = time.perf_counter() - started
+            return taken.state, answer
+
+    def _answer(
+        self, program: Program, run: ProgramRun, taken: Taken, params: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Values as ``get`` and ``top`` show them, and the scalars."""
+        n = taken.graph.n_vertices
+        published = Published(program.columns(), program.scalars(), n)
+        answer: dict[str, Any] = {
+            "scalars": published.scalars,
+            "error_bound": None if run.refresh is None else run.refresh.error_bound,
+        }
+        if params.get("vertices") is not None:
+            ids = _ids(params["vertices"])
+            dense = _known(self._beside.index.lookup(ids, n), taken)
+            result = ProgramResults(program.kind, published, {})
+            values = values_of(_Names(self._beside), result, dense)
+            answer |= {**values.to_wire(), "unknown": wire_ids(ids[dense == NO_VERTEX])}
+        elif params["top"]:
+            read = type(program).read(published, np.arange(n, dtype=np.uint32))
+            if read.vertex_valued:
+                raise NotSupported(f"the values of {program.kind} are vertices, which have no order")
+            read.null[~taken.alive] = True
+            best = top_k(read, params["top"], descending=params["order"] == "desc")
+            answer |= {
+                "ids": wire_ids(self._beside.index.external(best)),
+                "values": pack_column(read.values[best]),
+            }
+        return answer
+
+
+class _Names:
+    """The names of vertices, which keep them while the program is there (``Since``)."""
+
+    def __init__(self, beside: Beside) -> None:
+        self._index = beside.index
+
+    def program_class(self, kind: str) -> type[Program]:
+        return registry.program_class(kind)
+
+    def external(self, dense: Vertices) -> IdColumn:
+        return self._index.external(dense)
+
+    def lookup_in(self, snapshot: Snapshot, ids: IdColumn) -> Vertices:
+        return snapshot.known(self._index.lookup(ids, snapshot.n_vertices))
+
+
+def _still_wanted(given_up: threading.Event) -> None:
+    if given_up.is_set():
+        raise GivenUp("nobody waits for this any more")
+
+
+def _ids(wire: Any) -> IdColumn:
+    """Ids as the query server sends them: the bytes of integers, or an array of strings."""
+    return StringColumn.of(wire) if isinstance(wire, list) else np.frombuffer(wire, np.int64)
+
+
+def _known(dense: Vertices, taken: Taken) -> Vertices:
+    """With ``NO_VERTEX`` for what was no vertex of that epoch."""
+    known = dense.copy()
+    found = np.flatnonzero(dense != NO_VERTEX)
+    known[found[~taken.alive[dense[found]]]] = NO_VERTEX
+    return known

@@ -1,0 +1,171 @@
+"""What it takes to compute a program beside the stream: kernels, memory, and a copy of the graph of one epoch."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...compute import registry
+from ...compute.engine import Resolve
+from ...compute.program import Program, ProgramError, parse_sources
+from ...gpma.host.snapshot import EdgeCopy
+from ...gpma.index.vertex_index import VertexIndex
+from ...partition.existence import Flags
+from ..errors import RequestError, Unavailable
+from ..memory import MemoryGuard
+from ..records.stream import offsets_to_wire
+from ..records.topology import StorageState
+from .follower import Follower, GraphCopy, Since
+from .pipeline import Pipeline
+
+VERTEX_BYTES, ARC_BYTES = 128, 8
+"""What a start takes at most besides the graph, for each vertex and each arc."""
+
+Ready = Callable[[str, Mapping[str, Any], threading.Event], None]
+"""Has the kernels of a program (kind, parameters), from the cache or compiled; raises ProgramError. The event says
+that nobody wants them any more."""
+
+
+class ReadyKernels:
+    """A ``Ready`` that looks after each program once, whatever it starts from."""
+
+    def __init__(self, prepare: Ready, specs: Iterable[Mapping[str, Any]]) -> None:
+        """``specs``: what programs were made from whose kernels are there."""
+        self._prepare = prepare
+        self._preparing = threading.Lock()
+        self._there = {_form(str(spec["name"]), spec) for spec in specs}
+
+    def __call__(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
+        form = _form(kind, given)
+        with self._preparing:
+            if form not in self._there:
+                self._prepare(kind, given, given_up)
+                self._there.add(form)
+
+
+def _form(kind: str, given: Mapping[str, Any]) -> str:
+    """What kernels may depend on."""
+    sources = {item.name for item in registry.program_class(kind).parameters if item.parse is parse_sources}
+    chosen = {name: value for name, value in given.items() if name not in {*sources, "name"}}
+    return json.dumps([kind, chosen], sort_keys=True, default=repr)
+
+
+class GivenUp(Unavailable):
+    """Nobody waits for the outcome any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A copy of the graph of one epoch. ``alive``: bool[n_vertices], which dense ids were vertices."""
+
+    state: StorageState
+    graph: GraphCopy
+    alive: Flags
+
+
+class Beside:
+    """Any thread but the engine's may call it."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        index: VertexIndex,
+        resolve: Resolve,
+        memory: MemoryGuard,
+        ready: Ready,
+        threads: int,
+    ) -> None:
+        """``resolve``: dense vertices of external ids. ``threads``: how many compute a program, at most."""
+        self.pipeline = pipeline
+        self.between = pipeline.between
+        self.index = index
+        self.resolve = resolve
+        self.ready = ready
+        self._memory = memory
+        self._threads = threads
+
+    def made(self, kind: str, id: str | None, given: Mapping[str, Any]) -> Program:
+        """A program, not computed.
+
+        Raises:
+            RequestError: there is no such kind, a parameter is wrong, or it is none for the graph's weights.
+        """
+        try:
+            program = registry.make_program(kind, id, given, order=self.index)
+            program.require_weights(self.pipeline.graph.weight_domain)
+        except ProgramError as error:
+            raise RequestError(str(error)) from error
+        return program
+
+    @contextmanager
+    def follower(self, program: Program) -> Iterator[Follower]:
+        """A graph of the program's own, for the time of the block, with the memory for it.
+
+        Raises:
+            MemoryError: there is not enough; the message says what is in the way.
+        """
+        with self._memory.promised(self.between.do(self._needed)):
+            follower = Follower(self.pipeline.graph, program, self.resolve, self._threads)
+            try:
+                yield follower
+            finally:
+                follower.close()
+
+    @contextmanager
+    def taken(self, since: Since, given_up: threading.Event) -> Iterator[Taken]:
+        """The graph at the end of an epoch, copied while epochs go on; ``since`` notes what follows, to the end of
+        the block.
+
+        Raises:
+            GivenUp: ``given_up`` was set.
+            Unavailable: the engine has ended.
+            MemoryError: there is not enough.
+        """
+        graph = self.pipeline.graph
+        copy = self.between.do(graph.begin_copy)
+        try:
+            while copy.copy_piece():
+                if given_up.is_set():
+                    raise GivenUp("nobody waits for this any more")
+                if copy.overfull:
+                    self.between.do(copy.finish)
+            state, n_vertices, alive = self.between.do(lambda: self._take(copy, since))
+            dead = np.flatnonzero(~alive).astype(np.uint32)
+            yield Taken(state, GraphCopy(copy.edges(), n_vertices, dead), alive)
+        finally:
+            with suppress(Unavailable):
+                self.between.do(lambda: self._end(copy, since))
+
+    def _take(self, copy: EdgeCopy, since: Since) -> tuple[StorageState, int, Flags]:
+        """All of the epoch but its edges; by the engine's thread."""
+        pipeline = self.pipeline
+        pipeline.graph.end_copy(copy)
+        pipeline.follow(since)
+        state = StorageState(pipeline.position.epoch, offsets_to_wire(pipeline.position.offsets))
+        return state, pipeline.graph.n_vertices, pipeline.graph.alive.copy()
+
+    def _end(self, copy: EdgeCopy, since: Since) -> None:
+        self.pipeline.graph.end_copy(copy)
+        self.pipeline.unfollow(since)
+
+    def _needed(self) -> int:
+        """Bytes that a program takes beside the stream; by the engine's thread.
+
+        Copied edges, once in pieces and once whole, with the changes that are kept meanwhile, are gone when the
+        graph's own rows are there and the program begins.
+        """
+        graph = self.pipeline.graph
+        arc = 12 if graph.weighted else 8
+        copied = int(2.5 * arc) * graph.n_arcs
+        return (
+            copied
+            + sum(graph.memory_bytes().values())
+            + VERTEX_BYTES * graph.n_vertices
+            + ARC_BYTES * graph.n_arcs
+        )

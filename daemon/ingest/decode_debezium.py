@@ -1,0 +1,119 @@
+"""Change events of Debezium: rows of a table of edges that came, changed or went.
+
+An event is JSON, ``{"op", "before", "after", "source", ...}``, alone or as the ``payload`` beside its ``schema``.
+What each field holds: https://debezium.io/documentation/reference/stable/connectors/postgresql.html, "Data change
+events"; the other connectors of relational databases share the form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from . import decode_columns as columns
+from .decode_columns import Bad, Reason
+from .named_columns import NamedColumns
+
+CAPTURED = NamedColumns(weight="weight", lenient=True)
+"""The columns of a captured table where nothing else is said: src, dst, and weight if there is one."""
+
+_WHOLE_ROWS = "the table must log whole rows (REPLICA IDENTITY FULL), or src and dst must be its key"
+
+
+class Changes:
+    """What the changes of a table do to the graph whose edges are its rows."""
+
+    def __init__(self, names: NamedColumns) -> None:
+        """``names``: of the columns, or of paths in them; the operation is the event's own."""
+        self._rows = NamedColumns(names.src, names.dst, None, names.weight, names.ts, lenient=names.lenient)
+        self._ends = NamedColumns(names.src, names.dst)
+
+    def edges(self, document: dict[str, Any], key: bytes | None) -> list[dict[str, Any]]:
+        """Edge objects in order, as ``decode_records.decode_rows`` takes them: for a row whose ends changed, the
+        old edge deleted and the new one inserted; none for a tombstone. ``key``: the record's.
+
+        Raises:
+            Bad: it is no change of a row, or which edge it is about cannot be told.
+        """
+        event = document["payload"] if "payload" in document and "op" not in document else document
+        if event is None:
+            return []
+        if not isinstance(event, dict):
+            raise Bad(Reason.MALFORMED, f"payload must be an object, not {columns.shown(event)}")
+        if "op" not in event:
+            raise Bad(Reason.BAD_COLUMN, "op is missing: this is no change event")
+        op = event["op"]
+        if op in ("c", "r"):
+            edges = [self._inserted(event)]
+        elif op == "u":
+            edges = self._updated(event, key)
+        elif op == "d":
+            edges = [self._deleted(event, key)]
+        elif op == "t":
+            raise Bad(Reason.BAD_CHANGE, "a truncate does not say which edges go: delete the rows instead")
+        else:
+            raise Bad(Reason.BAD_OP, f"op is {columns.shown(op)}; allowed are c, r, u and d")
+        changed_ms = _changed_ms(event)
+        return [{"ts": changed_ms, **edge} for edge in edges] if changed_ms is not None else edges
+
+    def _inserted(self, event: dict[str, Any]) -> dict[str, Any]:
+        row = event.get("after")
+        if not isinstance(row, dict):
+            raise Bad(Reason.BAD_COLUMN, f"after must be an object, and is {columns.shown(row)}")
+        return _within("after", self._rows, row)
+
+    def _updated(self, event: dict[str, Any], key: bytes | None) -> list[dict[str, Any]]:
+        new = self._inserted(event)
+        old = self._old_ends(event)
+        if old is None:
+            # Without the old row the ends are the same if they are the key: a row of another key is
+            # reported as deleted, and the new one as created.
+            if self._ends_of_key(key) is None:
+                raise Bad(Reason.BAD_CHANGE, f"an update without the ends that the edge had before: {_WHOLE_ROWS}")
+            return [new]
+        if all(old[end] == new[end] for end in ("src", "dst")):
+            return [new]
+        return [{"op": "delete", **old}, new]
+
+    def _deleted(self, event: dict[str, Any], key: bytes | None) -> dict[str, Any]:
+        ends = self._old_ends(event) or self._ends_of_key(key)
+        if ends is None:
+            raise Bad(Reason.BAD_CHANGE, f"a delete without the ends of the edge: {_WHOLE_ROWS}")
+        return {"op": "delete", **ends}
+
+    def _old_ends(self, event: dict[str, Any]) -> dict[str, Any] | None:
+        return self._ends_in(event.get("before"))
+
+    def _ends_of_key(self, key: bytes | None) -> dict[str, Any] | None:
+        """The ends of the edge, where they are the key of the table."""
+        try:
+            document = orjson.loads(key or b"null")
+        except orjson.JSONDecodeError:
+            return None
+        wrapped = isinstance(document, dict) and "payload" in document
+        return self._ends_in(document["payload"] if wrapped else document)
+
+    def _ends_in(self, row: Any) -> dict[str, Any] | None:
+        if not isinstance(row, dict):
+            return None
+        try:
+            return self._ends.ends(row)
+        except Bad:
+            return None
+
+
+def _within(name: str, names: NamedColumns, row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return names.edge(row)
+    except Bad as bad:
+        raise Bad(bad.reason, f"in {name}: {bad.detail}") from None
+
+
+def _changed_ms(event: dict[str, Any]) -> int | None:
+    """When the database changed the row, else when that was captured."""
+    source = event.get("source")
+    for given in (source.get("ts_ms") if isinstance(source, dict) else None, event.get("ts_ms")):
+        if type(given) is int:
+            return given
+    return None

@@ -1,0 +1,143 @@
+"""What a producer's own objects and header lines call the columns of an update."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ..config.settings import ColumnsConfig
+from . import decode_columns as columns
+from .decode_columns import Bad, Reason
+
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""A finite number as CSV, and strings in JSON, write it."""
+
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """Names of columns; in objects they are paths, whose parts are separated by dots.
+
+    ``op``, ``weight``, ``ts``: None where a producer has none. ``op_values``: what it writes for which operation;
+    empty: the operations' own names. ``lenient``: a weight that is not there is 1.0.
+    """
+
+    src: str = "src"
+    dst: str = "dst"
+    op: str | None = None
+    weight: str | None = None
+    ts: str | None = None
+    op_values: Mapping[str, str] = field(default_factory=dict)
+    lenient: bool = False
+
+    def edge(self, document: dict[str, Any]) -> dict[str, Any]:
+        """An object as an edge object of our own names; its values are as they were, but for the operation.
+
+        Raises:
+            Bad: what is named is not there, or the operation is unknown.
+        """
+        op = "insert" if self.op is None else self._op(self._required(document, "op"))
+        edge = {"op": op, **self.ends(document, on_a_vertex=columns.on_a_vertex(op))}
+        if op == "insert" and self.weight is not None:
+            weight = self._found(document, "weight")
+            if weight is not _MISSING:
+                edge["weight"] = _number(weight)
+            elif not self.lenient:
+                raise self._missing(document, "weight")
+        if self.ts is not None:
+            edge["ts"] = self._required(document, "ts")
+        return edge
+
+    def ends(self, document: dict[str, Any], *, on_a_vertex: bool = False) -> dict[str, Any]:
+        """The values of ``src`` and ``dst``; of an operation on a vertex, of ``dst`` only where it is there.
+
+        Raises:
+            Bad: one is not there.
+        """
+        ends = {"src": self._required(document, "src")}
+        if not on_a_vertex:
+            ends["dst"] = self._required(document, "dst")
+        elif (dst := self._found(document, "dst")) is not _MISSING:
+            ends["dst"] = dst
+        return ends
+
+    def header_names(self) -> dict[str, str]:
+        """Our name by the name in a header line, of all that are named."""
+        return {name: column for column, name in self._names.items()}
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        given = {column: getattr(self, column) for column in columns.COLUMNS}
+        return {column: name for column, name in given.items() if name is not None}
+
+    @cached_property
+    def _paths(self) -> dict[str, tuple[str, ...]]:
+        return {column: tuple(name.split(".")) for column, name in self._names.items()}
+
+    def _found(self, document: dict[str, Any], column: str) -> Any:
+        value: Any = document
+        for part in self._paths[column]:
+            if type(value) is not dict:
+                return _MISSING
+            value = value.get(part, _MISSING)
+        return value
+
+    def _required(self, document: dict[str, Any], column: str) -> Any:
+        value = self._found(document, column)
+        if value is _MISSING:
+            raise self._missing(document, column)
+        return value
+
+    def _missing(self, document: dict[str, Any], column: str) -> Bad:
+        value: Any = document
+        path = self._paths[column]
+        for depth, part in enumerate(path):
+            if type(value) is not dict:
+                at, given = ".".join(path[:depth]), columns.shown(value)
+                return Bad(
+                    Reason.BAD_COLUMN, f"{column} ({'.'.join(path)}) is missing: {at} is {given}, no object"
+                )
+            value = value.get(part, _MISSING)
+            if value is _MISSING:
+                break
+        at = "" if depth == len(path) - 1 else f": there is no {'.'.join(path[: depth + 1])}"
+        return Bad(Reason.BAD_COLUMN, f"{column} ({'.'.join(path)}) is missing{at}")
+
+    def _op(self, value: Any) -> str:
+        if not self.op_values:
+            if type(value) is str and value in columns.OPS_BY_NAME:
+                return value
+            raise Bad(Reason.BAD_OP, columns.why_no_op(value))
+        text = _text(value)
+        if text is None or text not in self.op_values:
+            raise Bad(Reason.BAD_OP, why_no_value(value, self.op_values))
+        return self.op_values[text]
+
+
+def named_columns(config: ColumnsConfig) -> NamedColumns | None:
+    """The names that settings give; None where they give none."""
+    if config == ColumnsConfig():
+        return None
+    values = {text: op for op, texts in config.op_values.items() for text in texts}
+    return NamedColumns(config.src, config.dst, config.op, config.weight, config.ts, values)
+
+
+def why_no_value(value: Any, op_values: Mapping[str, str]) -> str:
+    """Why this stands for no operation, in words."""
+    return f"op is {columns.shown(value)}; source.columns.op_values has {columns.shown(sorted(op_values))}"
+
+
+def _text(value: Any) -> str | None:
+    """A value as JSON writes it, without quotes; None for what no setting can name."""
+    if type(value) is bool:
+        return "true" if value else "false"
+    return str(value) if type(value) in (str, int) else None
+
+
+def _number(value: Any) -> Any:
+    """A number, also of one in quotes, as producers write decimals; anything else as it is."""
+    return float(value) if type(value) is str and NUMBER.fullmatch(value) else value

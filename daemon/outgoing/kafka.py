@@ -1,0 +1,254 @@
+"""Results in a topic: one transaction of Kafka for each of ours.
+
+Whoever takes over presents the ``transactional.id``, which withdraws what is half written and shuts out whoever
+had it before; then the newest committed end is read back. So a transaction of which it is not known how it ended
+is asked about in the same way as after a restart: the client is closed and made anew.
+
+A vertex is placed as the edges are of which it is the src (``records.placement``), whatever the program. Every
+partition gets an end of its own: reading one partition is enough to know its vertices of an epoch whole.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from kafka import KafkaConsumer, KafkaProducer
+from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
+from kafka.structs import TopicPartition
+
+from ...gpma.index.ids import IdColumn
+from ..failpoints import point
+from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_of, send_batch
+from ..records.placement import partition_of
+from .batches import batches
+from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
+from .sink import Accepts, Fenced, Place, PlaceLost
+
+IN_FLIGHT_BYTES = 8 << 20
+"""After so many bytes all are waited for: the client itself would take any number."""
+
+_WAIT_S = 30.0
+_BLOCK_S = 10.0
+
+
+class KafkaSink:
+    """Writes to a topic."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        topic: str,
+        transactional_id: str,
+        encoding: OutgoingEncoding,
+        *,
+        client: Mapping[str, Any],
+        transaction_timeout_s: float,
+    ) -> None:
+        """``client``: further options of kafka-python."""
+        self._topic = topic
+        self._encoding: OutgoingEncoding = encoding
+        self._id = transactional_id
+        self._client = dict(client)
+        self._servers = list(servers)
+        self._place: dict[str, int] = {}
+        self._partitions = 0
+        self._broken = False
+        self._producer = KafkaLink(
+            KafkaProducer,
+            self._client,
+            bootstrap_servers=self._servers,
+            acks="all",
+            transactional_id=transactional_id,
+            transaction_timeout_ms=int(transaction_timeout_s * 1000),
+            compression_type="lz4",
+            batch_size=1 << 18,
+            linger_ms=5,
+            allow_auto_create_topics=False,
+            bootstrap_timeout_ms=5_000,
+            max_block_ms=int(_BLOCK_S * 1000),
+            delivery_timeout_ms=int(_WAIT_S * 1000),
+            request_timeout_ms=10_000,
+            retry_backoff_ms=10,  # of its waits for the transaction before to be over, too
+            reconnect_backoff_max_ms=5000,
+        )
+
+    @property
+    def place(self) -> Place:
+        return dict(self._place)
+
+    def open(self, accepts: Accepts) -> End | None:
+        """See ``Sink``.
+
+        Raises:
+            KafkaError: the cluster cannot be reached, or refuses us.
+            Fenced: see ``Sink``.
+        """
+        with self._consumer() as consumer:
+            self._require(accepts, self._newest_end(consumer))  # before we shut out whoever wrote it
+        try:
+            producer = self._producer.client()
+            producer.init_transactions()
+            self._partitions = len(producer.partitions_for(self._topic))
+            with self._consumer() as consumer:
+                last = self._newest_end(consumer)
+                if last is not None and last.partitions != self._partitions:
+                    raise KafkaError(
+                        f"topic {self._topic} has {self._partitions} partitions, and its results were written to "
+                        f"{last.partitions}: vertices have other places now. Make a new topic"
+                    )
+                parts = self._parts()
+                self._place = {str(part.partition): end for part, end in consumer.end_offsets(parts).items()}
+        except KafkaError as error:
+            raise self._told(error) from error
+        self._require(accepts, last)
+        return last
+
+    def _require(self, accepts: Accepts, last: End | None) -> None:
+        if not accepts(last):
+            raise Fenced(f"another daemon writes results to topic {self._topic} as {self._id}")
+
+    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
+        """See ``Sink``.
+
+        Raises:
+            KafkaError: the cluster cannot be reached.
+        """
+        with self._consumer() as consumer:
+            return ids_by_program(self._keys_since(consumer, place))
+
+    def _keys_since(self, consumer: Any, place: Place | None) -> Iterator[bytes]:
+        parts = self._parts()
+        consumer.assign(parts)
+        ends, begins = consumer.end_offsets(parts), consumer.beginning_offsets(parts)
+        for part in parts:
+            start = begins[part]
+            if place is not None:
+                start = int(place.get(str(part.partition), -1))
+                if not begins[part] <= start <= ends[part]:
+                    raise PlaceLost(f"{self._topic}/{part.partition} has no offset {start} any more")
+            consumer.seek(part, start)
+        silent_since = time.monotonic()
+        while any(consumer.position(part) < ends[part] for part in parts):
+            polled = consumer.poll(timeout_ms=200, max_records=20_000)
+            for records in polled.values():
+                yield from (record.key for record in records if record.key is not None)
+            if polled:
+                silent_since = time.monotonic()
+            elif self._broken or time.monotonic() > silent_since + _WAIT_S:
+                raise KafkaTimeoutError(f"topic {self._topic} cannot be read to its end")
+
+    def write(self, chunks: Iterable[Chunk], end: End) -> None:
+        """See ``Sink``.
+
+        Raises:
+            KafkaError: it may have been written, or not.
+            Fenced: see ``Sink``.
+        """
+        producer = self._producer.client()
+        try:
+            self._write(producer, chunks, end)
+        except KafkaError as error:
+            raise self._told(fault_of(producer) or error) from error
+
+    def _write(self, producer: KafkaProducer, chunks: Iterable[Chunk], end: End) -> None:
+        producer.begin_transaction()
+        numbers = np.zeros(self._partitions, np.int64)
+        sent: list[Any] = []
+        in_flight = 0
+        for chunk in chunks:
+            placed = partition_of(chunk.ids, self._partitions)
+            numbers += np.bincount(placed, minlength=self._partitions)
+            for partition, number, records in batches(chunk, placed):
+                sent.append(send_batch(producer, TopicPartition(self._topic, partition), records, number))
+                in_flight += len(records)
+            if in_flight >= IN_FLIGHT_BYTES:
+                _arrived(producer, sent)
+                in_flight = 0
+        for partition, number in enumerate(numbers.tolist()):
+            last = replace(end, records=number, partitions=self._partitions).pack(self._encoding)
+            sent.append(producer.send(self._topic, last, end_key(self._encoding), partition=partition))
+        ends = sent[-self._partitions :]
+        _arrived(producer, sent)
+        point("results.sent")
+        commit(producer, timeout_s=_WAIT_S, given_up=lambda: self._broken)
+        point("results.committed")
+        self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)}
+
+    def _newest_end(self, consumer: Any) -> End | None:
+        """The newest committed one of the first partition: what is behind it belongs to no transaction of ours."""
+        part = TopicPartition(self._topic, 0)
+        consumer.assign([part])
+        stop, begin = consumer.end_offsets([part])[part], consumer.beginning_offsets([part])[part]
+        back = 16
+        while stop > begin:
+            start = max(stop - back, begin)
+            found = None
+            consumer.seek(part, start)
+            silent_since = time.monotonic()
+            while consumer.position(part) < stop:
+                polled = consumer.poll(timeout_ms=200)
+                for record in (record for records in polled.values() for record in records):
+                    if read_key(record.key) is None:
+                        found = End.unpack(record.value)
+                if polled:
+                    silent_since = time.monotonic()
+                elif self._broken or time.monotonic() > silent_since + _WAIT_S:
+                    raise KafkaTimeoutError(f"topic {self._topic} cannot be read to its end")
+            if found is not None or start == begin:
+                return found
+            back *= 16
+        return None
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Any]:
+        consumer = connect(
+            KafkaConsumer,
+            self._client,
+            bootstrap_servers=self._servers,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            allow_auto_create_topics=False,
+            bootstrap_timeout_ms=5_000,
+            request_timeout_ms=10_000,
+        )
+        try:
+            yield consumer
+        finally:
+            disconnect(consumer)
+
+    def _parts(self) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, number) for number in range(self._partitions)]
+
+    def _told(self, error: BaseException) -> BaseException:
+        """Being shut out by its own name."""
+        if isinstance(error, ProducerFencedError):
+            return Fenced(f"another daemon writes results to topic {self._topic} as {self._id}")
+        return error
+
+    def close(self) -> None:
+        """See ``Sink``."""
+        self._producer.close()
+
+    def break_off(self) -> None:
+        """See ``Sink``."""
+        self._broken = True
+        self._producer.break_off()
+
+
+def _arrived(producer: KafkaProducer, sent: list[Any]) -> None:
+    """Wait for what was sent, and forget it.
+
+    Raises:
+        KafkaError: something did not arrive.
+    """
+    producer.flush(timeout=_WAIT_S)
+    for future in sent:
+        if not future.succeeded():
+            raise future.exception or KafkaTimeoutError("a record was not acknowledged")
+    sent.clear()

@@ -1,0 +1,73 @@
+"""What a place to write results to must promise. One thread calls it; ``break_off`` is for any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from ...gpma.index.ids import IdColumn
+from ..errors import GraphtideError
+from .records import Chunk, End
+
+Place = Mapping[str, Any]
+"""Where in a sink something stands, as JSON can."""
+
+
+Accepts = Callable[[End | None], bool]
+"""Whether whoever goes on may find this newest end."""
+
+
+class Fenced(GraphtideError):
+    """Another daemon has taken over: this one may not write any more."""
+
+    code = "results-fenced"
+
+
+class PlaceLost(Exception):
+    """What stood behind a place cannot be read any more."""
+
+
+class Sink(Protocol):
+    """Takes transactions: readers find all of one or nothing, in the order in which they were written."""
+
+    def open(self, accepts: Accepts) -> End | None:
+        """Take over: whoever wrote before cannot any more, and what is half written is withdrawn.
+
+        Returns the newest end.
+
+        Raises:
+            Fenced: it is none that ``accepts``: somebody else has taken over.
+            Exception: it cannot be reached now; trying again, after ``close``, may help.
+        """
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Behind the newest end."""
+        ...
+
+    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
+        """By program, the vertices of whom something is written behind this place (None: anywhere).
+
+        Raises:
+            PlaceLost: that is not to be found out.
+            Exception: as ``open``.
+        """
+        ...
+
+    def write(self, chunks: Iterable[Chunk], end: End) -> None:
+        """Write a transaction; when this returns, readers have it, and it is safe.
+
+        Raises:
+            Fenced: somebody else has taken over.
+            Exception: whether it was written is not known; ``close`` and ``open`` will tell.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go; ``open`` may follow."""
+        ...
+
+    def break_off(self) -> None:
+        """Make what the other thread waits for fail soon."""
+        ...

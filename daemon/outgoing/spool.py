@@ -1,0 +1,178 @@
+"""Results in files: frames of the spool's format, one for each record, in files that are cut by size.
+
+A frame's payload is a MessagePack array of the record's key and its value (nil: a tombstone). The frames of a
+transaction follow each other in one file, the last one being its end; then the file is synced. What stands behind
+the last end of the newest file is no transaction yet: readers leave it alone, and a restart cuts it off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import msgpack
+
+from ...gpma.index.ids import IdColumn
+from ..failpoints import point
+from ..records.spool_format import FramingLost, SpoolWriter, make_folder, read_frames
+from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
+from .sink import Accepts, Fenced, Place, PlaceLost
+
+log = logging.getLogger(__name__)
+
+PREFIX = "results-"
+_LOCK = ".lock"
+
+Record = tuple[bytes, bytes | None]
+
+
+def files(folder: Path) -> list[Path]:
+    """The files of results in a folder, the oldest first."""
+    return sorted(folder.glob(f"{PREFIX}*.msgpack"))
+
+
+def transactions(file: Path, offset: int = 0) -> Iterator[tuple[int, list[Record], End]]:
+    """Every whole transaction of a file from one's offset on: the offset behind it, its records, and its end.
+
+    Raises:
+        FramingLost: the file is damaged there.
+    """
+    records: list[Record] = []
+    for item in read_frames(file, offset):
+        if not item.good:
+            raise FramingLost(item.start, "a record's checksum does not hold")
+        key, value = msgpack.unpackb(item.payload)
+        if read_key(key) is None:
+            yield item.stop, records, End.unpack(value)
+            records = []
+        else:
+            records.append((key, value))
+
+
+class SpoolSink:
+    """Writes to files of a folder, which it keeps for itself by a lock."""
+
+    def __init__(self, folder: Path, encoding: OutgoingEncoding, *, file_bytes: int) -> None:
+        """``file_bytes``: from so many bytes on a file is full, and the next transaction begins another."""
+        self._folder = folder
+        self._encoding: OutgoingEncoding = encoding
+        self._file_bytes = file_bytes
+        self._lock: IO[bytes] | None = None
+        self._writer: SpoolWriter | None = None
+        self._number = 0
+        self._place: tuple[str, int] = ("", 0)
+
+    @property
+    def place(self) -> Place:
+        return {"file": self._place[0], "offset": self._place[1]}
+
+    def open(self, accepts: Accepts) -> End | None:
+        """See ``Sink``.
+
+        Raises:
+            BlockingIOError: another daemon has the folder.
+        """
+        make_folder(self._folder)
+        if self._lock is None:
+            lock = open(self._folder / _LOCK, "ab")  # noqa: SIM115  closed by close()
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.close()
+                raise
+            self._lock = lock
+        found = files(self._folder)
+        last, self._place = None, ("", 0)
+        for file in reversed(found):
+            behind, last = _last_end(file)
+            if file == found[-1]:
+                self._number = int(file.stem.removeprefix(PREFIX))
+                if behind < file.stat().st_size:
+                    os.truncate(file, behind)  # a transaction that was never whole
+            if last is not None:
+                self._place = (file.name, behind)
+                break
+        if not accepts(last):
+            raise Fenced(f"somebody else has written results to {str(self._folder)!r}")
+        return last
+
+    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
+        """See ``Sink``.
+
+        Raises:
+            FramingLost: a file is damaged.
+        """
+        return ids_by_program(self._keys_since(place))
+
+    def _keys_since(self, place: Place | None) -> Iterator[bytes]:
+        found = files(self._folder)
+        first, offset = found[0].name if found else "", 0
+        if place is not None:
+            first, offset = str(place["file"]), int(place["offset"])
+            start = self._folder / first
+            if not start.exists() or start.stat().st_size < offset:
+                raise PlaceLost(f"{first} is not there any more, or not as long as it was")
+        for file in found:
+            if file.name >= first:
+                for _, records, _ in transactions(file, offset if file.name == first else 0):
+                    yield from (key for key, _ in records)
+
+    def write(self, chunks: Iterable[Chunk], end: End) -> None:
+        """See ``Sink``.
+
+        Raises:
+            OSError: there is no room, say. Nothing of it is left once ``open`` was called.
+        """
+        writer = self._next_writer()
+        number = 0
+        for chunk in chunks:
+            for record in chunk.records():
+                writer.append(msgpack.packb(record))
+            number += len(chunk)
+        point("results.sent")
+        last = replace(end, records=number)
+        writer.append(msgpack.packb((end_key(self._encoding), last.pack(self._encoding))))
+        writer.sync()
+        point("results.committed")
+        self._place = (writer.name, writer.offset)
+
+    def _next_writer(self) -> SpoolWriter:
+        if self._writer is not None and self._writer.offset >= self._file_bytes:
+            self._writer.close()
+            self._writer = None
+            self._number += 1
+        if self._writer is None:
+            self._writer = SpoolWriter(self._folder, name=f"{PREFIX}{self._number:012}")
+            if self._writer.offset >= self._file_bytes:
+                return self._next_writer()
+        return self._writer
+
+    def close(self) -> None:
+        """See ``Sink``. What belongs to no whole transaction is cut off."""
+        writer, self._writer = self._writer, None
+        if writer is not None and not (writer.name == self._place[0] and writer.offset == self._place[1]):
+            writer.give_up(self._place[1] if writer.name == self._place[0] else 0)
+        elif writer is not None:
+            writer.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def break_off(self) -> None:
+        """A file is never waited for."""
+
+
+def _last_end(file: Path) -> tuple[int, End | None]:
+    """Of what a power cut tore nothing was ever synced: what comes before it counts."""
+    behind, last = 0, None
+    try:
+        for behind, _, last in transactions(file):  # noqa: B007  what is left of the last one
+            pass
+    except FramingLost as error:
+        log.warning("%s: what stands behind byte %d is no transaction and is cut off: %s", file, behind, error.why)
+    return behind, last

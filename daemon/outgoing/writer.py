@@ -1,0 +1,381 @@
+"""The thread that writes changed results, a transaction for each epoch, or for several where that takes longer.
+
+It is a reader of the log of changes like any subscriber: what it has not written yet is a place in that log, and
+what it writes are the values of the newest epoch. So nothing is queued while the sink is slow or away; what was
+missed is merged, and where the log does not reach back so far, every vertex is written.
+
+A transaction carries its own progress (``records.End``). What a start goes on from:
+
+- Nothing is written before the replay is over: from then on the present covers everything that was ever written.
+- The checkpoint says behind which transaction it was made (``Writer.fact``). What was written of a vertex behind
+  that, or what the replay changed of it since the checkpoint, readers may know otherwise than it is now; of others
+  they know the checkpoint's value, which is still theirs. So those of both kinds are written. (Those that the
+  replay changed would not be enough: what changed before the crash, and back again in an epoch that is cut
+  otherwise now, is not among them.)
+- Where that is not to be had (no checkpoint of these programs; the sink's newest end is older than the
+  checkpoint), every vertex is written, and a tombstone for every other that the sink has.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...gpma.index.ids import IdColumn
+from ..backoff import Backoff
+from ..errors import Unavailable
+from ..serve.values import Values
+from .records import Changed, Chunk, End, Epoch, OutgoingEncoding
+from .sink import Fenced, Place, PlaceLost, Sink
+from .view import Found, LogLost, View, Wanted
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+"""So often the thread looks whether there is anything to do, if nobody tells."""
+DRAIN_SECONDS = 5.0
+"""At the end it gets so long to write what is left."""
+END_SECONDS = 45.0
+"""And so long to end, once it is broken off: all that it may wait for fails by then."""
+PAUSE_SECONDS = 0.01
+FIRST_PUBLICATION = 1
+"""Its number in the log of changes: it is that of the checkpoint."""
+
+_NOTHING = Values(np.empty(0), np.empty(0, bool))
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What a checkpoint says of what was written: its epoch, and behind which place of which sink that was."""
+
+    epoch: Epoch
+    sink: str
+    place: Place
+    programs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """So far, of this process: transactions, records, epochs that were merged with a later one, transactions with
+    every vertex, and failures."""
+
+    transactions: int = 0
+    records: int = 0
+    merged: int = 0
+    snapshots: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A transaction that is being written; whether it was may not be known."""
+
+    found: Found
+    end: End
+    records: int
+
+
+class Writer:
+    """Writes results; ``start`` when an epoch is published. Its thread alone uses the sink."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        view: View,
+        programs: Sequence[str],
+        encoding: OutgoingEncoding,
+        *,
+        name: str,
+        interval_s: float,
+        resume: Resume | None,
+    ) -> None:
+        """
+        Args:
+            name: of the sink, for people, and to know it again.
+            interval_s: between two transactions, at least.
+            resume: None where the first epoch is not that of a checkpoint which has all these programs.
+        """
+        self.name = name
+        self._sink = sink
+        self._view = view
+        self._programs = tuple(programs)
+        self._encoding: OutgoingEncoding = encoding
+        self._interval_s = interval_s
+        self._resume = resume
+        self._run = uuid.uuid4().hex
+        self._news = threading.Event()
+        self._closing = threading.Event()
+        self._abandoned = threading.Event()
+        self._drained = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="results", daemon=True)
+        self._opened = self._adopted = False
+        self._last: End | None = None
+        self._try: _Try | None = None
+        self._place: int | None = None
+        self._extra: Mapping[str, IdColumn] = {}
+        self._knows_extra = False
+        self._next_at = 0.0
+        self._written = Written()
+        self._trouble: str | None = None
+        # For those who ask how far behind we are.
+        self._told: Epoch = (0, 0)
+        self._told_at = 0.0
+        self._behind_since: float | None = None
+        self._first_number = 0
+        self._place_of_last: Place | None = None
+
+    # -- for other threads --------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def told(self, epoch: Epoch) -> None:
+        """An epoch is published."""
+        if epoch != self._told:
+            if self._behind_since is None:
+                self._behind_since = time.monotonic()
+            if self._told == (0, 0):
+                self._first_number = epoch[1]
+            self._told = epoch
+        self._news.set()
+
+    def fact(self) -> dict[str, Any] | None:
+        """For a checkpoint of the epoch at hand, what a later start needs to know (``Resume``); None: nothing is
+        written yet."""
+        place, last = self._place_of_last, self._last
+        if place is None or last is None or last.run != self._run:
+            return None
+        return {"sink": self.name, "place": place, "programs": list(self._programs)}
+
+    def stats(self) -> dict[str, Any]:
+        """What ``stats`` shows."""
+        last, written = self._last, self._written
+        return {
+            "to": self.name,
+            "epoch": None if last is None else last.epoch,
+            "sequence": None if last is None else last.sequence,
+            "lag": {"epochs": self.lag_epochs, "seconds": self.lag_seconds},
+            "written": {name: getattr(written, name) for name in Written.__slots__},
+            "trouble": self._trouble,
+        }
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be written now, in words; None: it can."""
+        return self._trouble
+
+    @property
+    def written(self) -> Written:
+        return self._written
+
+    @property
+    def lag_epochs(self) -> int:
+        """How many published epochs are not written yet."""
+        last = self._last
+        if last is None or last.run != self._run:
+            return self._told[1] - self._first_number + 1 if self._told != (0, 0) else 0
+        return max(self._told[1] - last.epoch[1], 0)
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long there has been something to write."""
+        since = self._behind_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def begin_grace(self) -> Callable[[], bool]:
+        """See ``View.begin_grace``."""
+        return self._view.begin_grace()
+
+    def drain(self) -> None:
+        """No epoch will follow: write what is left, if that goes soon. Then nothing more is written."""
+        self._closing.set()
+        self._news.set()
+        if self._thread.is_alive() and not self._drained.wait(DRAIN_SECONDS):
+            log.warning("results of the last epochs are not in %s yet; the next start writes them", self.name)
+        self._abandoned.set()
+
+    def close(self) -> None:
+        """End."""
+        self._closing.set()
+        self._abandoned.set()
+        self._news.set()
+        self._sink.break_off()
+        if self._thread.is_alive():
+            self._thread.join(END_SECONDS)
+
+    # -- the thread ---------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        backoff = Backoff()
+        while not self._abandoned.is_set():
+            self._news.wait(LOOK_SECONDS)
+            self._news.clear()
+            try:
+                while not self._abandoned.is_set() and self._step():
+                    backoff.reset()
+                if self._closing.is_set():
+                    break
+            except Unavailable:
+                self._abandoned.wait(PAUSE_SECONDS)
+                self._news.set()
+            except Fenced as error:
+                self._fails(error)
+                log.error("%s: this daemon writes no results any more, until it is started again", error.message)
+                break
+            except Exception as error:  # whatever it is, nothing is lost: it is asked about, and made up for
+                self._fails(error)
+                if self._closing.is_set():
+                    break
+                self._closing.wait(backoff.wait_s())
+                self._news.set()
+        self._drained.set()
+        self._sink.close()
+
+    def _step(self) -> bool:
+        """Write what there is to be written now; whether there was anything.
+
+        Raises:
+            Exception: the sink fails. It is open no more.
+        """
+        if not self._opened:
+            self._open()
+        snapshot = self._view.snapshot()
+        known = snapshot.sequence == self._place and not self._extra
+        if known or snapshot.stats.get("stage") == "recovering":
+            return False
+        wait_s = self._next_at - time.monotonic()
+        if wait_s > 0 and not self._closing.is_set():
+            self._closing.wait(min(wait_s, LOOK_SECONDS))
+            self._news.set()
+            return False
+        if self._place is None and not self._knows_extra:
+            self._extra, self._knows_extra = self._sink.ids_since(None), True
+        try:
+            found = self._view.look(Wanted(self._place, self._extra))
+        except LogLost:
+            self._place, self._knows_extra = None, False
+            return True
+        self._next_at = time.monotonic() + self._interval_s
+        return self._write(found)
+
+    def _write(self, found: Found) -> bool:
+        changed = [
+            Changed(id, news.ids, news.values, news.gone) for id, news in found.news.items() if len(news)
+        ] + self._forgotten(found)
+        records, snapshot, last = sum(map(len, changed)), found.snapshot, self._last
+        if not records and last is not None and last.run == self._run and last.epoch == snapshot.epoch:
+            self._place = snapshot.sequence  # the same epoch, published again
+            self._caught_up(snapshot.epoch)
+            return False
+        end = End(
+            sequence=1 if last is None else last.sequence + 1,
+            run=self._run,
+            epoch=snapshot.epoch,
+            offsets=snapshot.offsets,
+            since=None if last is None else last.epoch,
+            epochs=None if last is None or last.run != self._run else found.epochs,
+            snapshot=self._place is None,
+            programs=self._programs,
+            stale={
+                id: snapshot.programs[id].state.get("stale_since")
+                for id in found.news
+                if snapshot.programs[id].state.get("state", "fresh") != "fresh"
+            },
+            time_ms=time.time_ns() // 10**6,
+        )
+        self._try = _Try(found, end, records)
+        self._sink.write(self._chunks(changed, snapshot.epoch), end)
+        self._done(self._try)
+        return True
+
+    def _forgotten(self, found: Found) -> list[Changed]:
+        """What was written of programs that are not wanted any more is taken back."""
+        return [
+            Changed(id, ids[np.arange(0)], _NOTHING, ids)
+            for id, ids in self._extra.items()
+            if id not in found.news and len(ids)
+        ]
+
+    def _chunks(self, changed: Sequence[Changed], epoch: Epoch) -> Iterator[Chunk]:
+        for item in changed:
+            for chunk in item.chunks(epoch, self._encoding):
+                if self._abandoned.is_set():
+                    raise Unavailable("the daemon ends")
+                yield chunk
+
+    def _done(self, done: _Try) -> None:
+        """It is known to be written."""
+        found, before = done.found, self._written
+        for news in found.news.values():
+            news.remember()
+        self._last, self._try = done.end, None
+        self._place, self._extra, self._knows_extra = found.snapshot.sequence, {}, False
+        self._place_of_last = self._sink.place
+        self._written = Written(
+            transactions=before.transactions + 1,
+            records=before.records + done.records,
+            merged=before.merged + max((found.epochs or 0) - 1, 0),
+            snapshots=before.snapshots + int(done.end.snapshot),
+            errors=before.errors,
+        )
+        self._caught_up(found.snapshot.epoch)
+        if self._trouble is not None:
+            self._trouble = None
+            log.info("results are written to %s again", self.name)
+
+    def _caught_up(self, epoch: Epoch) -> None:
+        self._behind_since = None if epoch == self._told else time.monotonic()
+
+    def _open(self) -> None:
+        """Open the sink, the first time or again, and find out what it has."""
+        tried = self._try
+
+        def accepts(last: End | None) -> bool:
+            ours = (self._last, None if tried is None else tried.end)
+            return not self._adopted or last is None or any(last.is_same(end) for end in ours)
+
+        last = self._sink.open(accepts)
+        self._opened = True
+        if not self._adopted:
+            self._last = last
+            self._adopt(last)
+            self._adopted = True
+        elif tried is not None and tried.end.is_same(last):
+            self._done(tried)
+        elif last is None:
+            self._last, self._place, self._knows_extra = None, None, False  # it was emptied
+        self._try = None
+
+    def _adopt(self, last: End | None) -> None:
+        """What readers may know otherwise than it is."""
+        resume = self._resume
+        self._place, self._knows_extra = None, False
+        if last is None or resume is None or (resume.sink, resume.programs) != (self.name, self._programs):
+            return
+        if last.epoch < resume.epoch or last.programs != self._programs:
+            return
+        try:
+            self._extra = self._sink.ids_since(resume.place)
+        except PlaceLost as error:
+            log.info("every vertex is written to %s anew: %s", self.name, error)
+        else:
+            self._place, self._knows_extra = FIRST_PUBLICATION, True
+
+    def _fails(self, error: Exception) -> None:
+        self._opened = False
+        self._sink.close()
+        before = self._written
+        self._written = Written(
+            before.transactions, before.records, before.merged, before.snapshots, before.errors + 1
+        )
+        if self._trouble is None and not self._abandoned.is_set():
+            log.error("results cannot be written to %s: %s: %s", self.name, type(error).__name__, error)
+        self._trouble = f"{type(error).__name__}: {error}"

@@ -1,0 +1,121 @@
+"""The scope of a subscription to the vertices with the largest values.
+
+Twice as many of the best are kept as are told of, and it is known how good the last of them was: who is not among
+them is worse, as long as neither it nor anything that its value depends on has changed. So an epoch costs what it
+changed, until so many of the best have fallen that the rest must be looked at again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.index.ids import IdColumn
+from .scopes import Look, News, NotAtOnce, members
+from .values import Values, top_k
+
+PIECE_VERTICES = 1 << 16
+"""So many are looked at one after the other, where it must be all of them."""
+KEPT = 2
+"""So many times as many as are told of are kept."""
+
+_NONE: Vertices = np.empty(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """The best vertices, best first; of equal ones that of the smaller dense id, as in ``top``.
+
+    ``last``: value and dense id than which all others are worse; None: no other has a value.
+    """
+
+    dense: Vertices
+    last: tuple[Any, int] | None
+
+    def without_worse(self, dense: Vertices, values: Values) -> npt.NDArray[np.intp]:
+        """Places of those (ascending) that are better than all that were left out of it, or its last."""
+        kept = ~values.null
+        if self.last is not None:
+            value, last = self.last
+            kept &= (values.values > value) | ((values.values == value) & (dense <= last))
+        return np.flatnonzero(kept)
+
+
+class Largest:
+    """The k vertices with the largest values. What was sent is remembered."""
+
+    resumes = False
+
+    def __init__(self, k: int) -> None:
+        self._k = k
+        self._ranking: _Ranking | None = None
+        self._told: Vertices = _NONE  # ascending
+        self._ids: IdColumn | None = None
+        self._values: Values | None = None
+
+    def size(self, n_vertices: int, n_touched: int) -> int:
+        return n_vertices if self._ranking is None else min(n_touched + KEPT * self._k, n_vertices)
+
+    def weight(self, n_vertices: int) -> int:
+        return KEPT * self._k
+
+    def look(self, look: Look) -> News:
+        ranking = self._next(look)
+        dense = np.sort(ranking.dense[: self._k])
+        values, ids = look.values(dense), look.names.external(dense)
+        moved = look.moved
+        if look.changes is None or self._ids is None or self._values is None:
+            send, gone = np.full(dense.size, True), look.names.external(_NONE)
+        else:
+            stayed = members(dense, self._told) & ~members(dense, moved)
+            send = ~stayed
+            send[stayed] = values[stayed].differ(self._values[np.searchsorted(self._told, dense[stayed])])
+            gone = self._ids[~members(self._told, dense[stayed])]
+
+        def remember() -> None:
+            self._ranking, self._told, self._ids, self._values = ranking, dense, ids, values
+
+        at = np.flatnonzero(send)
+        return News(ids[at], values[at], gone, remember)
+
+    def forget(self) -> None:
+        self._ranking = self._ids = None
+
+    def _next(self, look: Look) -> _Ranking:
+        """The ranking of this epoch.
+
+        Raises:
+            NotAtOnce: all vertices would have to be looked at.
+        """
+        if self._ranking is not None and look.changes is not None and look.touched is not None:
+            dense = np.unique(np.concatenate([self._ranking.dense, look.touched, look.moved]))
+            dense = dense[look.snapshot.known(dense) != NO_VERTEX]
+            values = look.values(dense)
+            kept = self._ranking.without_worse(dense, values)
+            if kept.size >= self._k or self._ranking.last is None:
+                return _ranked(dense[kept], values[kept], KEPT * self._k, self._ranking.last)
+        if not look.may_scan:
+            raise NotAtOnce
+        return self._of_all(look)
+
+    def _of_all(self, look: Look) -> _Ranking:
+        best, last = _NONE, None
+        for start in range(0, look.snapshot.n_vertices, PIECE_VERTICES):
+            end = min(start + PIECE_VERTICES, look.snapshot.n_vertices)
+            dense = np.concatenate([best, np.arange(start, end, dtype=np.uint32)])
+            dense = dense[look.snapshot.known(dense) != NO_VERTEX]
+            ranking = _ranked(dense, look.values(dense), KEPT * self._k, last)
+            best, last = np.sort(ranking.dense), ranking.last
+        return _ranked(best, look.values(best), KEPT * self._k, last)
+
+
+def _ranked(dense: Vertices, values: Values, size: int, last: tuple[Any, int] | None) -> _Ranking:
+    """The best ``size`` of these, which ascend. ``last``: of what was left out before."""
+    order = top_k(values, size, descending=True)
+    if order.size == size < np.count_nonzero(~values.null):
+        last = values.values[order[-1]], int(dense[order[-1]])
+    return _Ranking(dense[order], last)

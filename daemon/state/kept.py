@@ -1,0 +1,113 @@
+"""The programs that were asked for at run time (``keep``), in a small file beside the checkpoints.
+
+It is replaced as a whole, and synced, before a request is answered: what was answered as kept is there after any
+crash, and what was answered as dropped is not. That the states of these programs are in checkpoints is another
+matter: one that is in none is computed at the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import CheckpointError, NotWritten
+from ..failpoints import point
+from .checkpoint import sync_folder
+
+FORMAT = 1
+FILE = "kept.json"
+
+Spec = dict[str, Any]
+"""What a program is made from: its ``name``, and its parameters by theirs."""
+
+
+def parameters_of(spec: Spec) -> dict[str, Any]:
+    """Without the name."""
+    return {name: value for name, value in spec.items() if name != "name"}
+
+
+class KeptPrograms:
+    """By id, in the order in which they were kept. Any thread may call it."""
+
+    def __init__(self, folder: Path) -> None:
+        """
+        Raises:
+            CheckpointError: the file is there, and cannot be read.
+        """
+        self._path = folder / FILE
+        self._changing = threading.Lock()
+        self._programs = read_kept(folder)
+
+    @property
+    def programs(self) -> dict[str, Spec]:
+        """All of them."""
+        return dict(self._programs)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._programs
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def get(self, id: str) -> Spec | None:
+        """What it is made from; None: it is not kept."""
+        return self._programs.get(id)
+
+    def add(self, id: str, spec: Mapping[str, Any]) -> None:
+        """Durable when this returns.
+
+        Raises:
+            NotWritten: the disk does not take it; all is as before.
+        """
+        with self._changing:
+            self._write({**self._programs, id: dict(spec)})
+
+    def remove(self, id: str) -> None:
+        """Durable when this returns; harmless to repeat.
+
+        Raises:
+            NotWritten: the disk does not take it; all is as before.
+        """
+        with self._changing:
+            if id in self._programs:
+                self._write({other: spec for other, spec in self._programs.items() if other != id})
+
+    def _write(self, programs: Mapping[str, Spec]) -> None:
+        fresh = self._path.with_suffix(".new")
+        try:
+            with open(fresh, "w") as file:
+                json.dump({"format": FORMAT, "programs": programs}, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            point("kept.before_replace")
+            os.replace(fresh, self._path)
+            sync_folder(self._path.parent)
+            point("kept.replaced")
+        except OSError as error:
+            raise NotWritten(f"{str(self._path)!r} cannot be written: {error.strerror}") from error
+        self._programs = dict(programs)
+
+
+def read_kept(folder: Path) -> dict[str, Spec]:
+    """What stands in the file of this folder; nothing where there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_text())
+        if found["format"] != FORMAT:
+            raise ValueError(f"format {found['format']!r}, and this version reads {FORMAT}")
+        return {str(id): dict(spec) for id, spec in found["programs"].items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"the list of programs that were kept at run time, {str(path)!r}, cannot be read: {error}. To start "
+            f"without them, move it away"
+        ) from error

@@ -1,0 +1,352 @@
+"""Looking around in a graph between two changes: breadth-first searches, and edges between sets of vertices.
+
+Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one), and go
+on from there as long as the graph is the same: what takes long is done in pieces, and what is found does not
+depend on their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..gpma.edges import HALF, LOW, EdgeList, Int, Vertices, Weights, frozen
+from ..gpma.host.array import PackedMemoryArray
+from ..gpma.intrinsics import uncounted
+from ..gpma.rows import RowView, find_on, runs
+from ..gpma.splice import spliced
+
+LOOKUP_READS = 12
+"""Looking a vertex up in a row takes as long as reading so many entries, and counts as much."""
+LEAST_READS = 2
+"""Fewer would lead nowhere."""
+
+# What a vertex is among those that edges lead to: one of them, and one of those that both ends may be.
+_TARGET, _COMMON = np.uint8(1), np.uint8(2)
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlace:
+    """Where a search goes on: at the row of ``found[index]``, on this side, from vertex ``first`` on."""
+
+    index: int = 0
+    side: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A breadth-first search, as far as it has come.
+
+    ``found``: uint32[m], in the order in which they were found; ``hops``: uint32[m], how far each is. ``place``:
+    where to go on; None: it is over. ``truncated``: there are more than those found. ``reads``: entries read.
+    """
+
+    found: Vertices
+    hops: Vertices
+    place: SearchPlace | None
+    truncated: bool = False
+    reads: int = 0
+
+    @classmethod
+    def begin(cls, vertex: int) -> Search:
+        """From one existing vertex."""
+        return cls(np.array([vertex], np.uint32), np.zeros(1, np.uint32), SearchPlace())
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesPlace:
+    """Where to go on looking for edges: at the row of ``sources[index]``, from vertex ``first`` on."""
+
+    index: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EdgesFound:
+    """``src`` and ``dst`` uint32[m], ascending by both, and ``weights`` float32[m], None where there are none.
+
+    ``size``: how many there are, also of those that were not wanted. ``place`` and ``reads``: as of ``Search``.
+    """
+
+    src: Vertices
+    dst: Vertices
+    weights: Weights | None
+    size: int
+    place: EdgesPlace | None
+    reads: int
+
+
+def search(
+    sides: Sequence[RowView], n_vertices: int, begun: Search, *, hops_max: int, limit: int, reads_max: int
+) -> Search:
+    """Go on with a search that is not over, along the rows of one side or of two.
+
+    At most ``limit`` vertices are found, those of the beginning included, and none farther than ``hops_max``.
+    """
+    assert begun.place is not None
+    known, room = begun.found.size, min(limit, n_vertices)
+    found, hops = np.empty(max(room, known), np.uint32), np.empty(max(room, known), np.uint32)
+    found[:known], hops[:known] = begun.found, begun.hops
+    seen = np.zeros(n_vertices, bool)
+    seen[begun.found] = True
+    place = begun.place
+    n, index, side, first, reads = _search(
+        sides[0],
+        sides[-1],
+        len(sides) > 1,
+        found,
+        hops,
+        known,
+        place.index,
+        place.side,
+        place.first,
+        hops_max,
+        reads_max,
+        seen,
+    )
+    truncated = n > found.size
+    over = truncated or index == n or hops[index] >= hops_max
+    n = min(n, found.size)
+    following = None if over else SearchPlace(index, side, first)
+    return Search(found[:n].copy(), hops[:n].copy(), following, truncated, begun.reads + reads)
+
+
+def edges_between(
+    rows: RowView,
+    n_vertices: int,
+    sources: Vertices,
+    targets: Vertices,
+    common: Vertices | None = None,
+    *,
+    weighted: bool,
+    limit: int,
+    reads_max: int,
+    place: EdgesPlace | None = None,
+) -> EdgesFound:
+    """The first ``limit`` of the edges from any of the sources to any of the targets, and how many there are.
+
+    Both ascend, each once; those that are no vertices have no edges. ``common``: of an undirected graph, whose
+    edges are listed once, what is among the sources and the targets. A row that is longer than it would take to
+    look all targets up in it is not read.
+    """
+    place = place or EdgesPlace()
+    marks = np.zeros(n_vertices, np.uint8)
+    sources, targets = frozen(sources), frozen(targets[targets < n_vertices])
+    marks[targets] = _TARGET
+    if common is not None:
+        marks[common[common < n_vertices]] |= _COMMON
+    room = min(limit, reads_max + _LEAF_SLOTS_MAX)
+    src, dst = np.empty(room, np.uint32), np.empty(room, np.uint32)
+    weights = np.empty(room if weighted else 0, np.float32)
+    size, index, first, reads = _edges_between(
+        rows, n_vertices, sources, targets, marks, src, dst, weights, place.index, place.first, reads_max
+    )
+    n = min(size, room)
+    following = EdgesPlace(index, first) if index < sources.size else None
+    found = weights[:n].copy() if weighted else None
+    return EdgesFound(src[:n].copy(), dst[:n].copy(), found, size, following, reads)
+
+
+_LEAF_SLOTS_MAX = 64
+"""By so many entries may more be read than is asked for."""
+
+
+# -- kernels ------------------------------------------------------------------------------------------------------
+
+
+@uncounted
+def _search(
+    rows: RowView,
+    others: RowView,
+    both: bool,
+    found: Vertices,
+    hops: Vertices,
+    n: Int,
+    index: Int,
+    side: Int,
+    first: Int,
+    hops_max: int,
+    reads_max: int,
+    seen: Flags,
+) -> tuple[Int, Int, Int, Int, Int]:
+    """(how many are found, at most one leaf more than there is room for; index, side, first; entries read)."""
+    reads = np.int64(0)
+    going = True
+    while going and index < n and n <= found.size and reads < reads_max and hops[index] < hops_max:
+        hop = hops[index] + np.uint32(1)
+        u = found[index]
+        reads += 1
+        if side == 0:
+            n, reads, first = _visit(rows, u, first, hop, found, hops, n, reads, reads_max, seen)
+            going = first < 0
+            if going:
+                first, side = np.int64(0), np.int64(1)
+        if going and both:
+            n, reads, first = _visit(others, u, first, hop, found, hops, n, reads, reads_max, seen)
+            going = first < 0
+        if going:
+            first, side = np.int64(0), np.int64(0)
+            index += 1
+    return n, index, side, first, reads
+
+
+@uncounted
+@spliced
+def _visit(
+    rows: RowView,
+    u: Int,
+    first: Int,
+    hop: Int,
+    found: Vertices,
+    hops: Vertices,
+    n: Int,
+    reads: Int,
+    reads_max: Int,
+    seen: Flags,
+) -> tuple[Int, Int, Int]:
+    """Find the neighbours of u from vertex ``first`` on: (how many are found, read, what is next or -1)."""
+    first_key = (np.uint64(u) << HALF) | np.uint64(first)
+    stopped = np.int64(-1)
+    for slot, stop in runs(rows, u):
+        if stop > slot and rows.keys[stop - 1] >= first_key:
+            if reads >= reads_max or n > found.size:
+                stopped = np.int64(rows.keys[slot] & LOW)
+                break
+            for i in range(slot, stop):
+                v = rows.keys[i] & LOW
+                if rows.keys[i] >= first_key and not seen[v]:
+                    seen[v] = True
+                    if n < found.size:
+                        found[n] = np.uint32(v)
+                        hops[n] = hop
+                    n += 1
+            reads += stop - slot
+    return n, reads, stopped
+
+
+@uncounted
+def _edges_between(
+    rows: RowView,
+    n_vertices: int,
+    sources: Vertices,
+    targets: Vertices,
+    marks: npt.NDArray[np.uint8],
+    src: Vertices,
+    dst: Vertices,
+    weights: Weights,
+    index: Int,
+    first: Int,
+    reads_max: int,
+) -> tuple[Int, Int, Int, Int]:
+    """(how many edges there are, index, first, entries read)."""
+    size, reads = np.int64(0), np.int64(0)
+    while index < sources.size and reads < reads_max:
+        u = np.int64(sources[index])
+        reads += 1
+        if u < n_vertices and rows.degrees[u] > 0 and targets.size > 0:
+            if np.int64(rows.degrees[u]) > LOOKUP_READS * targets.size:
+                size, reads, first = _look_up(
+                    rows, u, first, targets, marks, src, dst, weights, size, reads, reads_max
+                )
+            else:
+                size, reads, first = _read_row(rows, u, first, marks, src, dst, weights, size, reads, reads_max)
+            if first >= 0:
+                break
+        first = np.int64(0)
+        index += 1
+    return size, index, first, reads
+
+
+@uncounted
+@spliced
+def _read_row(
+    rows: RowView,
+    u: Int,
+    first: Int,
+    marks: npt.NDArray[np.uint8],
+    src: Vertices,
+    dst: Vertices,
+    weights: Weights,
+    size: Int,
+    reads: Int,
+    reads_max: Int,
+) -> tuple[Int, Int, Int]:
+    """The targets in a row from vertex ``first`` on: (how many edges, entries read, what is next or -1)."""
+    first_key = (np.uint64(u) << HALF) | np.uint64(first)
+    stopped = np.int64(-1)
+    for slot, stop in runs(rows, u):
+        if stop > slot and rows.keys[stop - 1] >= first_key:
+            if reads >= reads_max:
+                stopped = np.int64(rows.keys[slot] & LOW)
+                break
+            for i in range(slot, stop):
+                v = np.int64(rows.keys[i] & LOW)
+                if marks[v] and rows.keys[i] >= first_key and _is_listed(u, v, marks):
+                    if size < src.size:
+                        src[size] = np.uint32(u)
+                        dst[size] = np.uint32(v)
+                        if weights.size:
+                            weights[size] = rows.weights[i]
+                    size += 1
+            reads += stop - slot
+    return size, reads, stopped
+
+
+@uncounted
+def _look_up(
+    rows: RowView,
+    u: Int,
+    first: Int,
+    targets: Vertices,
+    marks: npt.NDArray[np.uint8],
+    src: Vertices,
+    dst: Vertices,
+    weights: Weights,
+    size: Int,
+    reads: Int,
+    reads_max: Int,
+) -> tuple[Int, Int, Int]:
+    """As ``_read_row``, looking each target up in the row."""
+    leaf = np.int64(rows.row_leaf[u])
+    stopped = np.int64(-1)
+    for k in range(np.searchsorted(targets, first), targets.size):
+        v = np.int64(targets[k])
+        if reads >= reads_max:
+            stopped = v
+            break
+        reads += LOOKUP_READS
+        leaf, slot = find_on(rows, leaf, (np.uint64(u) << HALF) | np.uint64(v))
+        if slot >= 0 and _is_listed(u, v, marks):
+            if size < src.size:
+                src[size] = np.uint32(u)
+                dst[size] = np.uint32(v)
+                if weights.size:
+                    weights[size] = rows.weights[slot]
+            size += 1
+    return size, reads, stopped
+
+
+@uncounted
+def _is_listed(u: Int, v: Int, marks: npt.NDArray[np.uint8]) -> bool:
+    """Of an edge that both its arcs would list, only the one from the smaller vertex is."""
+    return u <= v or not (marks[u] & _COMMON and marks[v] & _COMMON)
+
+
+def warm_up() -> None:
+    """Compile the kernels, or load them from the cache."""
+    array = PackedMemoryArray(weighted=True)
+    try:
+        array.ensure_vertices(2)
+        array.load(EdgeList(np.ones(1, np.uint64), np.ones(1, np.float32)))
+        rows = array.view()
+        search((rows,), 2, Search.begin(0), hops_max=1, limit=2, reads_max=1)
+        both = np.arange(2, dtype=np.uint32)
+        edges_between(rows, 2, both, both, weighted=True, limit=1, reads_max=8)
+    finally:
+        array.close()

@@ -1,0 +1,505 @@
+"""Programs that are run once, kept and dropped by requests, in a real daemon whose stream goes on meanwhile.
+
+Every answer is compared with the graph that the updates before its offsets leave, in plain Python (``NaiveGraph``)
+and by libraries; the daemon audits all programs, those that joined among them, after every epoch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from histories import Epoch, epoch_of, random_history
+from naive import NaiveGraph
+from oracles import ORACLES, Snapshot, assert_right
+from running import Daemon, toml
+from test_server import raw
+from waiting import until
+
+from graphtide import Client
+from graphtide.daemon.errors import (
+    GraphtideError,
+    LimitExceeded,
+    RequestError,
+    TimedOut,
+    Unavailable,
+    UnknownProgram,
+)
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.state.kept import read_kept
+from graphtide.gpma.edges import Op
+
+FILE = "stream.msgpack"
+SOURCE = 3
+VERTICES = 60
+LATE = 1000
+"""A vertex that no update of the stream names, as no other from here on."""
+IDS = np.concatenate([np.arange(VERTICES), np.arange(LATE, LATE + 4)])
+KEPT_MAX = 3
+TOLERANCE = 1e-3
+
+WAITS = """
+import time
+from pathlib import Path
+
+from graphtide.compute.program import Parameter
+from graphtide.compute.registry import register
+from graphtide.compute.triangles.triangles import Triangles
+
+
+@register
+class Waits(Triangles):
+    kind = "waits"
+    parameters = (Parameter("gate", "a file to wait for", str),)
+
+    def __init__(self, id, *, gate):
+        super().__init__(id)
+        self.gate = Path(gate)
+
+    def start(self, graph):
+        while graph.n_vertices > 20 and not self.gate.exists():
+            self.gate.with_suffix(".begun").touch()
+            time.sleep(0.005)
+        return super().start(graph)
+
+
+@register
+class Breaks(Triangles):
+    kind = "breaks"
+
+    def start(self, graph):
+        if graph.n_vertices > 20:
+            raise RuntimeError("it broke")
+        return super().start(graph)
+"""
+
+
+class Life:
+    """A daemon, and a thread that feeds it; ``records`` of the stream by the offset behind each."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "waits.py").write_text(WAITS)
+        self.folder = folder
+        self.daemon = Daemon(
+            folder,
+            {
+                "compute": {"python_modules": ["waits"]},
+                "server": {"limits": {"kept_max": KEPT_MAX}},
+                "epoch": {"updates_max": 60},
+                "program": [
+                    {"name": "bfs", "id": "hops", "source": SOURCE},
+                    {"name": "sspaths", "source": SOURCE},
+                    {"name": "components"},
+                    {"name": "pagerank", "tolerance": TOLERANCE},
+                    {"name": "triangles"},
+                ],
+            },
+        )
+        self.daemon.settings["server"]["listen"] = [self.daemon.address]
+        self.daemon.config.write_text(toml(self.daemon.settings))
+        self.records: list[Epoch] = []
+        self.ends: list[int] = []
+        self._seed = 0
+        self._writing = threading.Lock()
+        self._stop = threading.Event()
+        self._feeder = ThreadPoolExecutor(1)
+        self._ended: list[Future[None]] = []
+
+    def send(self, record: Epoch) -> dict[str, int]:
+        """One more record; what a ``wait`` for it needs."""
+        with self._writing, SpoolWriter(self.daemon.spool, name="stream") as writer:
+            writer.append(encode_msgpack(record.src.astype(np.int64), record.dst, record.ops, record.weights))
+            self.records.append(record)
+            self.ends.append(writer.offset)
+            return {FILE: writer.offset}
+
+    def history(self) -> Iterator[Epoch]:
+        """Updates without end, deletions of vertices among them."""
+        while True:
+            self._seed += 1
+            # Of one whole graph to the next: what the one before left is deleted, or stays.
+            history = random_history(self._seed, directed=True, vertices=VERTICES, epochs=60, vertex_share=0.06)
+            yield from (record for record in history.epochs if len(record))
+
+    def feed(self) -> None:
+        """Begin to send records, as fast as the daemon takes them, until ``rest``."""
+
+        def work() -> None:
+            with self.daemon.client() as client:
+                for record in self.history():
+                    offsets = self.send(record)
+                    if self._stop.is_set():
+                        return
+                    if len(self.records) % 8 == 0:
+                        client.wait(offsets, timeout_ms=300_000)
+
+        self._feeder.submit(work).add_done_callback(self._ended.append)
+
+    def rest(self) -> None:
+        """Send no more."""
+        self._stop.set()
+        self._feeder.shutdown()
+        for ended in self._ended:
+            ended.result()
+
+    def state(self, offsets: Any, source: int = SOURCE) -> Snapshot:
+        """The graph that the records before these offsets leave."""
+        graph = NaiveGraph()
+        for record, end in zip(self.records, self.ends, strict=True):
+            if end <= offsets[FILE]:
+                graph.apply(record.src.tolist(), record.dst.tolist(), record.ops.tolist(), record.weights.tolist())
+        ids = np.array(sorted(graph.alive), np.int64)
+        arcs = graph.contents()
+        src, dst = np.searchsorted(ids, np.array(list(arcs), np.int64).reshape(-1, 2)).T
+        place = {int(id): i for i, id in enumerate(ids)}
+        return Snapshot(ids, src, dst, np.array(list(arcs.values()), np.float32), place.get(source))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("at-run-time")
+
+
+@pytest.fixture(scope="module")
+def life(folder: Path) -> Iterator[Life]:
+    found = Life(folder)
+    with found.daemon:
+        found.daemon.start()
+        found.feed()
+        try:
+            with found.daemon.client() as client:
+                until(lambda: client.stats()["vertices"] > 40)
+                yield found
+        finally:
+            found.rest()
+
+
+@pytest.fixture
+def client(life: Life) -> Iterator[Client]:
+    """A client; what it kept is dropped behind it."""
+    with life.daemon.client() as found:
+        yield found
+        for id, shown in found.programs()["programs"].items():
+            if shown["kept"]:
+                found.drop(id)
+
+
+@pytest.fixture
+def gate(folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file that programs wait for; it is there at the end."""
+    found = folder / f"{request.node.name}.gate"
+    yield found
+    found.touch()
+
+
+def has_begun(gate: Path) -> bool:
+    return gate.with_suffix(".begun").exists()
+
+
+def fresh(client: Client, *ids: str) -> None:
+    """Wait until these programs have joined."""
+
+    def joined() -> bool:
+        shown = client.programs()["programs"]
+        assert all(shown[id]["state"] in ("computing", "fresh") for id in ids), shown
+        return all(shown[id]["state"] == "fresh" for id in ids)
+
+    until(joined)
+
+
+def as_floats(kind: str, values: Any, unknown: Any, state: Snapshot) -> np.ndarray[Any, Any]:
+    """The values of the vertices that are there, as oracles give them."""
+    known = np.isin(IDS, state.ids)
+    np.testing.assert_array_equal(np.sort(unknown), IDS[~known])
+    found = values[known]
+    if kind == "components":
+        return np.searchsorted(state.ids, found.filled(-1)).astype(np.float64)
+    return np.ma.MaskedArray(found, dtype=np.float64).filled(-1.0)
+
+
+# -- compute ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*ORACLES])
+def test_a_run_is_right_for_exactly_the_updates_before_its_offsets(life: Life, client: Client, kind: str) -> None:
+    given = {"source": SOURCE} if kind in ("bfs", "sssp", "sswp", "sspaths") else {}
+    given |= {"sources": SOURCE} if kind == "ppr" else {}
+    for _ in range(3):
+        found = client.compute(kind, given, vertices=IDS)
+        state = life.state(found.offsets)
+        values = as_floats(kind, found.values, found.unknown, state)
+        for oracle in ORACLES[kind]:
+            if kind != "sswp" or state.source is not None:
+                assert_right(kind, values, oracle, state, TOLERANCE)
+        assert found.ids is None and found.seconds > 0
+
+
+def test_the_best_of_a_run_and_its_scalars(life: Life, client: Client) -> None:
+    found = client.compute("pagerank", {"tolerance": 1e-4}, top=5)
+    state = life.state(found.offsets)
+    assert found.ids is not None and found.values is not None and found.error_bound is not None
+    assert 0 < found.error_bound <= 1e-4
+    ranks = dict(zip(state.ids.tolist(), ORACLES["pagerank"][0](state), strict=True))
+    best = sorted(ranks.values(), reverse=True)[:5]
+    np.testing.assert_allclose(found.values, best, rtol=2e-4)
+    np.testing.assert_allclose([ranks[int(id)] for id in found.ids], found.values, rtol=2e-4)
+    last = client.compute("pagerank", top=1, order="asc")
+    assert last.values is not None and last.values[0] <= found.values[-1]
+    alone = client.compute("triangles")
+    assert alone.values is None and alone.ids is None
+    assert alone.scalars["triangles"] == ORACLES["triangles"][0](life.state(alone.offsets)).sum() / 3
+
+
+def test_a_run_covers_the_offsets_that_are_asked_for(life: Life, client: Client) -> None:
+    offsets = life.send(epoch_of([(Op.INSERT, LATE + 1, LATE + 2, 1.0)], 0))
+    found = client.compute("bfs", {"source": LATE + 1}, vertices=[LATE + 2, LATE + 3], min_offsets=offsets)
+    assert found.values is not None and found.values.tolist() == [1, None]
+    assert list(found.unknown) == [LATE + 3]
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "options", "error", "words"),
+    [
+        ("bfz", {"source": 1}, {}, RequestError, "did you mean 'bfs'"),
+        ("bfs", {}, {}, RequestError, "needs the parameter 'source'"),
+        ("bfs", {"source": 1.5}, {}, RequestError, "source = 1.5 is not allowed"),
+        ("pagerank", {"dumping": 1}, {}, RequestError, "did you mean 'damping'"),
+        ("bfs", {"source": 1}, {"top": 3, "vertices": [1]}, RequestError, "together"),
+        ("components", {}, {"top": 3}, RequestError, "have no order"),
+        ("pagerank", {}, {"top": 10**6}, LimitExceeded, "top is 1000000"),
+        ("bfs", {"source": 1}, {"vertices": np.zeros(100_001, np.int64)}, LimitExceeded, "100001"),
+        ("breaks", {}, {}, RequestError, "it broke"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(
+    client: Client, program: str, given: Any, options: Any, error: type[GraphtideError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        client.compute(program, given, **options)
+
+
+def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, gate: Path) -> None:
+    before = client.stats()["ad_hoc"]["outcomes"]
+    with raw(life.daemon.address) as connection:
+        connection.socket.sendall(msgpack.packb([0, 1, "compute", [{"program": "waits", "gate": str(gate)}]]))
+        until(lambda: has_begun(gate))
+        with pytest.raises(TimedOut, match="did not get its turn"):
+            client.compute("bfs", {"source": SOURCE}, timeout_ms=100)
+        # Meanwhile the stream and other requests go on.
+        client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=300_000)
+    # Its client is gone; a step that has begun goes on, and has the only place until it ends.
+    until(lambda: _is_given_up(client))
+    gate.touch()
+    assert client.compute("triangles", timeout_ms=300_000).scalars["triangles"] >= 0
+    # Statistics are those of an epoch.
+    until(lambda: client.stats()["ad_hoc"]["running"] == 0)
+    until(lambda: client.stats()["ad_hoc"]["outcomes"]["given_up"] >= before["given_up"] + 2)
+    after = client.stats()["ad_hoc"]["outcomes"]
+    assert after["failed"] == before["failed"] and after["answered"] > before["answered"]
+
+
+def _is_given_up(client: Client) -> bool:
+    """Whether the server has let the next one go to the engine, where that waits."""
+    with pytest.raises(TimedOut) as caught:
+        client.compute("bfs", {"source": SOURCE}, timeout_ms=100)
+    return "not done in time" in str(caught.value)
+
+
+# -- keep ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "like"),
+    [
+        ("bfs", {"source": SOURCE}, "hops"),
+        ("sspaths", {"source": SOURCE}, "sspaths"),
+        ("components", {}, "components"),
+        ("pagerank", {"tolerance": TOLERANCE}, "pagerank"),
+        ("triangles", {}, "triangles"),
+    ],
+)
+def test_a_kept_program_is_what_a_configured_one_is_at_every_epoch(
+    life: Life, client: Client, program: str, given: Any, like: str
+) -> None:
+    kept = client.keep(program, given, id="kept")
+    assert kept.id == "kept" and kept.state in ("computing", "fresh")
+    fresh(client, "kept")
+    epochs = set()
+    while len(epochs) < 20:
+        both = client.get([like, "kept"], IDS)
+        of_kept, of_configured = both["kept"].values, both[like].values
+        assert of_kept.mask.tolist() == of_configured.mask.tolist()
+        if program == "pagerank":
+            np.testing.assert_allclose(of_kept.compressed(), of_configured.compressed(), rtol=2 * TOLERANCE)
+        else:
+            np.testing.assert_array_equal(of_kept.compressed(), of_configured.compressed())
+        epochs.add(both["kept"].epoch)
+    shown = client.programs()["programs"]["kept"]
+    assert shown["kept"] and shown["parameters"] == {"name": program, **given} and shown["memory_bytes"] > 0
+
+
+def test_several_join_while_the_stream_goes_on(life: Life, client: Client) -> None:
+    ids = [client.keep("bfs", {"source": source}).id for source in (1, 2, SOURCE)]
+    assert ids == ["bfs(1)", "bfs(2)", f"bfs({SOURCE})"]
+    with pytest.raises(LimitExceeded, match="at most 3"):
+        client.keep("bfs", {"source": 5})
+    assert client.keep("bfs", {"source": 1}).id == "bfs(1)", "asking again changes nothing"
+    fresh(client, *ids)
+    assert {*ids} <= client.programs()["programs"].keys()
+    with client.subscribe("bfs(2)") as subscription:
+        first = next(subscription)
+    state = life.state(first.offsets, source=2)
+    told = dict(zip(first.ids.tolist(), first.values.astype(np.float64).filled(-1).tolist(), strict=True))
+    assert told == dict(zip(state.ids.tolist(), ORACLES["bfs"][0](state).tolist(), strict=True))
+
+
+def test_a_source_that_comes_later_is_found_when_it_does(life: Life, client: Client) -> None:
+    client.keep("bfs", {"source": LATE}, id="late")
+    fresh(client, "late")
+    assert client.get("late", IDS).values.mask.all()
+    offsets = life.send(epoch_of([(Op.INSERT, LATE, 7, 1.0)], 0))
+    found = client.get("late", [LATE], min_offsets=offsets, timeout_ms=60_000)
+    assert found.values.tolist() == [0]
+    gone = life.send(epoch_of([(Op.DELETE_VERTEX, LATE, 0, 1.0)], 0))
+    assert client.get("late", [LATE], min_offsets=gone, timeout_ms=60_000).unknown.tolist() == [LATE]
+
+
+def test_one_that_takes_long_stops_nobody_and_joins_with_all_that_changed(
+    life: Life, client: Client, gate: Path
+) -> None:
+    assert client.keep("waits", {"gate": str(gate)}, id="slow").state == "computing"
+    until(lambda: has_begun(gate))
+    shown = client.programs()
+    assert shown["programs"]["slow"]["state"] == "computing"
+    with pytest.raises(Unavailable, match="no results yet"):
+        client.get("slow", IDS)
+    assert "slow" not in client.call("hello")["programs"]
+    until(lambda: client.stats().epoch[1] > shown.epoch[1] + 20)
+    gate.touch()
+    fresh(client, "slow")
+    for _ in range(5):
+        both = client.get(["slow", "triangles"], IDS)
+        np.testing.assert_array_equal(both["slow"].values, both["triangles"].values)
+
+
+def test_one_that_fails_is_quarantined_as_others_are(client: Client) -> None:
+    client.keep("breaks")
+    until(lambda: client.programs()["programs"]["breaks"]["state"] == "quarantined")
+    assert client.programs()["programs"]["breaks"]["reason"] == "RuntimeError: it broke"
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "id", "words"),
+    [
+        ("bfs", {"source": 1}, "hops", "configuration has a program 'hops'"),
+        ("components", {}, None, "configuration has a program 'components'"),
+        ("bfs", {"source": []}, "x", "is not allowed"),
+        ("bfs", {"source": 1}, "storage", "already is a program"),
+        ("bfs", {"source": 1}, "x" * 129, "at most 128"),
+        ("bfs", {"source": 1}, "", "must be a string"),
+        ("sssp", {"source": 1}, "x", "in the configuration"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused(client: Client, program: str, given: Any, id: str, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        client.keep(program, given, id=id)
+    assert not any(shown["kept"] for shown in client.programs()["programs"].values())
+
+
+def test_an_id_is_not_taken_twice(client: Client) -> None:
+    client.keep("bfs", {"source": 1}, id="mine")
+    with pytest.raises(RequestError, match="drop it first"):
+        client.keep("bfs", {"source": 2}, id="mine")
+
+
+# -- drop ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_dropped_is_gone_and_its_subscribers_are_told(client: Client) -> None:
+    client.keep("bfs", {"source": 1}, id="mine")
+    fresh(client, "mine")
+    subscription = client.subscribe("mine")
+    next(subscription)
+    dropped = client.drop("mine")
+    assert (dropped.id, dropped.state) == ("mine", "dropped")
+    with pytest.raises(UnknownProgram, match="no program 'mine'"):
+        client.get("mine", IDS)
+    assert "mine" not in client.programs()["programs"] and "program_mine" not in client.stats()["memory_bytes"]
+    client.keep("triangles", id="mine")  # another one, of which they know nothing
+    with pytest.raises(UnknownProgram, match="was dropped"):
+        for _ in subscription:
+            pass
+    with pytest.raises(UnknownProgram):
+        client.drop("yours")
+    with pytest.raises(RequestError, match=r"take its \[\[program\]\] out"):
+        client.drop("hops")
+
+
+def test_one_that_is_dropped_while_it_is_computed_does_not_come(life: Life, client: Client, gate: Path) -> None:
+    client.keep("waits", {"gate": str(gate)}, id="slow")
+    until(lambda: has_begun(gate))
+    client.drop("slow")
+    with pytest.raises(UnknownProgram):
+        client.get("slow", IDS)
+    kept = client.keep("triangles", id="slow")
+    assert kept.state == "computing"
+    gate.touch()
+    fresh(client, "slow")
+    assert client.programs()["programs"]["slow"]["kind"] == "triangles"
+
+
+# -- restarts -----------------------------------------------------------------------------------------------------
+
+
+def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
+    programs = [{"name": "bfs", "id": "hops", "source": SOURCE}]
+    edges = [(Op.INSERT, u, v, 1.0) for u, v in ((1, 2), (2, SOURCE), (SOURCE, 4))]
+    settings = {"program": programs, "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1}}
+    with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="stream") as writer:
+        first = epoch_of(edges, 0)
+        writer.append(encode_msgpack(first.src.astype(np.int64), first.dst, first.ops, first.weights))
+        writer.flush()
+        daemon.start()
+        with daemon.client() as client:
+            client.wait({FILE: writer.offset}, timeout_ms=60_000)
+            for id, source in (("stays", 1), ("goes", 2), ("named", SOURCE)):
+                client.keep("bfs", {"source": source}, id=id)
+            fresh(client, "stays", "goes", "named")
+            client.drop("goes")
+            epoch = list(client.programs().epoch)
+            until(lambda: client.call("stats")["checkpoint"]["epoch"] >= epoch or None)
+            # What no checkpoint has is there, too.
+            client.keep("bfs", {"source": 4}, id="newest")
+        daemon.kill()
+        daemon.log.unlink()
+        programs.append({"name": "components", "id": "named"})
+        daemon.config.write_text(toml({**daemon.settings, "program": programs}))
+        daemon.start()
+        with daemon.client() as client:
+            shown = client.programs()["programs"]
+            assert {id: entry["kept"] for id, entry in shown.items()} == {
+                **{"hops": False, "named": False},
+                **{"stays": True, "newest": True},
+            }
+            assert shown["named"]["kind"] == "components"
+            log = daemon.log_tail(1000)
+            assert "program named was kept at run time" in log and "restored epoch" in log
+            assert "program stays" not in log, "its state came from the checkpoint"
+            writer.append(encode_msgpack([1], [4]))
+            writer.flush()
+            client.wait({FILE: writer.offset}, timeout_ms=60_000)
+            found = client.get(["stays", "newest", "hops"], [1, 2, SOURCE, 4])
+            assert found["stays"].values.tolist() == [0, 1, 2, 1]
+            assert found["newest"].values.tolist() == [None, None, None, 0]
+            with pytest.raises(RequestError, match="of the configuration"):
+                client.drop("named")
+            client.drop("newest")
+        assert daemon.stop() == 0, daemon.log_tail()
+    assert list(read_kept(tmp_path / "checkpoints")) == ["stays"]

@@ -1,0 +1,133 @@
+"""Results that a real daemon writes, to a real topic and to files: readers know what it answers, whoever dies."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from brokers import client
+from kafka import KafkaProducer
+from killed import (
+    CROSSING,
+    PARTITIONS,
+    PASSING,
+    PASSING_FROM,
+    SOURCE,
+    VERTICES,
+    VERTICES_MAX,
+    History,
+    KafkaHistory,
+    SpoolHistory,
+)
+from results_readers import FilesReader, Reader, TopicReader, read_up_to, require_answers
+from running import Daemon
+from waiting import until
+
+from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.records.stream import offsets_to_wire
+
+SETTINGS: dict[str, Any] = {
+    "graph": {"vertices_max": VERTICES_MAX},
+    "epoch": {"updates_max": 400, "queue_updates_max": 800},
+    "program": [
+        {"name": "bfs", "id": "hops", "source": SOURCE},
+        {"name": "components"},
+        {"name": "pagerank", "tolerance": 1e-3},
+    ],
+    "checkpoint": {"interval": 0.3},
+    "audit": {"full_every_epoch": False},
+}
+POINTS = ("results.sent", "results.committed", "epoch.published", "checkpoint.after_rename", "epoch.applied")
+
+
+@pytest.fixture
+def producer(kafka: Any) -> Iterator[KafkaProducer]:
+    with client(KafkaProducer, kafka.bootstrap) as made:
+        yield made
+
+
+@pytest.fixture
+def topics(kafka: Any) -> tuple[str, str]:
+    """A topic of updates, and one for results."""
+    name = f"out-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, PARTITIONS)
+    kafka.create_topic(f"{name}-results", 3, {"cleanup.policy": "compact"})
+    return name, f"{name}-results"
+
+
+def vertices_of(history: History) -> np.ndarray:
+    """All that there ever were."""
+    passed = PASSING_FROM + (max(history.records) + PASSING + 1) * PARTITIONS
+    return np.concatenate([np.arange(VERTICES), np.arange(PASSING_FROM, passed), CROSSING])
+
+
+def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.random.Generator, kills: int) -> None:
+    """Kill the daemon while it writes, over and over; every time what is there is whole."""
+    for kill in range(kills):
+        # The first ones surely in the midst of a transaction, and behind one.
+        point = f"{POINTS[kill] if kill < 2 else rng.choice(POINTS)}:{rng.integers(1, 6)}"
+        daemon.start(kill_at=point, ready_s=None)
+        assert daemon.process is not None
+        sent = 0
+        while daemon.process.poll() is None and sent < 400:
+            history.produce(2)
+            sent += 2
+            if sent > 20:
+                until(lambda: settled(daemon))
+        daemon.kill()
+        reader.read()
+        snapshots = sum(end.snapshot for end in reader.ends)
+        print(f"killed at {point}: {len(reader.ends)} transactions, {snapshots} of every vertex", flush=True)
+    daemon.start()
+    history.produce(5)
+    with daemon.client() as asked:
+        asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+        read_up_to(reader, asked.programs().epoch)
+        require_answers(asked, reader.known, vertices_of(history))
+    assert daemon.stop() == 0
+
+
+def settled(daemon: Daemon) -> bool:
+    """It has published all that there is to read, or is dead: whatever comes now is another epoch."""
+    if daemon.process is None or daemon.process.poll() is not None:
+        return True
+    try:
+        with daemon.client() as asked:
+            return not any(counts(asked.stats()["lag"]["amount"]))
+    except GraphtideError:
+        return False
+
+
+def counts(amount: Any) -> Iterator[int]:
+    for value in amount.values():
+        yield from counts(value) if isinstance(value, dict) else (value,)
+
+
+@pytest.mark.kafka
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_a_topic_is_whole_and_right_whenever_the_daemon_dies(
+    kafka: Any, topics: tuple[str, str], producer: KafkaProducer, tmp_path: Path, seed: int, run_long: bool
+) -> None:
+    updates, results = topics
+    rng = np.random.default_rng(seed)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [updates]}
+    settings = {**SETTINGS, "source": source, "results": {"kind": "kafka", "topic": results}}
+    with Daemon(tmp_path, settings) as daemon:
+        history = KafkaHistory(producer, updates, rng)
+        kill_and_go_on(daemon, history, TopicReader(kafka.bootstrap, results, 3), rng, 30 if run_long else 2)
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_files_are_whole_and_right_whenever_the_daemon_dies(tmp_path: Path, seed: int, run_long: bool) -> None:
+    rng = np.random.default_rng(seed)
+    folder = tmp_path / "results"
+    settings = {**SETTINGS, "results": {"kind": "spool", "path": folder, "file_bytes": 1 << 16}}
+    with Daemon(tmp_path, settings) as daemon:
+        history = SpoolHistory(daemon.spool, rng)
+        kill_and_go_on(daemon, history, FilesReader(folder), rng, 30 if run_long else 2)

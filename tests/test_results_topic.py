@@ -1,0 +1,457 @@
+"""Records of results, and the places that they are written to: files, and a real topic."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import orjson
+import pytest
+from brokers import client
+from kafka import KafkaConsumer
+from kafka.structs import TopicPartition
+from results_readers import FilesReader, TopicReader
+from typer.testing import CliRunner
+
+from graphtide.daemon import cli
+from graphtide.daemon.config.load import from_tables
+from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.outgoing.batches import BATCH_BYTES, batches
+from graphtide.daemon.outgoing.kafka import KafkaSink
+from graphtide.daemon.outgoing.records import (
+    Changed,
+    Chunk,
+    End,
+    OutgoingEncoding,
+    Packed,
+    end_key,
+    ids_by_program,
+    key_of,
+    read_key,
+    read_value,
+)
+from graphtide.daemon.outgoing.sink import Fenced, PlaceLost, Sink
+from graphtide.daemon.outgoing.spool import SpoolSink, files
+from graphtide.daemon.records.placement import partition_of
+from graphtide.daemon.serve.values import Values
+from graphtide.daemon.tools import doctor
+from graphtide.gpma.index.ids import StringColumn
+
+ENCODINGS: tuple[OutgoingEncoding, ...] = ("msgpack", "json")
+EPOCH = (3, 2**40)
+
+
+def end(sequence: int, run: str = "a", **changed: Any) -> End:
+    since = (1, sequence - 1) if sequence > 1 else None
+    given: dict[str, Any] = {"snapshot": False, "programs": ("hops",), "offsets": {"edges": {0: 7, 1: 9}}}
+    return End(sequence, run, (1, sequence), since=since, epochs=1, **{**given, **changed})
+
+
+def hops(sequence: int, ids: Sequence[int], gone: Sequence[int] = ()) -> list[Chunk]:
+    """Values that tell the transaction."""
+    values = Values(np.full(len(ids), sequence), np.zeros(len(ids), bool))
+    changed = Changed("hops", np.array(ids, np.int64), values, np.array(gone, np.int64))
+    return list(changed.chunks((1, sequence), "msgpack"))
+
+
+def known_hops(reader: FilesReader | TopicReader) -> dict[int, int]:
+    return {vertex: content["value"] for (_, vertex), content in reader.read().known.items()}
+
+
+# -- records ------------------------------------------------------------------------------------------------
+
+
+def test_keys_are_as_documented_since_compaction_goes_by_their_bytes() -> None:
+    assert key_of("hops", 7, "msgpack").hex(" ") == "92 a4 68 6f 70 73 d3 00 00 00 00 00 00 00 07"
+    assert key_of("hops", -1, "msgpack")[-9:] == b"\xd3" + b"\xff" * 8
+    assert key_of("hops", "é", "msgpack") == msgpack.packb(["hops", "é"])
+    assert key_of("hops", 7, "json") == b'["hops",7]'
+    assert key_of('a"b', "é", "json") == '["a\\"b","é"]'.encode()
+    assert (end_key("msgpack"), end_key("json")) == (b"\x91\xa3end", b'["end"]')
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("program", ["hops", "bfs(1)", "end", "ü" * 64])
+@pytest.mark.parametrize("ids", [[0, -(2**63), 2**63 - 1, 300], ["", "a", "é", "x" * 256]])
+def test_keys_are_read_back(encoding: OutgoingEncoding, program: str, ids: list[Any]) -> None:
+    keys = [key_of(program, id, encoding) for id in ids]
+    assert [read_key(key) for key in keys] == [(program, id) for id in ids]
+    assert read_key(end_key(encoding)) is None
+    (found,) = ids_by_program([*keys, end_key(encoding), *keys]).items()
+    listed = found[1].to_list() if isinstance(found[1], StringColumn) else found[1].tolist()
+    assert (found[0], sorted(listed)) == (program, sorted(ids))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([0, 7, 2**32 - 1], np.uint32),
+        np.array([0, -1, 2**62], np.int64),
+        np.array([0.1, -np.inf, np.inf]),
+        np.array([0.5, 1e-30, 3.0], np.float32),
+        np.array(["a", "é", "x" * 256], object),
+    ],
+)
+def test_values_are_read_back(encoding: OutgoingEncoding, values: np.ndarray[Any, Any]) -> None:
+    null = np.array([False, True, False])
+    saturated = None if values.dtype == object else np.array([False, True, True])
+    (chunk,) = Changed("hops", np.arange(3), Values(values, null, saturated), np.arange(0)).chunks(EPOCH, encoding)
+    read = [read_value(value) for _, value in chunk.records() if value is not None]
+    assert all(tuple(content["epoch"]) == EPOCH for content in read)
+    expected = [None if none else value for value, none in zip(values.tolist(), null, strict=True)]
+    infinite = {np.inf: "Infinity", -np.inf: "-Infinity"} if encoding == "json" else {}
+    assert [content["value"] for content in read] == [infinite.get(value, value) for value in expected]
+    # Of a value that there is not there is no bound either.
+    assert ["saturated" in content for content in read] == [False, False, saturated is not None]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_ends_are_read_back(encoding: OutgoingEncoding) -> None:
+    given = end(4, stale={"hops": [1, 2]}, records=5, partitions=2, time_ms=1)
+    read = End.unpack(given.pack(encoding))
+    assert read.is_same(given) and not read.is_same(end(4, "b")) and not read.is_same(None)
+    assert (read.epoch, read.since, read.programs, read.records) == ((1, 4), (1, 3), ("hops",), 5)
+
+
+@pytest.mark.parametrize("packed", [b"", b"{", b"\xc1", b"\x80", b'{"v":2}', b"[]", msgpack.packb({"v": 1})])
+def test_what_is_none_of_ours_is_told(packed: bytes) -> None:
+    with pytest.raises(ValueError, match=r"neither|no end|another version|unexpected|EOF|end of"):
+        End.unpack(packed)
+    with pytest.raises(ValueError, match=r"neither|not a key|unexpected|EOF|end of"):
+        read_key(packed)
+
+
+def test_batches_hold_every_record_once_within_their_size() -> None:
+    rng = np.random.default_rng(3)
+    n = 5000
+    keys = Packed.of([bytes([65 + i % 20]) * int(size) for i, size in enumerate(rng.integers(1, 300, n))])
+    values = Packed.of([bytes([97 + i % 20]) * int(size) for i, size in enumerate(rng.integers(0, 300, n))])
+    placed = rng.integers(0, 3, n).astype(np.int32)
+    for given in (values, None):
+        found = list(batches(Chunk(np.arange(n), keys, given), placed))
+        assert len(found) > 3  # some partitions have several
+        assert all(len(packed) <= BATCH_BYTES + 700 for _, _, packed in found)
+        assert sum(number for _, number, _ in found) == n
+
+
+# -- files --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def open_files(folder: Path) -> Iterator[Callable[..., SpoolSink]]:
+    """Opens the folder; what is open ends with the test."""
+    made: list[SpoolSink] = []
+
+    def opened(file_bytes: int = 1 << 30) -> SpoolSink:
+        made.append(SpoolSink(folder, "msgpack", file_bytes=file_bytes))
+        made[-1].open(lambda last: True)
+        return made[-1]
+
+    yield opened
+    for sink in made:
+        sink.close()
+
+
+def test_files_begin_anew_at_their_size_and_a_restart_goes_on(
+    open_files: Callable[..., SpoolSink], folder: Path
+) -> None:
+    sink = open_files(400)
+    for sequence in range(1, 8):
+        if sequence == 5:
+            sink.close()
+            sink = open_files(400)
+        sink.write(hops(sequence, [sequence, 100], [sequence - 2] if sequence > 2 else []), end(sequence))
+    reader = FilesReader(folder)
+    assert known_hops(reader) == {6: 6, 7: 7, 100: 7}
+    assert len(files(folder)) > 2
+    assert known_hops(reader) == {6: 6, 7: 7, 100: 7}
+
+
+def _torn(data: bytes) -> bytes:
+    return data[:-3]
+
+
+def _zeros(data: bytes) -> bytes:
+    return data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
+
+
+def _whole(data: bytes) -> bytes:
+    return data
+
+
+@pytest.mark.parametrize("left", [_torn, _zeros, _whole])
+def test_what_was_half_written_is_cut_off(
+    open_files: Callable[..., SpoolSink], folder: Path, left: Callable[[bytes], bytes]
+) -> None:
+    sink = open_files()
+    sink.write(hops(1, [1, 2]), end(1))
+    place = sink.place
+    sink.write(hops(2, range(50)), end(2))
+    sink.close()
+    (file,) = files(folder)
+    data = file.read_bytes()
+    # The records of a transaction, and not its end.
+    stop = int(place["offset"])
+    last = len(data) - len(end_key("msgpack")) - len(end(2, records=50).pack("msgpack")) - 20
+    file.write_bytes(data[:stop] + left(data[stop:last]))
+    sink = SpoolSink(folder, "msgpack", file_bytes=1 << 30)
+    try:
+        found = sink.open(lambda last: True)
+        assert found is not None and found.is_same(end(1))
+        assert file.stat().st_size == stop
+        sink.write(hops(2, [2, 3]), end(2, "b"))
+    finally:
+        sink.close()
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 2, 3: 2}
+
+
+def test_a_transaction_that_fails_leaves_nothing(open_files: Callable[..., SpoolSink], folder: Path) -> None:
+    sink = open_files()
+    sink.write(hops(1, [1]), end(1))
+
+    def failing() -> Iterator[Chunk]:
+        yield from hops(2, [1, 2])
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        sink.write(failing(), end(2))
+    sink.close()
+    found = sink.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    sink.write(hops(2, [2]), end(2))
+    assert known_hops(FilesReader(folder)) == {1: 1, 2: 2}
+
+
+def test_a_folder_has_one_writer(open_files: Callable[..., SpoolSink], folder: Path) -> None:
+    sink = open_files()
+    with pytest.raises(BlockingIOError):
+        open_files()
+    sink.write(hops(1, [1]), end(1, "somebody"))
+    sink.close()
+    other = SpoolSink(folder, "msgpack", file_bytes=1)
+    try:
+        with pytest.raises(Fenced):
+            other.open(lambda last: last is None or last.run == "me")
+    finally:
+        other.close()
+
+
+def test_files_tell_who_was_written_since_a_place(open_files: Callable[..., SpoolSink], folder: Path) -> None:
+    sink = open_files(200)
+    places = [sink.place]
+    for sequence in range(1, 5):
+        sink.write(hops(sequence, [sequence], [10 + sequence]), end(sequence))
+        places.append(sink.place)
+    check_ids_since(sink, places[1:])
+    files(folder)[0].unlink()
+    with pytest.raises(PlaceLost):
+        sink.ids_since(places[1])
+
+
+def check_ids_since(sink: Sink, places: Sequence[Any]) -> None:
+    """Behind the first of these places there are transactions 2, 3 and 4; everything there is are 1 to 4."""
+    for first, place in enumerate(places, 2):
+        found = sink.ids_since(place).get("hops", np.arange(0))
+        later = range(first, 5)
+        assert sorted(np.asarray(found).tolist()) == [*later, *(10 + sequence for sequence in later)]
+    everything = np.asarray(sink.ids_since(None)["hops"]).tolist()
+    assert sorted(everything) == [1, 2, 3, 4, 11, 12, 13, 14]
+
+
+def test_the_command_prints_whole_epochs(open_files: Callable[..., SpoolSink], folder: Path) -> None:
+    sink = open_files()
+    sink.write(hops(1, [1], [2]), end(1))
+    sink.close()
+    with open(files(folder)[0], "ab") as file:
+        file.write(b"\x01")  # of what is being written
+    done = CliRunner().invoke(cli.app, ["results", str(folder)])
+    lines = [orjson.loads(line) for line in done.output.splitlines()]
+    assert lines[:2] == [
+        {"program": "hops", "vertex": 2, "gone": True},
+        {"program": "hops", "vertex": 1, "epoch": [1, 1], "value": 1},
+    ]
+    assert lines[2]["end"]["sequence"] == 1 and len(lines) == 3
+    done = CliRunner().invoke(cli.app, ["results", str(folder), "--ends"])
+    assert [list(orjson.loads(line)) for line in done.output.splitlines()] == [["end"]]
+    assert CliRunner().invoke(cli.app, ["results", os.devnull + "/none"]).exit_code == 4
+
+
+# -- a topic ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def topic(kafka: Any) -> str:
+    name = f"results-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, 2, {"cleanup.policy": "compact"})
+    return name
+
+
+@pytest.fixture
+def open_topic(kafka: Any, topic: str) -> Iterator[Callable[[], KafkaSink]]:
+    """Opens the topic; what is open ends with the test."""
+    made: list[KafkaSink] = []
+
+    def opened() -> KafkaSink:
+        sink = KafkaSink([kafka.bootstrap], topic, topic, "msgpack", client={}, transaction_timeout_s=60)
+        made.append(sink)
+        return sink
+
+    yield opened
+    for sink in made:
+        sink.break_off()
+        sink.close()
+
+
+@pytest.mark.kafka
+def test_a_topic_is_taken_over_and_the_one_before_is_shut_out(
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink]
+) -> None:
+    reader = TopicReader(kafka.bootstrap, topic, 2)
+    first = open_topic()
+    assert first.open(lambda last: True) is None
+    first.write(hops(1, range(20)), end(1))
+    second = open_topic()
+    found = second.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    with pytest.raises(Fenced):
+        first.write(hops(2, [1]), end(2))
+    second.write(hops(2, [3], [4]), end(2, "b"))
+    assert known_hops(reader) == {vertex: 2 if vertex == 3 else 1 for vertex in range(20) if vertex != 4}
+    first.close()
+    with pytest.raises(Fenced):  # before it could shut out whoever is there now
+        first.open(lambda last: last is not None and last.run == "a")
+    second.write(hops(3, [5]), end(3, "b"))
+    assert [found.sequence for found in reader.read().ends] == [1, 2, 3]
+
+
+@pytest.mark.kafka
+def test_half_a_transaction_is_never_seen_in_a_topic(
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink]
+) -> None:
+    sink = open_topic()
+    sink.open(lambda last: True)
+    sink.write(hops(1, range(10)), end(1))
+
+    def failing() -> Iterator[Chunk]:
+        yield from hops(2, range(20_000))
+        raise OSError("broken")
+
+    with pytest.raises(OSError, match="broken"):
+        sink.write(failing(), end(2))
+    sink.close()
+    found = sink.open(lambda last: True)
+    assert found is not None and found.is_same(end(1))
+    reader = TopicReader(kafka.bootstrap, topic, 2)
+    assert known_hops(reader) == dict.fromkeys(range(10), 1)
+    sink.write(hops(2, [3]), end(2))
+    assert known_hops(reader)[3] == 2
+
+
+@pytest.mark.kafka
+def test_a_topic_tells_who_was_written_since_a_place(
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink]
+) -> None:
+    sink = open_topic()
+    sink.open(lambda last: True)
+    places = []
+    for sequence in range(1, 5):
+        sink.write(hops(sequence, [sequence], [10 + sequence]), end(sequence))
+        places.append(sink.place)
+    check_ids_since(sink, places)
+    with pytest.raises(PlaceLost):
+        sink.ids_since({"0": 10**6, "1": 0})
+
+
+@pytest.mark.kafka
+def test_records_of_a_topic_are_where_keys_of_edges_are_and_plain_for_any_client(
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink]
+) -> None:
+    sink = open_topic()
+    sink.open(lambda last: True)
+    ids = np.arange(50_000)
+    sink.write(hops(1, ids.tolist(), [-1, -2]), end(1))
+    parts = [TopicPartition(topic, number) for number in range(2)]
+    seen: dict[int, int] = {}
+    with client(KafkaConsumer, kafka.bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign(parts)
+        consumer.seek_to_beginning(*parts)
+        ends = consumer.end_offsets(parts)
+        while any(consumer.position(part) < ends[part] for part in parts):
+            for part, records in consumer.poll(timeout_ms=200).items():
+                for record in records:
+                    if (named := read_key(record.key)) is not None:
+                        assert named[1] not in seen and (record.value is None) == (int(named[1]) < 0)
+                        seen[int(named[1])] = part.partition
+    everyone = np.concatenate([ids, [-1, -2]])
+    assert seen == dict(zip(everyone.tolist(), partition_of(everyone, 2).tolist(), strict=True))
+
+
+# -- settings -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"results": {"kind": "kafka"}}, "results.topic: must name the topic when kind is"),
+        ({"results": {"topic": "out"}}, 'results.topic = "out": must be left out unless kind is "kafka"'),
+        ({"results": {"kind": "topic"}}, "results.kind = \"topic\": must be 'off', 'kafka' or 'spool'"),
+        (
+            {"results": {"kind": "kafka", "topic": "out"}},
+            'results.bootstrap_servers: must name at least one broker unless source.kind is "kafka"',
+        ),
+        (
+            {"results": {"kind": "spool", "programs": ["hop"]}},
+            'results.programs = ["hop"]: must be ids of programs (hop: there are components, pagerank)',
+        ),
+        ({"results": {"kind": "spool", "path": "./spool"}}, 'results.path = "./spool": must not be source.path'),
+        (
+            {
+                "source": {"kind": "kafka", "bootstrap_servers": ["b:1"], "topics": ["edges"]},
+                "results": {"kind": "kafka", "topic": "edges"},
+            },
+            'results.topic = "edges": must be a topic of its own',
+        ),
+        (
+            {
+                "source": {"kind": "kafka", "bootstrap_servers": ["b:1"], "topics": ["edges"]},
+                "results": {"kind": "kafka", "topic": "out", "client": {"client_id": "x"}},
+            },
+            "results.client = a table: must be left out without results.bootstrap_servers",
+        ),
+        ({"results": {"kind": "spool", "threshold": -1}}, "results.threshold = -1: must be greater than or equal"),
+        ({"results": {"folder": "x"}}, "results.folder"),
+    ],
+)
+def test_mistakes_in_settings_are_told(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        from_tables(tables)
+    assert message in told.value.message
+
+
+@pytest.mark.kafka
+def test_the_doctor_looks_at_the_topic_of_results(kafka: Any, topic: str) -> None:
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": ["edges"]}
+
+    def found(name: str) -> list[tuple[str, str]]:
+        config = from_tables({"source": source, "results": {"kind": "kafka", "topic": name}})
+        return [(finding.status, finding.found) for finding in doctor._results(config)]
+
+    kafka.create_topic(f"{topic}-kept", 1)
+    assert found(topic) == [("ok", "2 partitions")]
+    assert found("nowhere") == [("fail", "not there")]
+    assert found(f"{topic}-kept")[1] == ("warn", "it is not compacted: it grows for ever, or loses values by age")
+
+
+def test_nobody_writes_results_unless_asked() -> None:
+    assert from_tables({}).results.kind == "off"
