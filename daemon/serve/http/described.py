@@ -10,6 +10,8 @@ from typing import Any
 from ...client import results
 from ...client.blocking import Client
 
+FURTHER = "Mapping[str, Any]"
+"""The kind of a client's parameter that holds further ones, of a program: they stand beside the request's own."""
 OF_CLIENTS = frozenset({"self", "reconnect"})
 """Parameters that are none of the request's."""
 
@@ -26,11 +28,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A request: a sentence about it, its parameters, and the classes of its results."""
+    """A request: a sentence about it, its parameters, and the classes of its results.
+
+    ``takes_further``: a program's own parameters may stand beside these.
+    """
 
     summary: str
     parameters: tuple[Parameter, ...]
     answers: tuple[type[results.Result], ...]
+    takes_further: bool = False
 
 
 @cache
@@ -41,13 +47,12 @@ def described(method: str) -> Described | None:
         return None
     function = getattr(Client, method)
     signature = inspect.signature(function)
-    parameters = tuple(
-        _parameter(given) for given in signature.parameters.values() if given.name not in OF_CLIENTS
-    )
+    given = [_parameter(one) for one in signature.parameters.values() if one.name not in OF_CLIENTS]
+    parameters = tuple(one for one in given if one.kind != FURTHER)
     named = [vars(results).get(name.strip()) for name in _names(str(signature.return_annotation))]
     answers = tuple(kind for kind in named if isinstance(kind, type) and issubclass(kind, results.Result))
     summary = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
-    return Described(summary, parameters, answers)
+    return Described(summary, parameters, answers, len(parameters) < len(given))
 
 
 def _parameter(given: inspect.Parameter) -> Parameter:

@@ -49,9 +49,10 @@ FIELDS: dict[str, Schema] = {
     "npt.NDArray[np.bool_]": {"type": "array", "items": {"type": "boolean"}},
     "Mapping[str, Any]": OBJECT,
     "Mapping[str, float]": {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Number"}},
+    "bool": {"type": "boolean"},
     "str": {"type": "string"},
 }
-"""By the type of an answer's field; other ones are arrays of numbers."""
+"""By the type of an answer's field; other arrays are of numbers."""
 ERRORS = {
     "400": "The request cannot be answered as it stands.",
     "401": "A token is asked for, and this is none that is right.",
@@ -117,6 +118,8 @@ def _path(name: str) -> dict[str, Any]:
     summary = (inspect.getdoc(METHODS[name]) or "").partition("\n")[0]
     shared = {"summary": summary, "responses": _responses(name)}
     body: Schema = {"type": "object", "properties": {one.name: _parameter(one) for one in parameters}}
+    if known is not None and known.takes_further:
+        body["additionalProperties"] = {"description": "The program's own parameters."}
     if required := [one.name for one in parameters if one.is_required]:
         body["required"] = required
     content = {"application/json": {"schema": body}}
@@ -167,7 +170,7 @@ def _answer(kind: type) -> Schema:
 def _field(annotation: str) -> Schema:
     kind = annotation.removesuffix(" | None")
     numbers: Schema = {"type": "array", "items": {"$ref": "#/components/schemas/Number"}}
-    schema = FIELDS.get(kind, numbers)
+    schema = FIELDS.get(kind, numbers if "Array" in kind else {})
     return schema if kind == annotation else {"anyOf": [schema, {"type": "null"}]}
 
 
