@@ -44,6 +44,7 @@ from peers import (
     SciPy,
     exact_pagerank,
     milliseconds,
+    propagated_labels,
     simple_igraph,
 )
 from real_streams import RealStream
@@ -62,6 +63,8 @@ from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 
 TOLERANCES = (1e-3, 1e-4)
+CDLP_ROUNDS = 10
+"""What cdlp has by default, and so here."""
 RUNS = 5
 REPEATED_MS_MAX = 4_000
 """A library's run is repeated until it took so long in all."""
@@ -265,6 +268,10 @@ class Peers:
                 np.testing.assert_allclose(answer.values[: edges.n], expected, rtol=1e-9)
             elif kind == "kcore":
                 np.testing.assert_array_equal(answer.values[: edges.n], simple_igraph(edges).coreness())
+            elif kind == "cdlp":
+                ids = bench.external(np.arange(edges.n, dtype=np.uint32))
+                expected = propagated_labels(edges, ids, CDLP_ROUNDS)
+                np.testing.assert_array_equal(answer.values[: edges.n], expected)
             elif kind == "pagerank":
                 error = np.max(np.abs(answer.values - self._exact) / self._exact)
                 assert error <= tolerance, f"ranks are off by {error}"

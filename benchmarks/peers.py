@@ -77,6 +77,27 @@ def simple_igraph(edges: Edges) -> Any:
     return igraph.Graph(n=edges.n, edges=np.stack(simple(edges), axis=1))
 
 
+def propagated_labels(edges: Edges, ids: Ints, rounds: int) -> Ints:
+    """The label of each vertex after so many rounds of LDBC's label propagation, by sorting all votes in each.
+
+    ``ids``: of the vertices; of several labels that are as frequent the smallest is taken. In a directed graph
+    in- and out-neighbours vote; where both directions of all edges are there that changes nothing.
+    """
+    rank = np.empty(edges.n, np.int64)
+    rank[ids.argsort()] = np.arange(edges.n)
+    proper = edges.src != edges.dst
+    voter = np.concatenate([edges.src[proper], edges.dst[proper]])
+    hearer = np.concatenate([edges.dst[proper], edges.src[proper]])
+    label = rank
+    for _ in range(rounds):
+        votes, counts = np.unique(hearer * edges.n + label[voter], return_counts=True)
+        vertex, voted = np.divmod(votes, edges.n)
+        order = np.lexsort((-voted, counts, vertex))
+        label = label.copy()
+        label[vertex[order]] = voted[order]  # the last one of each stays
+    return np.asarray(ids.argsort()[label])
+
+
 def exact_pagerank(edges: Edges) -> Floats:
     """PageRank to nine digits, by power iteration."""
     return _Links(edges).rank(1e-9)[0]

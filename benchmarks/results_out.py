@@ -39,7 +39,7 @@ def changed(records: int) -> Changed:
 
 
 def end(records: int) -> End:
-    return End(1, "benchmark", EPOCH, {}, None, None, True, ("hops",), records=records)
+    return End(1, "benchmark", EPOCH, {}, None, None, True, 1, ("hops",), records=records)
 
 
 @contextlib.contextmanager

@@ -11,18 +11,35 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import Vertices
+from ..gpma.index.id_order import IdOrder
 from ..gpma.vertex_columns import grown as grown  # for programs of users, too
 from ..partition.graph import Graph, GraphChange
 from .parents import vertices_without_root
 
 Column = npt.NDArray[Any]
 ExternalId = int | str
+
+
+class ExternalOrder(Protocol):
+    """Compares dense vertices by external id: integers by value, strings by bytes. The vertex index is one."""
+
+    def smallest(self, dense: Vertices) -> int:
+        """The vertex with the smallest external id of these (uint32[k], k at least 1)."""
+        ...
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        """The same vertices (uint32[k]) by ascending external id."""
+        ...
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        """What kernels compare two of the first vertices by, for as long as none of these gets another id."""
+        ...
 
 
 class ProgramError(ValueError):
@@ -132,7 +149,7 @@ class Program(ABC):
     ``ExternalId`` where they are vertices; ``family`` says by which algorithm they are kept. Subclasses take
     their parsed parameters as keyword arguments after ``id``, and keep all state in instance arrays.
     ``weight_domains`` are the settings ``graph.weights`` with which the program is right. One that
-    ``needs_order`` also takes ``order``, which compares vertices by external id (``forest/external_order.py``).
+    ``needs_order`` also takes ``order``, which compares vertices by external id (``ExternalOrder``).
     ``sources`` are the external ids that the program starts from; the engine calls ``bind`` with their dense
     ids (``NO_VERTEX`` while unknown) before the first ``start`` or ``refresh``, before each later one until
     all are known, and again when vertices were deleted.

@@ -13,17 +13,18 @@ import numpy as np
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from ..gpma.edges import EdgeBatch, EdgeList, Op, Vertices, pack
+from ..gpma.index.id_order import IdOrder, order_of
 from ..partition.graph import Graph, GraphChange
 from .audit.storage import audit_leaves, leaf_after
 from .cores.kcore import KCore
 from .counts.sspaths import SSPaths
 from .forest.components import Components
-from .forest.external_order import ExternalOrder
 from .moved import new_place
 from .paths.bfs import BFS
 from .paths.sssp import SSSP
 from .paths.sswp import SSWP
-from .program import Program, ProgramError, Published
+from .program import ExternalOrder, Program, ProgramError, Published
+from .rounds.cdlp import Cdlp
 from .triangles.lcc import LocalClustering
 from .triangles.triangles import Triangles
 from .walks.pagerank import PageRank
@@ -42,6 +43,7 @@ KINDS: dict[str, type[Program]] = {
         Triangles,
         LocalClustering,
         KCore,
+        Cdlp,
     )
 }
 
@@ -251,3 +253,6 @@ class _DenseOrder:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(np.arange(n_vertices))

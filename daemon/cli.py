@@ -12,11 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
+from .dead_letter_commands import dead_letters_app
 from .errors import CheckpointError, ConfigError, GraphtideError, NotWritten, SourceError
+from .flags import (
+    CheckpointsFlag,
+    ConfigFile,
+    JsonFlag,
+    KafkaFlag,
+    ListenFlag,
+    MetricsFlag,
+    SetFlags,
+    SpoolFlag,
+    TlsCaFlag,
+    TlsCertFlag,
+    TlsFlag,
+    TlsKeyFlag,
+    TokenFileFlag,
+    TokenFlag,
+    TopicFlag,
+    checked,
+    examples,
+    token_of,
+    trust_of,
+)
+from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
-    import ssl
-
     from .config.load import Loaded
 
 FAILED, MISUSED, TRY_AGAIN, SOURCE, CHECKPOINT, NO_ROOM, INTERRUPTED = 1, 2, 3, 4, 5, 6, 130
@@ -81,12 +102,7 @@ def _explain(error: BaseException) -> int:
     return TRY_AGAIN if isinstance(error, (ConnectionError, TimeoutError)) else FAILED
 
 
-def _examples(*lines: str) -> str:
-    """Examples for the end of a help page, one a line."""
-    return "\n".join(["[bold]Examples[/bold]", *lines])
-
-
-ROOT_EPILOG = _examples(
+ROOT_EPILOG = examples(
     "[cyan]graphtide demo[/cyan]  a real graph, streamed, queried and checked, in a minute",
     "[cyan]graphtide run[/cyan]  watch ./spool and keep components and PageRank true",
     "[cyan]graphtide produce --spool spool edges.csv[/cyan]  put updates there",
@@ -104,46 +120,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", envvar="GRAPHTIDE_CONFIG", help="A TOML file with settings.")
-]
-SetFlags = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one setting: section.key=value. May be repeated."),
-]
-SpoolFlag = Annotated[str | None, typer.Option("--spool", metavar="DIR", help="Read this spool directory.")]
-KafkaFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read from these brokers.")]
-TopicFlag = Annotated[list[str] | None, typer.Option("--topic", help="Read this topic. May be repeated.")]
-ListenFlag = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--listen", metavar="ADDRESS", help="Answer queries at unix:PATH or tcp://HOST:PORT. Repeatable."
-    ),
-]
-MetricsFlag = Annotated[
-    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there, or `off`.")
-]
-CheckpointsFlag = Annotated[
-    str | None, typer.Option("--checkpoints", metavar="DIR", help="Keep checkpoints there.")
-]
-TokenFlag = Annotated[
-    str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
-]
-TokenFileFlag = Annotated[Path | None, typer.Option(help="A file that holds the token.")]
-TlsFlag = Annotated[bool, typer.Option("--tls", help="Use TLS.")]
-TlsCaFlag = Annotated[
-    Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
-]
-TlsCertFlag = Annotated[
-    Path | None,
-    typer.Option(help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False),
-]
-TlsKeyFlag = Annotated[
-    Path | None,
-    typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
-]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def _flags(
@@ -197,7 +173,7 @@ def root(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide run[/cyan]",
         "[cyan]graphtide run --config /etc/graphtide/graphtide.toml[/cyan]",
         "[cyan]graphtide run --kafka broker1:9092 --topic edges --set graph.directed=false[/cyan]",
@@ -242,7 +218,7 @@ def run(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide demo[/cyan]",
         "[cyan]graphtide demo --data collegemsg.events.tsv.xz --window 86400 --keep ./demo[/cyan]",
     )
@@ -264,7 +240,7 @@ def demo(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide produce --spool spool edges.csv[/cyan]",
         "[cyan]graphtide produce --kafka broker1:9092 --topic edges --json part-*.csv.xz[/cyan]",
         "[cyan]graphtide produce --config graphtide.toml --kafka broker1:9092 --topic edges edges.csv[/cyan]  "
@@ -354,7 +330,7 @@ def produce(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         '[cyan]graphtide load --config graphtide.toml --offsets \'{"edges": {"0": 90210, "1": 88}}\' '
         "edges.parquet[/cyan]",
         "[cyan]graphtide load --spool spool --offsets '{}' follows.csv.zst likes.csv.zst[/cyan]",
@@ -391,7 +367,7 @@ def load(
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide query unix:/run/graphtide.sock stats[/cyan]",
         "[cyan]graphtide query tcp://127.0.0.1:7420 get --program pagerank --vertices 1,2,3[/cyan]",
         "[cyan]graphtide query tcp://127.0.0.1:7420 neighbors --vertex 7 --direction out --limit 20 --json[/cyan]",
@@ -420,34 +396,13 @@ def query(
         parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    token = _token(token, token_file)
-    trust = _trust(tls, tls_ca, tls_cert, tls_key)
+    token = token_of(token, token_file)
+    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
 
 
-def _token(token: str | None, file: Path | None) -> str | None:
-    """The token that a client presents."""
-    from .config.settings import read_secret
-
-    return token if file is None else read_secret("--token-file", file)
-
-
-def _trust(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """How a client uses TLS; None: not at all."""
-    import ssl
-
-    if key is not None and certificate is None:
-        raise typer.BadParameter("--tls-key belongs to --tls-cert")
-    if not (tls or ca or certificate):
-        return None
-    trust = ssl.create_default_context(cafile=ca)
-    if certificate is not None:
-        trust.load_cert_chain(certificate, key)
-    return trust
-
-
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide watch unix:/run/graphtide.sock pagerank --top 10 --threshold 0.01[/cyan]",
         "[cyan]graphtide watch tcp://127.0.0.1:7420 bfs --vertices 1,2,3[/cyan]",
         "[cyan]graphtide watch tcp://127.0.0.1:7420 components --json > changes.jsonl[/cyan]",
@@ -493,14 +448,14 @@ def watch(
         top=top,
         changes_max=changes,
         as_json=json,
-        token=_token(token, token_file),
-        tls=_trust(tls, tls_ca, tls_cert, tls_key),
+        token=token_of(token, token_file),
+        tls=trust_of(tls, tls_ca, tls_cert, tls_key),
     )
     raise typer.Exit(status)
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide results ./results[/cyan]  every record, a line of JSON each",
         "[cyan]graphtide results ./results --ends[/cyan]  which epochs there are",
     )
@@ -516,7 +471,45 @@ def results(
 
 
 @app.command(
-    epilog=_examples(
+    epilog=examples(
+        "[cyan]graphtide top unix:/run/graphtide.sock --metrics 127.0.0.1:9420[/cyan]",
+        "[cyan]graphtide top tcp://127.0.0.1:7420 --json --samples 1[/cyan]  one line of JSON, over a second",
+        "Times of stages, freshness and how busy programs are need --metrics: the daemon's metrics.listen. Ctrl-C "
+        "ends it.",
+    ),
+)
+def top(
+    address: Annotated[str, typer.Argument(help="unix:PATH or tcp://HOST:PORT")],
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where metrics are served (or a whole URL).")
+    ] = None,
+    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Look so often.")] = 1.0,
+    samples: Annotated[int | None, typer.Option(min=1, help="End after so many looks.")] = None,
+    json: JsonFlag = False,
+    token: TokenFlag = None,
+    token_file: TokenFileFlag = None,
+    tls: TlsFlag = False,
+    tls_ca: TlsCaFlag = None,
+    tls_cert: TlsCertFlag = None,
+    tls_key: TlsKeyFlag = None,
+) -> None:
+    """Show a running daemon live: rates, lag, freshness, stages, memory by side, programs."""
+    from .client import Client
+    from .tools import top as showing
+
+    url = metrics if metrics is None or "://" in metrics else f"http://{metrics}/metrics"
+    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
+    with Client(checked(address), token=token_of(token, token_file), ssl_context=trust) as client:
+        raise typer.Exit(showing.top(client, url, interval_s=interval, most=samples, as_json=json))
+
+
+app.command(epilog=EXPORT_EPILOG)(export)
+app.add_typer(checkpoint_app, name="checkpoint")
+app.add_typer(dead_letters_app, name="dead-letters")
+
+
+@app.command(
+    epilog=examples(
         "[cyan]graphtide doctor[/cyan]",
         "[cyan]graphtide doctor --config /etc/graphtide/graphtide.toml --json[/cyan]",
     )
@@ -531,7 +524,7 @@ def doctor(config: ConfigFile = None, settings: SetFlags = None, json: JsonFlag 
 
 @app.command(
     "config",
-    epilog=_examples(
+    epilog=examples(
         "[cyan]graphtide config[/cyan]  all settings, commented",
         "[cyan]graphtide config --set epoch.updates_max=1000 > graphtide.toml[/cyan]  a file to begin with",
         "[cyan]graphtide config --schema[/cyan]  the JSON schema, for editors",
@@ -556,7 +549,7 @@ def show_config(
     print(effective_toml(loaded), end="")
 
 
-@app.command(epilog=_examples("[cyan]graphtide version[/cyan]", "[cyan]graphtide version --json[/cyan]"))
+@app.command(epilog=examples("[cyan]graphtide version[/cyan]", "[cyan]graphtide version --json[/cyan]"))
 def version(json: JsonFlag = False) -> None:
     """Print the version."""
     import platform

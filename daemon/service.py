@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -81,6 +81,9 @@ log = logging.getLogger(__name__)
 LAG_INTERVAL_S = 1.0
 RETRY_S = 5.0
 """Until what could not be written is tried again, where nothing goes on without it."""
+
+HOLD_SECONDS = 10.0
+"""So long may who writes results wait for the end of an epoch, where these come too fast to be read."""
 
 SWITCH_SECONDS = 0.001
 """So long may a thread that runs Python keep the interpreter from the others: the engine wants it back after each
@@ -228,7 +231,7 @@ class Service:
         storage = Storage(self.graph, self.position)
         requested = RequestedCheckpoints(store.path)
         self.link = self._make_link(EngineTopology(storage, self.source, requested))
-        self.results = self._make_results()
+        self.results = self._make_results(storage)
         self.pipeline = self._make_pipeline(storage, store, requested)
         self._stack.callback(self.pipeline.between.close)
         self.link.asked = self._make_asked()
@@ -471,8 +474,11 @@ class Service:
             graces.append(self.results.begin_grace())
         return lambda: all(is_over() for is_over in graces)
 
-    def _make_results(self) -> Writer | None:
-        return make_writer(self.config, self.link, self.index, self._resume)
+    def _make_results(self, storage: Storage) -> Writer | None:
+        def hold() -> AbstractContextManager[None]:
+            return storage.gate.read(settled=True, timeout_s=HOLD_SECONDS)
+
+        return make_writer(self.config, self.link, self.index, hold, self._resume)
 
     def _facts(self) -> dict[str, Any]:
         """What a checkpoint of the epoch at hand says besides."""

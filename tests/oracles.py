@@ -7,6 +7,7 @@ is no value. ``ORACLES`` names those of each kind; ``assert_right`` says how nea
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -329,6 +330,45 @@ def networkit_cores(state: Snapshot) -> Floats:
     return np.array(cores.scores(), np.float64)
 
 
+CDLP_ROUNDS = 10
+
+
+def counted_labels(state: Snapshot) -> Floats:
+    """LDBC's label propagation by sorting: labels are ranks of external ids, so that the smaller wins a tie."""
+    rank = np.empty(state.n, np.int64)
+    rank[np.argsort(state.ids)] = np.arange(state.n)
+    proper = state.src != state.dst
+    voter = np.concatenate([state.src[proper], state.dst[proper]])
+    hearer = np.concatenate([state.dst[proper], state.src[proper]])
+    label = rank
+    for _ in range(CDLP_ROUNDS):
+        votes, count = np.unique(hearer * state.n + label[voter], return_counts=True)
+        vertex, voted = np.divmod(votes, max(state.n, 1))
+        order = np.lexsort((-voted, count, vertex))
+        label = label.copy()
+        label[vertex[order]] = voted[order]  # of several the last one stays: the largest count, the smallest rank
+    return label.astype(np.float64)
+
+
+def listed_labels(state: Snapshot) -> Floats | None:
+    """The same, one vertex after the other."""
+    if state.n > VERTICES_LISTED_MAX:
+        return None
+    near: list[list[int]] = [[] for _ in range(state.n)]
+    for u, v in zip(state.src.tolist(), state.dst.tolist(), strict=True):
+        if u != v:
+            near[u].append(v)
+            near[v].append(u)
+    label = state.ids.tolist()
+    for _ in range(CDLP_ROUNDS):
+        counts = [Counter(label[u] for u in mine) for mine in near]
+        label = [
+            min(votes, key=lambda id: (-votes[id], id)) if votes else own
+            for votes, own in zip(counts, label, strict=True)
+        ]
+    return np.searchsorted(np.sort(state.ids), label).astype(np.float64)
+
+
 ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "bfs": (scipy_hops, igraph_hops, networkit_hops),
     "sssp": (listed_distances, scipy_distances, igraph_distances, networkit_distances),
@@ -340,6 +380,7 @@ ORACLES: Mapping[str, tuple[Oracle, ...]] = {
     "triangles": (scipy_triangles, igraph_triangles),
     "lcc": (scipy_clustering, listed_clustering),
     "kcore": (igraph_cores, networkit_cores),
+    "cdlp": (counted_labels, listed_labels),
 }
 IN_FLOAT64 = (scipy_distances, igraph_distances, networkit_distances)
 """Oracles whose sums are of float64, where those of float32 are asked for."""

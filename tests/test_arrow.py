@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.config.load import from_tables
@@ -74,7 +74,7 @@ rows_of = {
 }
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["int", "string"]), st.booleans(), st.booleans(), st.integers(1, 4))
 def test_a_stream_is_what_columns_of_msgpack_are(
     data: st.DataObject, kind: str, wide: bool, dictionaries: bool, cut: int
@@ -223,6 +223,10 @@ def test_lengths_that_are_only_claimed_take_no_memory(monkeypatch: pytest.Monkey
     assert [bad.reason for bad in decode(bytes(lengths)).bad] == ["malformed"]
     assert pa.total_allocated_bytes() == before
     monkeypatch.setattr(decode_arrow, "WRITTEN_OUT_MAX", 10_000)
+    monkeypatch.setattr(decode_arrow, "GONE_OVER_MAX", 100_000)
+    one = batch(src=pa.array(["x" * 99]).dictionary_encode(), dst=["y"])
+    (bad,) = decode(stream(*[one] * 999), "string").bad
+    assert bad.reason == "too-large" and "fewer batches" in bad.detail
     word = pa.DictionaryArray.from_arrays(pa.array([0] * 60, pa.int8()), pa.array(["x" * 200]))
     (bad,) = decode(stream(batch(src=word, dst=["y"] * 60)), "string").bad
     assert (bad.reason, bad.detail) == ("too-large", "the strings of src are more than 10000 bytes")
@@ -243,7 +247,7 @@ SEEDS = [
 ]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(["int", "string"]))
 def test_no_bytes_can_stop_the_stream(data: st.DataObject, kind: str) -> None:
     value = bytearray(data.draw(st.sampled_from([*SEEDS, b""])))

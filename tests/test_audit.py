@@ -21,6 +21,7 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.program import ExternalId, Program, Published, Violation
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Vertices
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph, GraphChange
 
 EPOCH = (1, 1)
@@ -45,6 +46,9 @@ class DenseIds:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)[::-1]
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(-np.arange(n_vertices))
 
 
 KEPT: list[Kept] = []
@@ -640,6 +644,7 @@ WRONG_VALUES: dict[str, Callable[[Program, int], None]] = {
     "triangles": _one_more("triangles", 1),
     "lcc": _one_more("arcs", 1),
     "kcore": _one_more("core", 1),
+    "cdlp": _one_more("label", 1),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from waiting import until
 
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
@@ -24,6 +25,7 @@ from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
+from graphtide.daemon.state.requested import LAPSE_S, Outcome, RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
 from graphtide.gpma.host import snapshot
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -392,3 +394,103 @@ def test_buffers_are_used_again() -> None:
     assert buffers.copy({"a": np.arange(5000, dtype=np.uint64)})["a"].size == 5000
     buffers.reserve({"b": 16})
     assert buffers.nbytes < 100
+
+
+# -- those that are asked for -----------------------------------------------------------------------------------
+
+
+def reachable(stream: Stream) -> RequestedCheckpoints:
+    """Its source was reached, and no checkpoint is due by itself."""
+    stream.checkpoints.interval_s = 1e9
+    stream.checkpoints.identity = {"source": {}}
+    return stream.checkpoints.requested
+
+
+def ask(stream: Stream, **wish: Any) -> Outcome:
+    return stream.checkpoints.requested.ask(
+        stream.position.epoch, **{"at": None, "since": None, "failures": None, **wish}
+    )
+
+
+def turn_until_made(stream: Stream, **wish: Any) -> Outcome:
+    """Turns of the engine without an epoch; what became of the wish."""
+
+    def asked() -> Outcome | None:
+        stream.checkpoints.step()
+        outcome = ask(stream, **wish)
+        return None if outcome.status == "waiting" else outcome
+
+    return until(asked)
+
+
+def test_a_checkpoint_that_is_asked_for_is_of_that_epoch_or_later(stream: Stream) -> None:
+    reachable(stream)
+    stream.epoch()
+    stream.checkpoints.step()
+    assert not stream.checkpoints.writing and stream.checkpoints.newest is None
+    first = ask(stream)
+    assert first.status == "waiting" and first.since == (1, 1)
+    stream.epoch()
+    made = turn_until_made(stream, since=first.since, failures=first.failures)
+    assert made.status == "made" and made.made == stream.store.path / "checkpoint-1-2"
+    assert ask(stream).made == ask(stream, since=(1, 1)).made == made.made  # nothing is new
+    stream.epoch()
+    assert ask(stream, since=(1, 2)).status == "made" and ask(stream).status == "waiting"
+    assert turn_until_made(stream).made == stream.store.path / "checkpoint-1-3"
+    for one in read_all(stream.store):
+        stream.check(one)
+
+
+def test_a_checkpoint_of_one_epoch_to_come_is_of_no_other(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another one is being copied, or written, when it comes."""
+    reachable(stream)
+    stream.epoch()
+    assert ask(stream, at=(1, 4)).status == "waiting"
+    for _ in range(5):
+        ask(stream)  # one of now; the next epoch comes while it is made
+        stream.checkpoints.step()
+        stream.epoch()
+    stream.checkpoints.step()
+    made = turn_until_made(stream, at=(1, 4))
+    assert made.status == "made" and made.made == stream.store.path / "checkpoint-1-4"
+    gone = ask(stream, at=(1, 1) if not (stream.store.path / "checkpoint-1-1").exists() else (1, 0))
+    assert gone.status == "gone" and (1, 4) in gone.kept
+    assert ask(stream, at=(2, 9)).status == "gone"  # of another start
+    stream.checkpoints.close()
+    for one in read_all(stream.store):
+        stream.check(one)
+
+
+def test_a_checkpoint_that_fails_is_told_to_those_who_asked(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reachable(stream)
+    stream.epoch()
+    first = ask(stream)
+
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(stream.store, "write", full)
+        failed = turn_until_made(stream, since=first.since, failures=first.failures)
+    assert failed.status == "failed" and "No space left" in failed.reason
+    assert turn_until_made(stream, since=first.since).status == "made"
+
+
+def test_a_wish_that_nobody_repeats_is_forgotten_and_none_is_granted_before_the_source_is_known(
+    stream: Stream,
+) -> None:
+    now = 0.0
+    wishes = RequestedCheckpoints(stream.store.path, clock=lambda: now)
+    wishes.ask((1, 5), at=(1, 7), since=None, failures=None)
+    wishes.ask((1, 5), at=None, since=None, failures=None)
+    assert wishes.wants((1, 7)) and not wishes.wants((1, 6)) and wishes.wants_newer()
+    now = LAPSE_S + 1
+    assert not wishes.wants((1, 7)) and not wishes.wants_newer()
+    stream.checkpoints.interval_s = 1e9
+    stream.epoch()
+    for at in (None, (1, 1)):
+        ask(stream, at=at)
+        stream.checkpoints.step()
+        assert stream.checkpoints.memory_bytes() == 0 and ask(stream, at=at).status == "waiting"

@@ -43,7 +43,21 @@ from graphtide.ops.kafka import DevKafka
 
 ROOT = Path(__file__).parent.parent
 
-COMMANDS = ("run", "demo", "produce", "load", "query", "watch", "results", "doctor", "config", "version")
+COMMANDS = (
+    "run",
+    "demo",
+    "produce",
+    "load",
+    "query",
+    "watch",
+    "results",
+    "export",
+    "checkpoint",
+    "dead-letters",
+    "doctor",
+    "config",
+    "version",
+)
 
 
 @pytest.fixture
@@ -300,7 +314,11 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     config = from_tables(
         {
             "checkpoint": {"path": str(blocked / "checkpoints")},
-            "server": {"listen": [f"unix:{tmp_path}/s"], "token_file": str(empty)},
+            "server": {
+                "listen": [f"unix:{tmp_path}/s"],
+                "http": [f"unix:{blocked}/h"],
+                "token_file": str(empty),
+            },
             "device": {"enabled": "on"},
             "compute": {"threads": 4096},
             "metrics": {"listen": "off"},
@@ -309,6 +327,7 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     found = findings(config)
     assert found["checkpoint.path"].status == "fail" and found["checkpoint.path"].hint
     assert found["server.token_file"].status == "fail"
+    assert found["listen"].status == "ok" and found["http"].status == "fail"
     assert found["cores"].status == "warn"
     assert found["gpu"].status == "fail"
     assert found["source.path"].status == "ok"
@@ -641,12 +660,14 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
             "vertices": 3,
             "lag": {"unit": "bytes"},
             "audit": {"last_pass": {"ended": 1_700_000_000.5, "seconds": 2}},
+            "checkpoint": {"offsets": {"edges": {0: 5}}},
         },
         [
             ["vertices", "3"],
             ["lag.unit", "bytes"],
             ["audit.last_pass.ended", "2023-11-14", "22:13:20+00:00"],
             ["audit.last_pass.seconds", "2"],
+            ["checkpoint.offsets.edges.0", "5"],
         ],
     ),
     "wait": ({"min_offsets": {}, "timeout_ms": 70_000}, {}, []),

@@ -185,6 +185,8 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"metrics": {"listen": "9420"}}, "metrics.listen", "HOST:PORT"),
         ({"metrics": {"listen": ""}}, "metrics.listen", "`off`"),
         ({"metrics": {"listen": "h:70000"}}, "metrics.listen", "HOST:PORT"),
+        ({"server": {"http": ["http://0.0.0.0:7421"]}}, "server.http", "beyond loopback"),
+        ({"server": {"http": ["https://127.0.0.1:7421"]}}, "server.http", "needs server.tls"),
         ({"metrics": {"listen": "0.0.0.0:9420"}}, "metrics.listen", "metrics.insecure = true"),
         ({"metrics": {"tls": {"key": "k"}}}, "metrics.tls.certificate", "must be given too"),
         ({"server": {"tls": {"client_ca": "c"}}}, "server.tls.client_ca", "without certificate and key"),

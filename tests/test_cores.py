@@ -271,6 +271,25 @@ def test_work_is_in_proportion_to_the_change() -> None:
     run.close()
 
 
+@both_ways
+def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
+    """Of any size, also where it gives up half way."""
+    load, *epochs = rmat_history(
+        6, directed=directed, scale=13, degree=8, updates=[1, 10, 100, 300, 1_000, 2_000, 5_000, 20_000]
+    ).epochs
+    run = Run(directed)
+    run.step(load)
+    started_over = []
+    for epoch in epochs:
+        report = run.step(epoch)
+        started_over.append(report.started_over)
+        # An entry takes half as long as one of a start: these are one and a half starts.
+        assert report.edges_read <= 2 * KCore("fresh").start(run.graph).edges_read
+    assert not started_over[0] and started_over[-1]
+    run.check()
+    run.close()
+
+
 def test_one_compiled_form_does_for_every_graph() -> None:
     """What is compiled before the first epoch, on a handful of edges, is all that a daemon needs."""
     for directed in (True, False):

@@ -135,32 +135,35 @@ def test_string_ids(daemon: Daemon) -> None:
         assert client.neighbors("b").ids == ["c"]
 
 
-SIMPLE = [{"name": "triangles"}, {"name": "lcc"}, {"name": "kcore"}]
+SIMPLE = [{"name": "triangles"}, {"name": "lcc"}, {"name": "kcore"}, {"name": "cdlp", "rounds": 3}]
 STRINGS = {"graph": {"vertex_ids": "string", "weights": "unweighted"}, "program": SIMPLE}
 
 
 @pytest.mark.parametrize("daemon", [STRINGS], indirect=True)
-def test_triangles_clustering_and_cores_of_strings(daemon: Daemon) -> None:
+def test_triangles_clustering_cores_and_communities_of_strings(daemon: Daemon) -> None:
     """Over restarts, which take all over from the checkpoint; vertices that go and come back."""
-    steps: list[tuple[list[dict[str, str]], list[int | None], list[float | None]]] = [
+    steps: list[tuple[list[dict[str, str]], list[int | None], list[float | None], list[str | None]]] = [
         (
             [{"src": u, "dst": v} for u, v in ("äb", "bä", "bc", "cä", "cd", "äd", "dd")],
             [2, 1, 2, 1],
             [2 / 6, 1 / 2, 3 / 6, 1 / 2],
+            ["b", "ä", "b", "b"],
         ),
         (
             [{"op": "delete", "src": "b", "dst": "ä"}, {"op": "delete_vertex", "src": "d"}],
             [1, 1, 1, None],
             [1 / 2, 1 / 2, 1 / 2, None],
+            ["b", "b", "b", None],
         ),
         (
             [{"src": "d", "dst": v} for v in ("ä", "b", "c")] + [{"op": "delete", "src": "c", "dst": "ä"}],
             [1, 2, 1, 2],
             [1 / 2, 2 / 6, 1 / 2, 2 / 6],
+            ["b", "b", "b", "b"],
         ),
     ]
     ids = ["ä", "b", "c", "d"]
-    for number, (lines, triangles, clustering) in enumerate(steps):
+    for number, (lines, triangles, clustering, communities) in enumerate(steps):
         name = f"{number}.json"
         (daemon.spool / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
         daemon.start()
@@ -168,6 +171,16 @@ def test_triangles_clustering_and_cores_of_strings(daemon: Daemon) -> None:
             client.wait({name: (daemon.spool / name).stat().st_size}, timeout_ms=30_000)
             assert client.get("triangles", ids).values.tolist() == triangles
             assert client.get("lcc", ids).values.tolist() == clustering
+            assert client.get("cdlp", ids).values.tolist() == communities
+            for id, label in zip(ids, communities, strict=True):
+                if label is not None:
+                    community = client.component(id, program="cdlp")
+                    members = [other for other, its in zip(ids, communities, strict=True) if its == label]
+                    assert (community.label, community.size) == (label, len(members))
+                    assert sorted(community.members) == sorted(members)
+            assert len(client.component("c", program="cdlp", limit=2).members) == 2
+            with pytest.raises(NotSupported, match="whose values are not vertices"):
+                client.component("c", program="kcore")
             assert client.get("kcore", ids).values.tolist() == [
                 None if value is None else 2 for value in triangles
             ]

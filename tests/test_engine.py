@@ -26,13 +26,13 @@ from graphtide.compute import registry
 from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.engine import STORAGE, Engine, ProgramRun
 from graphtide.compute.forest.components import Components
-from graphtide.compute.forest.external_order import ExternalOrder
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.program import (
     Answer,
     Column,
     ExternalId,
+    ExternalOrder,
     Program,
     ProgramError,
     Published,
@@ -40,6 +40,7 @@ from graphtide.compute.program import (
     Violation,
 )
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, sources
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -60,6 +61,9 @@ class DenseIds:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(np.arange(n_vertices))
 
 
 class Probe(Program):
@@ -513,14 +517,14 @@ def test_default_ids() -> None:
         (
             "bsf",
             {},
-            "unknown program 'bsf'; there are bfs, components, kcore, lcc, pagerank, ppr, sspaths, sssp, sswp, "
-            "triangles; did you mean 'bfs'?",
+            "unknown program 'bsf'; there are bfs, cdlp, components, kcore, lcc, pagerank, ppr, sspaths, sssp, "
+            "sswp, triangles; did you mean 'bfs'?",
         ),
         (
             "zzz",
             {},
-            "unknown program 'zzz'; there are bfs, components, kcore, lcc, pagerank, ppr, sspaths, sssp, sswp, "
-            "triangles",
+            "unknown program 'zzz'; there are bfs, cdlp, components, kcore, lcc, pagerank, ppr, sspaths, sssp, "
+            "sswp, triangles",
         ),
         ("bfs", {}, "bfs needs the parameter 'source': vertex to start from, or a list of them"),
         ("bfs", {"sorce": 1}, "bfs has no parameter 'sorce'; it takes source; did you mean 'source'?"),

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import protocol_vectors
 import pytest
+from http_door import HTTP, LIMITS, Browser, engine
 from protocol_vectors import Engine
 from test_server import serving
 
 from graphtide.daemon.client import Client
-from graphtide.daemon.client.wire import unpack_bitmap
-from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.client.wire import PIECE_ITEMS, encode_stamp, pack_bitmap, pack_column, unpack_bitmap
 from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.serve.handlers import METHODS
+from graphtide.daemon.serve.http.answers import encode_answer
 from graphtide.daemon.serve.http.offered import NOT_HERE, READS
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
 
-LIMITS = LimitsConfig(
-    http_body_bytes_max=200_000,
-    vertices_max=20_000,
-    connections_max=20,
-    output_bytes_max=1_500_000,
-    top_k_max=100,
-    hello_seconds_max=60,
-)
-HTTP = "http://127.0.0.1:0"
 PAGE = json.loads(protocol_vectors.PAGE.read_text("utf-8"))
-
-
-def engine(kind: str) -> Engine:
-    made = Engine(kind)
-    made.grow(20)
-    return made
 
 
 @pytest.fixture(scope="module")
@@ -46,29 +33,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, S
     made = engine("int")
     with serving(made, tmp_path_factory.mktemp("s"), LIMITS, http=[HTTP]) as link:
         yield made, link
-
-
-def port(link: ServerLink) -> int:
-    return int(link.http_addresses[0].rpartition(":")[2])
-
-
-class Browser(http.client.HTTPConnection):
-    """One connection to the door."""
-
-    def __init__(self, link: ServerLink) -> None:
-        super().__init__("127.0.0.1", port(link), timeout=60)
-
-    def ask(
-        self, verb: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, Any, http.client.HTTPResponse]:
-        """Status, what is in the JSON, and the rest."""
-        kind = {"Content-Type": "application/json"} if body is not None else {}
-        sent = json.dumps(body) if isinstance(body, dict) else body
-        self.request(verb, path, sent, {**kind, **(headers or {})})
-        response = self.getresponse()
-        content = response.read()
-        is_json = response.headers["Content-Type"] == "application/json"
-        return response.status, json.loads(content) if is_json and content else content, response
 
 
 @pytest.fixture
@@ -186,3 +150,132 @@ def test_what_is_simple_can_be_asked_by_an_address(browser: Browser) -> None:
     ):
         status, answer, _ = browser.ask("GET", f"/v1/{path}")
         assert (status, answer["code"], answer["detail"]["parameter"]) == (400, "bad-request", parameter)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/http.md"])
+def test_what_documents_show_is_answered(browser: Browser, page: str) -> None:
+    text = (protocol_vectors.PAGE.parents[1] / page).read_text("utf-8").replace("pagerank", "rank")
+    asked = re.findall(r"^curl '?localhost:7421(/v1/[^ '\n]+)'?(.*)$", text, re.MULTILINE)
+    assert asked
+    for path, more in asked:
+        if body := re.search(r"-d '(.*)'", more):
+            assert browser.ask("POST", path, body[1])[0] == 200
+        else:
+            assert browser.ask("GET", path)[0] == 200
+
+
+def test_what_json_has_no_number_for_is_text() -> None:
+    values = np.array([1.5, np.nan, np.inf, -np.inf])
+    whole = np.array([2**53, 2**53 + 1, -(2**63), 7])
+    answer = {
+        "values": pack_column(values),
+        "null": pack_bitmap(np.array([True, False, False, False])),
+        "ids": pack_column(whole),
+        "counts": pack_column(np.array([2**64 - 1, 1], np.uint64)),
+        "label": 2**60,
+        "value": float("inf"),
+        "members": ["a", "\u2028"],
+    }
+    stamp = encode_stamp((1, 2**55), {"t": {0: 3}})
+    assert json.loads(encode_answer(stamp, answer)) == {
+        "epoch": [1, str(2**55)],
+        "offsets": {"t": {"0": 3}},
+        "values": [None, "NaN", "Infinity", "-Infinity"],
+        "ids": [2**53, str(2**53 + 1), str(-(2**63)), 7],
+        "counts": [str(2**64 - 1), 1],
+        "label": str(2**60),
+        "value": "Infinity",
+        "members": ["a", "\u2028"],
+    }
+    long = np.arange(3 * PIECE_ITEMS // 2)
+    names = [f"v{i}" for i in long]
+    answer = {"ids": pack_column(long), "values": names, "null": pack_bitmap(long == PIECE_ITEMS)}
+    read = json.loads(encode_answer(stamp, answer))
+    assert read["ids"] == long.tolist()
+    assert read["values"] == [
+        *names[:PIECE_ITEMS],
+        None,
+        *names[PIECE_ITEMS + 1 :],
+    ]
+
+
+def test_ids_past_2_53_are_strings_of_digits_both_ways(browser: Browser) -> None:
+    large = 2**53 + 1
+    answer = browser.ask("POST", "/v1/get", {"program": "rank", "vertices": [100, str(large), -large]})[1]
+    assert answer["values"] == [1.0, None, None] and answer["unknown"] == [str(large), str(-large)]
+    assert browser.ask("GET", f"/v1/get?program=rank&vertices=100,{large},-{large}")[1] == answer
+    assert browser.ask("GET", f"/v1/neighbors?vertex={large}")[:2] == (
+        404,
+        {"code": "unknown-vertex", "message": f"vertex {large} is unknown", "detail": {"vertex": str(large)}},
+    )
+
+
+# -- the description ------------------------------------------------------------------------------------------
+
+
+def test_the_description_is_the_committed_one_and_of_every_method(browser: Browser) -> None:
+    status, described, _ = browser.ask("GET", "/v1/openapi.json")
+    assert status == 200
+    text = (protocol_vectors.PAGE.parent / "openapi.json").read_text("utf-8")
+    assert described == json.loads(text), "python -m graphtide.daemon.serve.http.openapi > docs/openapi.json"
+    assert described["paths"].keys() == {f"/v1/{name}" for name in METHODS.keys() - NOT_HERE}
+    for path, verbs in described["paths"].items():
+        assert ("get" in verbs) == (path.removeprefix("/v1/") in READS)
+    operations = [verb["operationId"] for verbs in described["paths"].values() for verb in verbs.values()]
+    assert len(operations) == len(set(operations))
+    for reference in references(described):
+        assert resolved(described, reference)
+
+
+def references(value: Any) -> Iterator[str]:
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from references(item)
+    if isinstance(value, dict) and "$ref" in value:
+        yield value["$ref"]
+
+
+def resolved(document: Any, reference: str) -> Any:
+    found = document
+    for name in reference.removeprefix("#/").split("/"):
+        found = found[name]
+    return found
+
+
+TYPES = {"integer": int, "number": int | float, "string": str, "null": type(None), "array": list, "object": dict}
+
+
+def conforms(value: Any, schema: Mapping[str, Any], document: Any) -> bool:
+    """Whether a value is what the part of JSON Schema that the description uses says."""
+    if "$ref" in schema:
+        return conforms(value, resolved(document, schema["$ref"]), document)
+    if "anyOf" in schema:
+        return any(conforms(value, one, document) for one in schema["anyOf"])
+    kinds = [schema.get("type", [])] if isinstance(schema.get("type", []), str) else schema["type"]
+    if kinds and not any(isinstance(value, TYPES.get(kind, bool)) for kind in kinds):
+        return False
+    if isinstance(value, list):
+        return all(conforms(item, schema.get("items", {}), document) for item in value)
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        there = all(name in value for name in schema.get("required", ()))
+        return there and all(conforms(value[name], known[name], document) for name in known if name in value)
+    return True
+
+
+def test_answers_and_parameters_are_as_described(browser: Browser) -> None:
+    document = browser.ask("GET", "/v1/openapi.json")[1]
+    for example in examples("int"):
+        method, params = example.values[0], given(example.values[1])
+        if method in STREAMED or method not in METHODS:
+            continue
+        params.pop("token", None)
+        described = document["paths"][f"/v1/{method}"]["post"]
+        status, answer, _ = browser.ask("POST", f"/v1/{method}", params)
+        response = described["responses"][str(status)]
+        response = resolved(document, response["$ref"]) if "$ref" in response else response
+        schema = response["content"]["application/json"]["schema"]
+        several = method == "get" and isinstance(params.get("program"), list)
+        assert several or conforms(answer, schema, document), (method, answer)
+        if status == 200 and method != "hello":
+            body = described["requestBody"]["content"]["application/json"]["schema"]
+            assert params.keys() <= body["properties"].keys() and conforms(params, body, document)

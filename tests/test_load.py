@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from running import Daemon
+from test_arrow import batch, stream
 from typer.testing import CliRunner
 
 from graphtide.daemon.cli import CHECKPOINT, MISUSED, app
@@ -20,6 +21,7 @@ from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import CheckpointError, ConfigError
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import dense_batch
+from graphtide.daemon.records.spool_format import frame
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.tools import load
@@ -95,7 +97,7 @@ def csv(rows: list[tuple[Any, ...]]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_it_is_what_streaming_makes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Random inserts and deletions over and over on a few edges, in several files of several forms."""
@@ -148,22 +150,23 @@ def test_large_files_are_ordered_by_several_threads(tmp_path: Path) -> None:
 
 
 def test_a_daemon_goes_on_from_there(tmp_path: Path) -> None:
-    """The files hold what the stream held up to some byte; the daemon reads on behind it, and computes."""
+    """The files hold what the stream held up to some byte; the daemon reads on behind it, and other files."""
     with Daemon(tmp_path, {"program": [{"name": "sssp", "source": 1}]}) as daemon:
         before = b"src,dst,op,weight\n1,2,,5\n2,3,,1\n3,4,,1\n8,9,,1\n8,9,delete,\n"
         (tmp_path / "dump.csv").write_bytes(before)
         (daemon.spool / "edges.csv").write_bytes(before + b"1,2,,0.5\n4,5,,1\n3,4,delete,\n")
+        (daemon.spool / "later.arrow").write_bytes(frame(stream(batch(src=[3, 9], dst=[9, 4]))))
         offsets = json.dumps({"edges.csv": len(before)})
         command = ["load", "--config", str(daemon.config), "--offsets", offsets, str(tmp_path / "dump.csv")]
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
         assert "5 updates loaded: 6 vertices, 3 arcs" in done.output
         with daemon.start().client() as ask:
-            end = {"edges.csv": (daemon.spool / "edges.csv").stat().st_size}
+            end = {file.name: file.stat().st_size for file in daemon.spool.iterdir()}
             hops = ask.get("sssp", [1, 2, 3, 4, 5, 8, 9, 7], min_offsets=end)
-            assert hops.values.tolist() == [0.0, 0.5, 1.5, *[None] * 5] and list(hops.unknown) == [7]
+            assert hops.values.tolist() == [0.0, 0.5, 1.5, 3.5, 4.5, None, 2.5, None] and list(hops.unknown) == [7]
             stats = ask.stats()
-            assert stats["edges"] == 3 and stats["dead_letters"] == {}
+            assert stats["edges"] == 5 and stats["dead_letters"] == {}
         daemon.stop()
         assert CliRunner().invoke(app, command).exit_code == CHECKPOINT
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphtide.daemon.config.load import from_tables
@@ -163,7 +163,7 @@ def test_a_header_line_must_have_all_that_is_named() -> None:
     assert rows(decoder({"src": "from_account", "dst": "dst"}).decode(raw(value, "csv"))) == [(1, 3, 1, 1.0, NOW)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.sampled_from("cud"), st.floats(0, 9, width=32)),
@@ -197,7 +197,7 @@ documents = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 @given(documents, st.sampled_from(["int", "string"]))
 def test_no_document_can_stop_the_stream(document: Any, kind: str) -> None:
     given_ = decoder(TRANSFERS, kind).decode(raw(document))

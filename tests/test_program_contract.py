@@ -31,6 +31,7 @@ from graphtide.compute import registry
 from graphtide.compute.device import twin
 from graphtide.compute.program import Answer, Column, Program, Published, Refresh
 from graphtide.gpma.edges import NO_VERTEX, Op, Vertices
+from graphtide.gpma.index.id_order import IdOrder, order_of
 from graphtide.partition.graph import Graph
 
 OWN = {
@@ -52,6 +53,9 @@ class DenseIds:
 
     def sort_by_external(self, dense: Vertices) -> Vertices:
         return np.sort(dense)[::-1]
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        return order_of(-np.arange(n_vertices))
 
 
 def made(kind: str, id: str = "kept", sources: tuple[int, ...] = (0,)) -> Program:
@@ -415,6 +419,7 @@ REFUSED = {
     "triangles": "saved triangles",
     "lcc": "saved arcs",
     "kcore": "saved core",
+    "cdlp": "saved label",
 }
 """What a refusal says; path programs keep words."""
 

@@ -27,9 +27,12 @@ PAGES = (
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/http.md",
     "docs/programs.md",
     "docs/protocol.md",
     "docs/security.md",
+    "docs/operations.md",
+    "docs/tutorial.md",
 )
 
 

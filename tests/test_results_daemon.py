@@ -68,8 +68,7 @@ def vertices_of(history: History) -> np.ndarray:
 def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.random.Generator, kills: int) -> None:
     """Kill the daemon while it writes, over and over; every time what is there is whole."""
     for kill in range(kills):
-        # The first ones surely in the midst of a transaction, and behind one.
-        point = f"{POINTS[kill] if kill < 2 else rng.choice(POINTS)}:{rng.integers(1, 6)}"
+        point = f"{rng.choice(POINTS) if kill else 'results.sent'}:{rng.integers(1, 6)}"
         daemon.start(kill_at=point, ready_s=None)
         assert daemon.process is not None
         sent = 0
@@ -119,7 +118,7 @@ def test_a_topic_is_whole_and_right_whenever_the_daemon_dies(
     settings = {**SETTINGS, "source": source, "results": {"kind": "kafka", "topic": results}}
     with Daemon(tmp_path, settings) as daemon:
         history = KafkaHistory(producer, updates, rng)
-        kill_and_go_on(daemon, history, TopicReader(kafka.bootstrap, results, 3), rng, 30 if run_long else 2)
+        kill_and_go_on(daemon, history, TopicReader(kafka.bootstrap, results, 3), rng, 30 if run_long else 1)
 
 
 @pytest.mark.kill
@@ -130,4 +129,38 @@ def test_files_are_whole_and_right_whenever_the_daemon_dies(tmp_path: Path, seed
     settings = {**SETTINGS, "results": {"kind": "spool", "path": folder, "file_bytes": 1 << 16}}
     with Daemon(tmp_path, settings) as daemon:
         history = SpoolHistory(daemon.spool, rng)
-        kill_and_go_on(daemon, history, FilesReader(folder), rng, 30 if run_long else 2)
+        kill_and_go_on(daemon, history, FilesReader(folder), rng, 30 if run_long else 1)
+
+
+@pytest.mark.kafka
+def test_the_stream_goes_on_while_the_broker_is_away(
+    kafka: Any, topics: tuple[str, str], tmp_path: Path, seed: int
+) -> None:
+    results = {"kind": "kafka", "topic": topics[1], "bootstrap_servers": [kafka.bootstrap], "encoding": "json"}
+    reader = TopicReader(kafka.bootstrap, topics[1], 3)
+    with Daemon(tmp_path, {**SETTINGS, "results": results}) as daemon:
+        history = SpoolHistory(daemon.spool, np.random.default_rng(seed))
+        daemon.start()
+        with daemon.client() as asked:
+
+            def publish(records: int) -> tuple[int, int]:
+                history.produce(records)
+                asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+                epoch: tuple[int, int] = asked.stats().epoch
+                return epoch
+
+            read_up_to(reader, publish(3))
+            before = len(reader.ends)
+            kafka.stop()
+            try:
+                first = publish(3)
+                until(lambda: asked.stats()["results"]["lag"]["seconds"] > 0)
+                for _ in range(5):
+                    last = publish(3)
+            finally:
+                kafka.start()
+            read_up_to(reader, last)
+            require_answers(asked, reader.known, vertices_of(history))
+            assert len(reader.ends) - before < last[1] - first[1]  # most were merged
+            until(lambda: asked.stats()["results"]["trouble"] is None)
+        assert daemon.stop() == 0

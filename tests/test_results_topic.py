@@ -14,6 +14,7 @@ import orjson
 import pytest
 from brokers import client
 from kafka import KafkaConsumer
+from kafka.errors import KafkaError
 from kafka.structs import TopicPartition
 from results_readers import FilesReader, TopicReader
 from typer.testing import CliRunner
@@ -48,7 +49,12 @@ EPOCH = (3, 2**40)
 
 def end(sequence: int, run: str = "a", **changed: Any) -> End:
     since = (1, sequence - 1) if sequence > 1 else None
-    given: dict[str, Any] = {"snapshot": False, "programs": ("hops",), "offsets": {"edges": {0: 7, 1: 9}}}
+    given: dict[str, Any] = {
+        "snapshot": False,
+        "last_snapshot": 1,
+        "programs": ("hops",),
+        "offsets": {"edges": {0: 7, 1: 9}},
+    }
     return End(sequence, run, (1, sequence), since=since, epochs=1, **{**given, **changed})
 
 
@@ -333,6 +339,14 @@ def test_a_topic_is_taken_over_and_the_one_before_is_shut_out(
         first.open(lambda last: last is not None and last.run == "a")
     second.write(hops(3, [5]), end(3, "b"))
     assert [found.sequence for found in reader.read().ends] == [1, 2, 3]
+
+
+@pytest.mark.kafka
+def test_a_topic_that_is_not_there_is_named(kafka: Any) -> None:
+    sink = KafkaSink([kafka.bootstrap], "nowhere", "x", "msgpack", client={}, transaction_timeout_s=60)
+    with pytest.raises(KafkaError, match=r"topic nowhere \(results.topic\) is not there"):
+        sink.open(lambda last: True)
+    sink.close()
 
 
 @pytest.mark.kafka

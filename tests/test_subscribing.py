@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +24,13 @@ from graphtide.compute.program import Published
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Change, Client
 from graphtide.daemon.client.changes import Following
-from graphtide.daemon.client.wire import ClientCore, Notification, encode_stamp
+from graphtide.daemon.client.wire import (
+    ClientCore,
+    Notification,
+    encode_notification,
+    encode_stamp,
+    encode_stamped_notification,
+)
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import shared_memory, telling
 from graphtide.daemon.serve.asker import OpenConnection
@@ -555,18 +561,36 @@ class Deaf:
     takes_more = False
 
 
+class Hearing:
+    """A connection that takes all that it is told."""
+
+    takes_more = True
+
+    def __init__(self, heard: list[bytes]) -> None:
+        self.push = heard.append
+
+    def notification(self, method: str, content: Mapping[str, Any], stamp: bytes | None = None) -> bytes:
+        if stamp is None:
+            return encode_notification(method, content)
+        return encode_stamped_notification(method, stamp, content)
+
+
+def one_epoch() -> Snapshot:
+    """Of ten vertices; nothing else of it can be read."""
+    programs = dict.fromkeys(("rank", "one", "other"), SimpleNamespace(state={"state": "fresh"}))
+    return cast(Snapshot, SimpleNamespace(n_vertices=10, sequence=1, epoch=(1, 1), programs=programs))
+
+
 def test_what_fails_ends_a_subscription_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[bytes] = []
-    hearing = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
-    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, sequence=1, epoch=(1, 1)))
+    snapshot = one_epoch()
 
     def fail() -> None:
         raise ValueError("a mistake")
 
     async def run() -> int:
-        subscriptions = Subscriptions(LimitsConfig())
+        subscriptions, connection = Subscriptions(LimitsConfig()), cast(OpenConnection, Hearing(heard))
         for program in ("one", "other"):
-            connection = cast(OpenConnection, hearing)
             subscriptions.add(connection, program, Everyone(0.0), snapshot, since=None, from_now=True)
         serving = cast(Serving, SimpleNamespace(subscriptions=subscriptions, snapshot=fail))
         task = asyncio.create_task(telling.Telling(serving).run())
@@ -613,7 +637,7 @@ def test_news_of_epochs_come_also_where_each_look_finds_another_one(
 
     async def run() -> None:
         subscriptions = Subscriptions(LimitsConfig())
-        connection = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
+        connection = cast(OpenConnection, Hearing(heard))
         subscriptions.add(connection, "rank", Everyone(0.0), snapshot(), since=None, from_now=True)
         serving = SimpleNamespace(
             limits=LimitsConfig(),
@@ -645,7 +669,7 @@ def test_requests_get_their_turn_between_subscribers_and_connections_between_eac
 ) -> None:
     monkeypatch.setattr(telling, "TURN_SECONDS", 0.0)
     one, other = cast(OpenConnection, Deaf()), cast(OpenConnection, Deaf())
-    snapshot = cast(Snapshot, SimpleNamespace(n_vertices=10, sequence=1, epoch=(1, 1)))
+    snapshot = one_epoch()
     visits: list[tuple[OpenConnection, int]] = []
     turns = 0
 
@@ -689,8 +713,9 @@ def test_whoever_would_remember_too_much_is_told_before_anything_is_looked_at() 
 
     async def run() -> None:
         subscriptions = Subscriptions(LimitsConfig(vertices_max=20))
-        hearing: Any = type("Hearing", (), {"takes_more": True, "push": staticmethod(heard.append)})()
-        subscriptions.add(hearing, "rank", Everyone(0.5), snapshot(10), since=None, from_now=True)
+        subscriptions.add(
+            cast(OpenConnection, Hearing(heard)), "rank", Everyone(0.5), snapshot(10), since=None, from_now=True
+        )
         # Of a serving that can read nothing.
         serving: Any = SimpleNamespace(subscriptions=subscriptions, snapshot=lambda: snapshot(30))
         telling.Telling(serving)._advance(next(subscriptions.in_turn()))
@@ -705,7 +730,7 @@ def test_where_much_is_looked_at_the_next_epoch_need_not_wait_for_it() -> None:
     looked: list[tuple[bool, Any]] = []
     column = np.arange(10.0)
     results = ProgramResults("pagerank", Published({"estimate": column}, {}, 10), {}, np.zeros(10, bool))
-    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, {}, np.ones(10, bool))
+    published = Snapshot((1, 1), 10, {}, 0, 1, {"rank": results}, {}, {}, np.ones(10, bool))
 
     def read(use: Any) -> Any:
         reading.append(True)

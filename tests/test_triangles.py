@@ -348,6 +348,24 @@ def test_work_is_what_the_changed_links_rows_have(directed: bool) -> None:
 
 
 @both_ways
+def test_no_batch_reads_much_more_than_a_start(directed: bool) -> None:
+    """Of any size, also where it cannot be told beforehand which is cheaper."""
+    load, *epochs = rmat_history(
+        6, directed=directed, scale=13, degree=8, updates=[1, 10, 100, 500, 1_000, 2_000, 5_000, 20_000]
+    ).epochs
+    run = Run(directed)
+    run.step(load)
+    started_over = []
+    for epoch in epochs:
+        reports = run.step(epoch)
+        started_over.append(reports[0].started_over)
+        for report, kind in zip(reports, (Triangles, LocalClustering), strict=True):
+            assert report.edges_read <= 1.5 * kind("fresh").start(run.graph).edges_read
+    assert not started_over[0] and started_over[-1]
+    run.close()
+
+
+@both_ways
 def test_a_hub_that_is_deleted_costs_what_its_neighbors_have(
     directed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_nothing_with_an_entry_for_each_vertex_is_copied_when_vertices_come() ->
             ("triangles", {}),
             ("lcc", {}),
             ("kcore", {}),
+            ("cdlp", {}),
         )
     ]
     engine = Engine(graph, programs, lambda ids: index.lookup(np.array(ids)), threads=1)

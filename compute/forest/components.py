@@ -27,6 +27,7 @@ from ..program import (
     Answer,
     Column,
     ExternalId,
+    ExternalOrder,
     Program,
     Published,
     Refresh,
@@ -38,7 +39,7 @@ from ..program import (
 from . import cut as cutting
 from . import forest as kernels
 from .cut import Pieces, Search
-from .external_order import ExternalOrder, SortedVertices
+from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .span import new_reach, span
 

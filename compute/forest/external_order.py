@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from ...gpma.edges import NO_VERTEX, Vertices
+from ..program import ExternalOrder as ExternalOrder  # for programs of users, too
 from ..program import grown
 
 # Past this share of the sorted part, new vertices are sorted in; below the floor sorting is cheap anyway.
 _TAIL_SHARE = 8
 _TAIL_FLOOR = 1024
-
-
-class ExternalOrder(Protocol):
-    """Compares dense vertices by external id: integers by value, strings by bytes. The vertex index is one."""
-
-    def smallest(self, dense: Vertices) -> int:
-        """The vertex with the smallest external id of these (uint32[k], k at least 1)."""
-        ...
-
-    def sort_by_external(self, dense: Vertices) -> Vertices:
-        """The same vertices (uint32[k]) by ascending external id."""
-        ...
 
 
 class SortedVertices:

@@ -88,7 +88,7 @@ class AsyncClient(Asynchronous, Requests):
                 elif len(failures) < len(own._replicas):
                     continue
                 else:
-                    raise none_of(failures) from error
+                    raise none_of(failures) from error.__cause__
             pause = min(2 * pause, BACKOFF_S_MAX) or BACKOFF_S_MIN
             await asyncio.sleep(pause)
 
@@ -145,7 +145,7 @@ class AsyncClient(Asynchronous, Requests):
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         address = self._address
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._share_s):
                 if isinstance(address, UnixAddress):
                     return await asyncio.open_unix_connection(address.path)
                 return await asyncio.open_connection(*address, ssl=self._ssl_context)

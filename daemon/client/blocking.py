@@ -124,13 +124,13 @@ class Client(Blocking, Requests):
         if isinstance(self._address, UnixAddress):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
-                connection.settimeout(self._timeout)
+                connection.settimeout(self._share_s)
                 connection.connect(self._address.path)
             except OSError:
                 connection.close()
                 raise
             return connection
-        connection = socket.create_connection(self._address, self._timeout)
+        connection = socket.create_connection(self._address, self._share_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._ssl_context is None:
             return connection

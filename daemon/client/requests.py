@@ -58,8 +58,8 @@ class Requests:
 
         Of several addresses (replicas that read the same topic) the first is used until it cannot be reached,
         then the next, and from the last the first. No answer is then older than one before it: a new connection
-        first waits until its server has caught up, up to its share of ``timeout``. Nothing is sent before the
-        first call.
+        first waits until its server has caught up. To be reached, and to catch up, each has its share of
+        ``timeout``. Nothing is sent before the first call.
 
         Raises:
             ValueError: an address is neither ``unix:PATH`` nor ``tcp://HOST:PORT``, or there is none.
@@ -74,6 +74,11 @@ class Requests:
     @property
     def _address(self) -> TcpAddress | UnixAddress:
         return self._replicas.address
+
+    @property
+    def _share_s(self) -> float:
+        """How long one of the servers may take to be reached."""
+        return self._timeout / len(self._replicas)
 
     def _get_one(
         self,
@@ -194,7 +199,7 @@ class Requests:
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Call[Component]:
-        """The component of a vertex, with up to ``limit`` members."""
+        """The component of a vertex, with up to ``limit`` members; of a ``program`` of kind cdlp its community."""
 
         def decode(result: Mapping[str, Any]) -> Component:
             return Component(
@@ -512,8 +517,7 @@ class Requests:
         offsets = self._replicas.begin()
         if offsets is None:
             return None
-        share_ms = int(self._timeout * 1000 / len(self._replicas))
-        return _call("wait", {}, _decode_reached, offsets, max(share_ms, 1))
+        return _call("wait", {}, _decode_reached, offsets, max(int(self._share_s * 1000), 1))
 
     # -- what goes wrong on the way ---------------------------------------------------------------------------
 

@@ -46,7 +46,14 @@ MEMORY_PAUSE_S = 1.0
 """So often the graph is asked again to take what it found no memory for."""
 
 STATISTICS_INTERVAL_S = 5.0
-"""Without epochs, what the audit has found is published so often at most."""
+"""Without epochs, what the audit has found, and what was written of results, is published so often at most."""
+
+
+class Transactions(Protocol):
+    """What was written so far."""
+
+    @property
+    def transactions(self) -> int: ...
 
 
 class Outgoing(Protocol):
@@ -60,6 +67,9 @@ class Outgoing(Protocol):
     def trouble(self) -> str | None:
         """Why nothing can be written now, in words."""
         ...
+
+    @property
+    def written(self) -> Transactions: ...
 
     def stats(self) -> dict[str, Any]:
         """What the ``stats`` request shows."""
@@ -134,6 +144,7 @@ class Pipeline:
         self._followed: list[Since] = []
         self._published_at = 0.0
         self._passes_published = 0
+        self._written_published = 0
         self._wait_published: tuple[str | None, str | None] = (None, None)
 
     # -- life -------------------------------------------------------------------------------------------
@@ -306,7 +317,7 @@ class Pipeline:
         return self.memory.waits_for, None if self.results is None else self.results.trouble
 
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
-        waits = self._waits
+        waits, written = self._waits, self._written
         for run in runs:
             self.standing.note(run, self.position.epoch)
         latest = {run.id: run for run in runs}
@@ -332,6 +343,12 @@ class Pipeline:
         self._published_at = time.monotonic()
         self._wait_published = waits
         self._passes_published = self.background_audit.passes
+        self._written_published = written
+
+    @property
+    def _written(self) -> int:
+        """How many transactions of results were written."""
+        return 0 if self.results is None else self.results.written.transactions
 
     def _audit_in_background(self) -> None:
         """A turn of the background audit; what it found wrong is put right, or at least shown."""
@@ -339,7 +356,7 @@ class Pipeline:
         if wrong:
             self._repair(wrong)
         elif (
-            self.background_audit.passes > self._passes_published
+            (self.background_audit.passes > self._passes_published or self._written != self._written_published)
             and time.monotonic() - self._published_at >= STATISTICS_INTERVAL_S
             and not self.queue.updates
         ):

@@ -29,6 +29,9 @@ NEEDS_PYARROW = "Arrow records need PyArrow: pip install 'graphtide[arrow]'"
 WRITTEN_OUT_MAX = 256 << 20
 """Bytes of strings that the dictionaries of a record may come to, each column by itself."""
 
+GONE_OVER_MAX = 1 << 30
+"""Bytes of dictionaries times batches of a record."""
+
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _OP_NAMES = [op.name.lower() for op in sorted(Op)]
 
@@ -107,15 +110,27 @@ class _ArrowColumns:
 
 
 def _check_messages(value: bytes) -> None:
-    """Whether the stream is whole, and nothing in it is compressed: small bodies could claim any size."""
+    """Whether the stream is whole, and nothing in it can take more than it looks: compressed bodies could claim
+    any size, and dictionaries are gone over for each batch.
+    """
     import pyarrow as pa
 
     source = pa.BufferReader(value)
+    batches, dictionaries_bytes = 0, 0
     for message in pa.ipc.MessageReader.open_stream(source):
-        if message.type not in ("schema", "dictionary", "record batch"):
+        if message.type == "schema":
+            continue
+        if message.type == "dictionary":
+            dictionaries_bytes += message.body.size
+        elif message.type == "record batch":
+            batches += 1
+        else:
             raise Bad(Reason.MALFORMED, f"an Arrow stream must hold batches, no {message.type}")
-        if message.type != "schema" and _is_compressed(message.metadata.to_pybytes(), message.type):
+        if _is_compressed(message.metadata.to_pybytes(), message.type):
             raise Bad(Reason.MALFORMED, "bodies of an Arrow stream must not be compressed: let Kafka compress")
+        if batches * dictionaries_bytes > GONE_OVER_MAX:
+            many = f"{batches} batches with {dictionaries_bytes} bytes of dictionaries"
+            raise Bad(Reason.TOO_LARGE, f"{many}; their product may be at most {GONE_OVER_MAX}: use fewer batches")
     if source.tell() != len(value) or not value.endswith(_END):
         raise Bad(Reason.MALFORMED, "an Arrow stream must end with its end marker, and the record with the stream")
 

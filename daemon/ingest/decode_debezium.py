@@ -27,7 +27,6 @@ class Changes:
     def __init__(self, names: NamedColumns) -> None:
         """``names``: of the columns, or of paths in them; the operation is the event's own."""
         self._rows = NamedColumns(names.src, names.dst, None, names.weight, names.ts, lenient=names.lenient)
-        self._ends = NamedColumns(names.src, names.dst)
 
     def edges(self, document: dict[str, Any], key: bytes | None) -> list[dict[str, Any]]:
         """Edge objects in order, as ``decode_records.decode_rows`` takes them: for a row whose ends changed, the
@@ -95,12 +94,7 @@ class Changes:
         return self._ends_in(document["payload"] if wrapped else document)
 
     def _ends_in(self, row: Any) -> dict[str, Any] | None:
-        if not isinstance(row, dict):
-            return None
-        try:
-            return self._ends.ends(row)
-        except Bad:
-            return None
+        return self._rows.ends(row) if isinstance(row, dict) else None
 
 
 def _within(name: str, names: NamedColumns, row: dict[str, Any]) -> dict[str, Any]:

@@ -40,30 +40,32 @@ class NamedColumns:
         Raises:
             Bad: what is named is not there, or the operation is unknown.
         """
-        op = "insert" if self.op is None else self._op(self._required(document, "op"))
-        edge = {"op": op, **self.ends(document, on_a_vertex=columns.on_a_vertex(op))}
-        if op == "insert" and self.weight is not None:
-            weight = self._found(document, "weight")
-            if weight is not _MISSING:
-                edge["weight"] = _number(weight)
-            elif not self.lenient:
-                raise self._missing(document, "weight")
-        if self.ts is not None:
-            edge["ts"] = self._required(document, "ts")
+        column, paths = "op", self._paths
+        try:
+            op = "insert" if self.op is None else self._op(_at(document, paths["op"]))
+            column = "src"
+            edge = {"op": op, "src": _at(document, paths["src"])}
+            if not columns.on_a_vertex(op):
+                column = "dst"
+                edge["dst"] = _at(document, paths["dst"])
+            elif (dst := self._found(document, "dst")) is not _MISSING:
+                edge["dst"] = dst
+            if op == "insert" and self.weight is not None:
+                column = "weight"
+                weight = self._found(document, "weight") if self.lenient else _at(document, paths["weight"])
+                if weight is not _MISSING:
+                    edge["weight"] = _number(weight)
+            if self.ts is not None:
+                column = "ts"
+                edge["ts"] = _at(document, paths["ts"])
+        except (KeyError, TypeError):
+            raise self._missing(document, column) from None
         return edge
 
-    def ends(self, document: dict[str, Any], *, on_a_vertex: bool = False) -> dict[str, Any]:
-        """The values of ``src`` and ``dst``; of an operation on a vertex, of ``dst`` only where it is there.
-
-        Raises:
-            Bad: one is not there.
-        """
-        ends = {"src": self._required(document, "src")}
-        if not on_a_vertex:
-            ends["dst"] = self._required(document, "dst")
-        elif (dst := self._found(document, "dst")) is not _MISSING:
-            ends["dst"] = dst
-        return ends
+    def ends(self, document: dict[str, Any]) -> dict[str, Any] | None:
+        """The values of ``src`` and ``dst``; None where one is not there, or null."""
+        ends = {column: self._found(document, column) for column in ("src", "dst")}
+        return None if any(end is None or end is _MISSING for end in ends.values()) else ends
 
     def header_names(self) -> dict[str, str]:
         """Our name by the name in a header line, of all that are named."""
@@ -79,18 +81,10 @@ class NamedColumns:
         return {column: tuple(name.split(".")) for column, name in self._names.items()}
 
     def _found(self, document: dict[str, Any], column: str) -> Any:
-        value: Any = document
-        for part in self._paths[column]:
-            if type(value) is not dict:
-                return _MISSING
-            value = value.get(part, _MISSING)
-        return value
-
-    def _required(self, document: dict[str, Any], column: str) -> Any:
-        value = self._found(document, column)
-        if value is _MISSING:
-            raise self._missing(document, column)
-        return value
+        try:
+            return _at(document, self._paths[column])
+        except (KeyError, TypeError):
+            return _MISSING
 
     def _missing(self, document: dict[str, Any], column: str) -> Bad:
         value: Any = document
@@ -129,6 +123,17 @@ def named_columns(config: ColumnsConfig) -> NamedColumns | None:
 def why_no_value(value: Any, op_values: Mapping[str, str]) -> str:
     """Why this stands for no operation, in words."""
     return f"op is {columns.shown(value)}; source.columns.op_values has {columns.shown(sorted(op_values))}"
+
+
+def _at(document: Any, path: tuple[str, ...]) -> Any:
+    """What lies there.
+
+    Raises:
+        KeyError, TypeError: nothing; there is no object, or it has no such entry.
+    """
+    for part in path:
+        document = document[part]
+    return document
 
 
 def _text(value: Any) -> str | None:

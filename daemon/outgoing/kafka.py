@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from kafka import KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError
+from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError, UnknownTopicOrPartitionError
 from kafka.structs import TopicPartition
 
 from ...gpma.index.ids import IdColumn
@@ -89,6 +89,10 @@ class KafkaSink:
             Fenced: see ``Sink``.
         """
         with self._consumer() as consumer:
+            if not consumer.partitions_for_topic(self._topic):
+                raise UnknownTopicOrPartitionError(
+                    f"topic {self._topic} (results.topic) is not there, or this user may not describe it"
+                )
             self._require(accepts, self._newest_end(consumer))  # before we shut out whoever wrote it
         try:
             producer = self._producer.client()

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 
 from ...compute.registry import KINDS, program_class
 from ...gpma.index.vertex_index import VertexIndex
 from ..config.settings import Config
-from ..serve.supervisor import ServerLink
 from ..state.checkpoint import Checkpoint
 from .sink import Sink
 from .spool import SpoolSink
-from .view import View, scope_of
+from .view import Published, View, scope_of
 from .writer import Resume, Writer
 
 
-def make_writer(config: Config, link: ServerLink, index: VertexIndex, resume: Resume | None) -> Writer | None:
+def make_writer(
+    config: Config,
+    published: Published,
+    index: VertexIndex,
+    hold: Callable[[], AbstractContextManager[None]],
+    resume: Resume | None,
+) -> Writer | None:
     """Who writes results as configured; None: nobody. ``resume``: of the checkpoint that the first epoch is of.
+
+    ``hold``: see ``View``.
 
     Raises:
         ConfigError: a file of a secret cannot be read.
@@ -28,8 +36,17 @@ def make_writer(config: Config, link: ServerLink, index: VertexIndex, resume: Re
     programs = config.results_programs()
     names = {item.id: item.name for item in config.program}
     scopes = {id: scope_of(program_class(names[id]), results.threshold) for id in programs}
-    view = View(link, index, config.graph.vertex_ids, KINDS, scopes)
-    return Writer(sink, view, programs, results.encoding, name=name, interval_s=results.interval, resume=resume)
+    view = View(published, index, config.graph.vertex_ids, KINDS, scopes, hold)
+    return Writer(
+        sink,
+        view,
+        programs,
+        results.encoding,
+        name=name,
+        interval_s=results.interval,
+        approximate=results.threshold > 0,
+        resume=resume,
+    )
 
 
 def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | None:
@@ -40,7 +57,7 @@ def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | Non
     fact = checkpoint.facts.get("results")
     if fact is None or not set(fact["programs"]) <= set(restored):
         return None
-    return Resume(checkpoint.epoch, fact["sink"], fact["place"], tuple(fact["programs"]))
+    return Resume(checkpoint.epoch, fact["sink"], fact["sequence"], fact["place"], tuple(fact["programs"]))
 
 
 def _make_sink(config: Config) -> tuple[Sink, str]:

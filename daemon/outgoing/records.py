@@ -39,8 +39,9 @@ class End:
 
     ``sequence`` counts transactions; ``run`` names the daemon's process that wrote it. ``since``: the epoch of the
     one before (None: there was none); ``epochs``: of how many epochs these are the changes together (None: not
-    known, after a restart). ``snapshot``: every vertex is in it. ``records``: how many, in this partition.
-    ``partitions``: of the topic (0: files). ``stale``: by program, since which epoch it stands still.
+    known, after a restart). ``snapshot``: every vertex is in it; ``last_snapshot``: the newest transaction that
+    this is true of. ``records``: how many, in this partition. ``partitions``: of the topic (0: files). ``stale``:
+    by program, since which epoch it stands still.
     """
 
     sequence: int
@@ -50,6 +51,7 @@ class End:
     since: Epoch | None
     epochs: int | None
     snapshot: bool
+    last_snapshot: int
     programs: tuple[str, ...]
     stale: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
@@ -69,7 +71,7 @@ class End:
 
     @classmethod
     def unpack(cls, packed: bytes) -> End:
-        """The inverse of ``pack``.
+        """The inverse of ``pack``; entries of later versions are left out.
 
         Raises:
             ValueError: it is none.
@@ -81,7 +83,7 @@ class End:
             wire["epoch"] = _epoch(wire["epoch"])
             wire["since"] = None if wire["since"] is None else _epoch(wire["since"])
             wire["programs"] = tuple(wire["programs"])
-            return cls(**wire)
+            return cls(**{name: value for name, value in wire.items() if name in cls.__slots__})
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"no end of a transaction: {error}") from error
 

@@ -6,8 +6,9 @@ They are read from the same memory as by the query server, so that the engine ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -15,17 +16,29 @@ from ...compute.program import ExternalId, Program
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, concatenate_ids, equal_ids
 from ...gpma.index.vertex_index import VertexIndex, VertexIndexReader
+from ..errors import Unavailable
 from ..serve.change_log import ChangeLog, Changes
 from ..serve.results import ResultsReader, Snapshot
 from ..serve.scopes import Everyone, Look, News, touched_since
-from ..serve.supervisor import ServerLink
 
-T = TypeVar("T")
+LOOKS = 3
+"""After so many looks that an epoch came too early for, the next epoch waits for the look."""
 
 _NOBODY: Vertices = np.empty(0, np.uint32)
 _ALL = 2**32
 # Records of the log that are taken notice of before other readers of it have a turn.
 _RECORDS_AT_ONCE = 1024
+
+
+class Published(Protocol):
+    """What is published, for readers in the engine's process (``serve.supervisor.ServerLink``)."""
+
+    @property
+    def results_generation(self) -> int: ...
+
+    def open_results(self) -> ResultsReader: ...
+
+    def open_changes(self) -> ChangeLog: ...
 
 
 class LogLost(Exception):
@@ -55,14 +68,20 @@ class View:
 
     def __init__(
         self,
-        link: ServerLink,
+        published: Published,
         index: VertexIndex,
         kind: Literal["int", "string"],
         kinds: Mapping[str, type[Program]],
         scopes: Mapping[str, Everyone],
+        hold: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """``scopes``: by the id of each program that is looked at, what is remembered of it."""
-        self._link = link
+        """
+        Args:
+            scopes: by the id of each program that is looked at, what is remembered of it.
+            hold: while its context lasts no epoch begins.
+        """
+        self._published = published
+        self._hold = hold
         self._index = index
         self._kind = kind
         self._kinds = kinds
@@ -84,16 +103,21 @@ class View:
         return self._results().snapshot()
 
     def look(self, wanted: Wanted) -> Found:
-        """What readers lack, from the newest epoch.
+        """What readers lack, from the newest epoch. Where epochs follow each other too fast for it, the next one
+        waits.
 
         Raises:
             LogLost: what changed since the place is not known.
-            Unavailable: epochs follow each other too fast.
+            Unavailable, TimeoutError: too fast all the same.
         """
         results = self._results()
         self._looks += 1
         try:
-            return results.read(lambda snapshot: self._found(snapshot, wanted))
+            try:
+                return results.read(lambda snapshot: self._found(snapshot, wanted), tries=LOOKS)
+            except Unavailable:
+                with self._hold():
+                    return results.read(lambda snapshot: self._found(snapshot, wanted))
         finally:
             self._names = None
             self._looks += 1
@@ -113,13 +137,13 @@ class View:
         return snapshot.known(self._ids().lookup(ids, snapshot.n_vertices))
 
     def _results(self) -> ResultsReader:
-        if self._reader is None or self._reader.generation != self._link.results_generation:
-            self._reader = self._link.open_results()
+        if self._reader is None or self._reader.generation != self._published.results_generation:
+            self._reader = self._published.open_results()
         return self._reader
 
     def _changes(self) -> ChangeLog:
         if self._log is None:
-            self._log = self._link.open_changes()
+            self._log = self._published.open_changes()
         return self._log
 
     def _ids(self) -> VertexIndexReader:

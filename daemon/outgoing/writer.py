@@ -12,8 +12,10 @@ A transaction carries its own progress (``records.End``). What a start goes on f
   they know the checkpoint's value, which is still theirs. So those of both kinds are written. (Those that the
   replay changed would not be enough: what changed before the crash, and back again in an epoch that is cut
   otherwise now, is not among them.)
-- Where that is not to be had (no checkpoint of these programs; the sink's newest end is older than the
-  checkpoint), every vertex is written, and a tombstone for every other that the sink has.
+- For that, whatever changed between that transaction and the checkpoint must have been written behind it. So it
+  is where the newest end is not of an earlier epoch than the checkpoint; unless small changes were left out, or
+  every vertex was written at once: one that came before the checkpoint and went after it is in no record then.
+- Where that is not to be had, every vertex is written, and a tombstone for every other that the sink has.
 """
 
 from __future__ import annotations
@@ -53,10 +55,12 @@ _NOTHING = Values(np.empty(0), np.empty(0, bool))
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What a checkpoint says of what was written: its epoch, and behind which place of which sink that was."""
+    """What a checkpoint says of what was written: its epoch, and behind which transaction and place of which sink
+    that was."""
 
     epoch: Epoch
     sink: str
+    sequence: int
     place: Place
     programs: tuple[str, ...]
 
@@ -94,12 +98,14 @@ class Writer:
         *,
         name: str,
         interval_s: float,
+        approximate: bool,
         resume: Resume | None,
     ) -> None:
         """
         Args:
             name: of the sink, for people, and to know it again.
             interval_s: between two transactions, at least.
+            approximate: small changes are left out.
             resume: None where the first epoch is not that of a checkpoint which has all these programs.
         """
         self.name = name
@@ -108,6 +114,7 @@ class Writer:
         self._programs = tuple(programs)
         self._encoding: OutgoingEncoding = encoding
         self._interval_s = interval_s
+        self._approximate = approximate
         self._resume = resume
         self._run = uuid.uuid4().hex
         self._news = threading.Event()
@@ -153,7 +160,14 @@ class Writer:
         place, last = self._place_of_last, self._last
         if place is None or last is None or last.run != self._run:
             return None
-        return {"sink": self.name, "place": place, "programs": list(self._programs)}
+        if self._approximate and last.epoch != self._told:
+            return None
+        return {
+            "sink": self.name,
+            "sequence": last.sequence,
+            "place": place,
+            "programs": list(self._programs),
+        }
 
     def stats(self) -> dict[str, Any]:
         """What ``stats`` shows."""
@@ -219,7 +233,7 @@ class Writer:
             self._news.wait(LOOK_SECONDS)
             self._news.clear()
             try:
-                while not self._abandoned.is_set() and self._step():
+                while not self._abandoned.is_set() and self.step():
                     backoff.reset()
                 if self._closing.is_set():
                     break
@@ -239,8 +253,8 @@ class Writer:
         self._drained.set()
         self._sink.close()
 
-    def _step(self) -> bool:
-        """Write what there is to be written now; whether there was anything.
+    def step(self) -> bool:
+        """For the thread: write what there is to be written now; whether there was anything.
 
         Raises:
             Exception: the sink fails. It is open no more.
@@ -275,14 +289,16 @@ class Writer:
             self._place = snapshot.sequence  # the same epoch, published again
             self._caught_up(snapshot.epoch)
             return False
+        sequence = 1 if last is None else last.sequence + 1
         end = End(
-            sequence=1 if last is None else last.sequence + 1,
+            sequence=sequence,
             run=self._run,
             epoch=snapshot.epoch,
             offsets=snapshot.offsets,
             since=None if last is None else last.epoch,
             epochs=None if last is None or last.run != self._run else found.epochs,
             snapshot=self._place is None,
+            last_snapshot=sequence if last is None or self._place is None else last.last_snapshot,
             programs=self._programs,
             stale={
                 id: snapshot.programs[id].state.get("stale_since")
@@ -361,6 +377,8 @@ class Writer:
         if last is None or resume is None or (resume.sink, resume.programs) != (self.name, self._programs):
             return
         if last.epoch < resume.epoch or last.programs != self._programs:
+            return
+        if last.last_snapshot > resume.sequence:
             return
         try:
             self._extra = self._sink.ids_since(resume.place)

@@ -648,7 +648,7 @@ def _climb(kind: type[Program], published: Published, vertex: int) -> tuple[list
 
 @method("component")
 async def component(serving: Serving, params: Params) -> Reply:
-    """The component of a vertex: its label, its size, and its members up to a limit."""
+    """The component or community of a vertex: its label, its size, and its members up to a limit."""
     given = params.take("program")
     vertex = params.vertex("vertex", serving)
     limit = params.whole("limit", 0, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
@@ -657,16 +657,19 @@ async def component(serving: Serving, params: Params) -> Reply:
         raise wrong("program", "must be the id of one program, a string")
 
     def read(snapshot: Snapshot) -> Reply:
-        result = _components(snapshot, given)
+        result = _grouping(serving, snapshot, given)
         dense = _known_vertex(serving, snapshot, vertex)
         n = result.published.n_vertices
         if not result.knows(np.array([dense], np.uint32))[0]:
             raise UnknownVertex(f"vertex {_one(vertex)!r} is newer than these results", staleness(result))
         columns = result.published.columns
-        handle = columns["handle"][dense]
-        label = columns["representative"][handle : int(handle) + 1].astype(np.uint32)
-        size = int(columns["size"][handle])
-        members = _members(columns["handle"][:n], int(handle), min(limit, size))
+        if result.kind == "components":
+            handle = columns["handle"][dense]
+            label = columns["representative"][handle : int(handle) + 1].astype(np.uint32)
+            size = int(columns["size"][handle])
+            members = _members(columns["handle"][:n], int(handle), min(limit, size))
+        else:
+            label, size, members = _labelled(serving.program_class(result.kind), result.published, dense, limit)
         members = members[result.knows(members)]
         answer = {
             "label": _one(serving.external(label)) if result.knows(label)[0] else None,
@@ -681,11 +684,14 @@ async def component(serving: Serving, params: Params) -> Reply:
     return await serving.in_thread(params.asker, serving.read, read)
 
 
-def _components(snapshot: Snapshot, given: str | None) -> ProgramResults:
+def _grouping(serving: Serving, snapshot: Snapshot, given: str | None) -> ProgramResults:
+    """The results whose values are the labels of groups: those that are named, else of components."""
     if given is not None:
         result = _program(snapshot, given)
-        if result.kind != "components":
-            raise NotSupported(f"{given!r} is of kind {result.kind}, not components")
+        if serving.program_class(result.kind).value is not ExternalId:
+            raise NotSupported(
+                f"{given!r} is of kind {result.kind}, whose values are not vertices that name groups"
+            )
         return result
     for result in snapshot.programs.values():
         if result.kind == "components":
@@ -702,6 +708,20 @@ def _members(handles: npt.NDArray[Any], handle: int, limit: int) -> Vertices:
         here = np.flatnonzero(handles[start : start + SCAN_CHUNK] == handle) + start
         found = np.concatenate([found, here])
     return found[:limit].astype(np.uint32)
+
+
+def _labelled(
+    kind: type[Program], published: Published, vertex: int, limit: int
+) -> tuple[Vertices, int, Vertices]:
+    """The vertices whose value is that of this one: the value, how many they are, and the first ``limit``."""
+    label = kind.read(published, np.array([vertex], np.uint32)).values
+    size, found = 0, [np.empty(0, np.uint32)]
+    for start in range(0, published.n_vertices, SCAN_CHUNK):
+        chunk = np.arange(start, min(start + SCAN_CHUNK, published.n_vertices), dtype=np.uint32)
+        here = chunk[kind.read(published, chunk).values == label]
+        found.append(here[: max(limit - size, 0)])
+        size += here.size
+    return label, size, np.concatenate(found)
 
 
 # -- changes ------------------------------------------------------------------------------------------------

@@ -476,11 +476,19 @@ class ResultsReader:
             raise ValueError("this memory holds no results")
         self._known: tuple[int, int, Snapshot] | None = None
 
+    @classmethod
+    def beside(cls, writer: ResultsWriter) -> ResultsReader:
+        """A reader in the writer's process, which maps nothing; ``publish`` comes first."""
+        assert writer._memory is not None, "nothing was published yet"
+        reader = cls.__new__(cls)
+        reader._memory, reader._known = writer._memory, None
+        return reader
+
     @property
     def generation(self) -> int:
         return self._memory.layout.generation
 
-    def read(self, use: Callable[[Snapshot], T]) -> T:
+    def read(self, use: Callable[[Snapshot], T], tries: int = READ_TRIES) -> T:
         """What ``use`` makes of one whole epoch; it may be called again when the epoch was overwritten.
 
         ``use`` must return copies: views of the columns change under the caller's hands. What it raises
@@ -490,7 +498,7 @@ class ResultsReader:
             Unavailable: epochs follow each other faster than ``use`` reads them.
         """
         words = self._memory.words
-        for attempt in range(READ_TRIES):
+        for attempt in range(tries):
             if attempt > READ_TRIES // 2:
                 time.sleep(READ_PAUSE_S)
             copy = int(words[_ACTIVE])

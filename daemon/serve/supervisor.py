@@ -256,7 +256,6 @@ class ServerLink:
                 "admin_tokens": list(admin_tokens),
                 "tls": None if tls is None else dataclasses.asdict(tls),
             },
-            "doors": ["socket"] * len(listen) + [parse_http_address(text).door for text in http],
             "http_hosts": [name.lower() for name in http_hosts],
             "graph": dict(graph),
             "version": __version__,
@@ -305,6 +304,8 @@ class ServerLink:
         except ConfigError:
             self._close_listeners()
             raise
+        kinds = [parse_http_address(text).door for text in self.http]
+        self._settings["doors"] = ["socket"] * len(self.listen) + kinds
         self._watcher = threading.Thread(target=self._watch, name="server-watch", daemon=True)
         self._watcher.start()
 
@@ -441,7 +442,7 @@ class ServerLink:
     def open_results(self) -> ResultsReader:
         """The published epochs (there must be one), for a reader in this process. Any thread may ask."""
         with self._lock:
-            return ResultsReader(self._writer.layout, os.dup(self._writer.fd))
+            return ResultsReader.beside(self._writer)
 
     def open_changes(self) -> ChangeLog:
         """What recent epochs changed, for a reader in this process. Any thread may ask."""

@@ -138,9 +138,21 @@ class KafkaDestination:
         for partition in range(self.partitions):
             self._send(partition, value, BARRIER_HEADERS)
 
-    def _send(self, partition: int, payload: bytes, headers: Sequence[tuple[str, bytes]]) -> None:
+    def send_record(
+        self, partition: int, payload: bytes, headers: Sequence[tuple[str, bytes]], *, key: bytes | None
+    ) -> None:
+        """A record with headers and a key of its own.
+
+        Raises:
+            ProduceFailed: a record was refused.
+        """
+        self._send(partition, payload, headers, key)
+
+    def _send(
+        self, partition: int, payload: bytes, headers: Sequence[tuple[str, bytes]], key: bytes | None = None
+    ) -> None:
         try:
-            future = self._producer.send(self.topic, payload, partition=partition, headers=list(headers))
+            future = self._producer.send(self.topic, payload, key=key, partition=partition, headers=list(headers))
         except self._error as error:
             raise ProduceFailed(f"topic {self.topic}: {type(error).__name__}: {error}") from error
         self._in_flight.append(future)

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import psutil
 
 from ...gpma.cores import usable_cores
-from ..client.addresses import UnixAddress, parse_address
+from ..client.addresses import UnixAddress, parse_address, parse_http_address
 from ..config.settings import Config, read_secret
 from ..errors import GraphtideError
 
@@ -279,21 +279,22 @@ def _secret_file(key: str, path: Path, read: Callable[[], object]) -> Finding:
 
 
 def _addresses(config: Config) -> Iterator[Finding]:
-    for text in config.server.listen:
-        address = parse_address(text)
+    doors = [("listen", text, parse_address(text)) for text in config.server.listen]
+    doors += [("http", text, parse_http_address(text).place) for text in config.server.http]
+    for check, text, address in doors:
         if isinstance(address, UnixAddress):
             folder = Path(address.path).parent
             if not _may_write(folder):
-                yield Finding("listen", "fail", text, "the folder of the socket must be writable")
+                yield Finding(check, "fail", text, "the folder of the socket must be writable")
             elif _may_all_write(folder):
                 hint = (
                     "others can take the name first, and PrivateTmp= of a unit hides /tmp: use a folder of its own"
                 )
-                yield Finding("listen", "warn", f"{text}: every user may write {folder}", hint)
+                yield Finding(check, "warn", f"{text}: every user may write {folder}", hint)
             else:
-                yield Finding("listen", "ok", text)
+                yield Finding(check, "ok", text)
         else:
-            yield _tcp("listen", text, address.host, address.port)
+            yield _tcp(check, text, address.host, address.port)
     if (metrics := config.metrics.address()) is not None:
         yield _tcp("metrics.listen", config.metrics.listen, metrics.host, metrics.port)
 

@@ -240,7 +240,7 @@ def _rows(answer: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _rows(value, f"{name}.")
         elif isinstance(value, list):
             yield name, ", ".join(map(str, value))
-        elif key.endswith(TIMES) and isinstance(value, int | float):
+        elif name.endswith(TIMES) and isinstance(value, int | float):
             yield name, datetime.fromtimestamp(value, UTC).isoformat(" ", "seconds")
         else:
             yield name, value

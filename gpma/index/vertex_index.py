@@ -21,6 +21,7 @@ import numpy.typing as npt
 from ..edges import MAX_VERTICES, NO_VERTEX, Vertices
 from ..team import ALONE, Crew
 from .hash_table import CELLS_MAX, CELLS_MIN, GENERATION, MOVED_PER_ID, capacity
+from .id_order import IdOrder, order_of
 from .id_table import (
     PIECE_IDS,
     Allocate,
@@ -210,6 +211,11 @@ class VertexIndex:
         """These vertices in ascending order of their external ids: integers by value, strings by bytes."""
         ids = self.external(dense)
         return dense[ids.argsort()]
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        """What kernels compare two of the first vertices by; as with ``state``, the index may grow meanwhile."""
+        state = self.state(n_vertices)
+        return order_of(state["ids"]) if self.kind == "int" else order_of(None, state["places"], state["arena"])
 
     def state(self, n_vertices: int | None = None) -> dict[str, npt.NDArray[Any]]:
         """The external ids of the first vertices, in dense order: what ``restore`` takes (not copied).

@@ -379,6 +379,13 @@ QUERIES = (
         stacked=True,
     ),
     PanelSpec(
+        "Requests by door",
+        "Requests answered per second, over the socket and over HTTP.",
+        "reqps",
+        (Query(_rate("server_requests_total", "door"), "{{door}}"),),
+        stacked=True,
+    ),
+    PanelSpec(
         "Latency p50", "The usual request.", "s", (_percentiles("query_duration_seconds", "method")[0],), log=True
     ),
     PanelSpec(

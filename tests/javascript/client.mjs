@@ -18,6 +18,7 @@ export class Client extends EventEmitter {
   #buffer = Buffer.alloc(0);
   #open = new Map();
   #last = -1;
+  #over = null;
 
   /** `address`: `unix:PATH` or `tcp://HOST:PORT`. */
   constructor(address) {
@@ -38,6 +39,7 @@ export class Client extends EventEmitter {
   call(method, params = {}) {
     const msgid = (this.#last = (this.#last + 1) % 2 ** 32);
     return new Promise((resolve, reject) => {
+      if (this.#over) throw this.#over;
       this.#open.set(msgid, { resolve, reject });
       this.#socket.write(encode([0, msgid, method, [params]]));
     });
@@ -77,6 +79,8 @@ export class Client extends EventEmitter {
   }
 
   #end(error) {
+    if (this.#over) return;
+    this.#over = error;
     for (const { reject } of this.#open.values()) reject(error);
     this.#open.clear();
     queueMicrotask(() => this.emit("end", error));

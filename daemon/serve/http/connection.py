@@ -22,6 +22,8 @@ from .routes import JSON, Asked, Head, Refused, check_origin, route, status_of
 
 HEAD_BYTES_MAX = 1 << 14
 """The longest head of a request: the line that names what is asked for, and headers."""
+PARSED_BYTES = HEAD_BYTES_MAX // 4
+"""So much is parsed at once: a head is too long only where it is unfinished."""
 JSON_COST = 24
 """Bytes of objects that a byte of JSON can make: an empty array is two characters and a comma."""
 COLUMN_COST = 4
@@ -58,6 +60,7 @@ class HttpConnection(Channel):
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._asked: Asked | File | None = None
         self._verb = ""
+        self._unparsed = bytearray()
         self._body = bytearray()
         self._busy = False
         self._has_answered = False
@@ -67,7 +70,7 @@ class HttpConnection(Channel):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._http.receive_data(data)
+        self._unparsed += data
         if self._busy:
             self._pause(True)
         elif not self._continuing:
@@ -89,6 +92,9 @@ class HttpConnection(Channel):
                     self._take_body(event.data)
                 elif isinstance(event, h11.EndOfMessage):
                     self._take_end()
+                elif event is h11.NEED_DATA and self._unparsed:
+                    self._http.receive_data(bytes(self._unparsed[:PARSED_BYTES]))
+                    del self._unparsed[:PARSED_BYTES]
                 else:  # nothing more has come
                     if self._http.they_are_waiting_for_100_continue:
                         self._write(self._sent(h11.InformationalResponse(status_code=100, headers=[])))
@@ -111,6 +117,8 @@ class HttpConnection(Channel):
         """
         self._active = time.monotonic()
         self._verb = request.method.decode("latin-1")
+        if request.http_version not in (b"1.0", b"1.1"):
+            raise Refused(505, RequestError("this server speaks HTTP/1.1"))
         head = Head.of(request)
         check_origin(head, self._hosts)
         self._asked = route(head)

@@ -70,6 +70,7 @@ def document() -> dict[str, Any]:
     paths = {f"/v1/{name}": _path(name) for name in sorted(METHODS.keys() - NOT_HERE)}
     kinds = [kind for kind in vars(results).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     answers = {kind.__name__: _answer(kind) for kind in kinds}
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -83,6 +84,9 @@ def document() -> dict[str, Any]:
         "security": [{}, {"token": []}],
         "paths": paths,
         "components": {
+            "responses": {
+                f"Error{status}": {"description": what, "content": error} for status, what in ERRORS.items()
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": {
                 "Id": ID,
@@ -144,8 +148,7 @@ def _responses(name: str) -> dict[str, Any]:
         kinds = dict.fromkeys(kind.__name__ for kind in ((known and known.answers) or (results.Info,)))
         (schema,) = [{"$ref": f"#/components/schemas/{kind}"} for kind in kinds][:1]
         good = {"application/json": {"schema": schema}}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
-    wrong = {status: {"description": what, "content": error} for status, what in ERRORS.items()}
+    wrong = {status: {"$ref": f"#/components/responses/Error{status}"} for status in ERRORS}
     return {"200": {"description": "The answer, of one epoch.", "content": good}, **wrong}
 
 

@@ -1,0 +1,117 @@
+"""What records cost to decode: the same updates in every encoding, processor time beside MessagePack's.
+
+    python benchmarks/decoding.py [--json FILE]
+
+Random edges with weights, between integers and between strings (1000 different ones), so many to a record. In
+turns, the least of several tries. Arrow is left out where PyArrow is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import machine, save, show
+
+from graphtide.daemon.ingest.decode import Decoder, warm_up
+from graphtide.daemon.ingest.decode_arrow import is_readable
+from graphtide.daemon.ingest.named_columns import NamedColumns
+from graphtide.daemon.records.encode import encode_msgpack
+from graphtide.daemon.records.stream import Partition, RawRecord
+from graphtide.gpma.index.ids import StringColumn
+
+TURNS, TURN_SECONDS = 5, 0.05
+NAMED = NamedColumns("row.payer", "row.payee", weight="row.amount")
+
+
+def records(n: int, kind: str, rng: np.random.Generator) -> dict[str, tuple[str, bytes, NamedColumns | None]]:
+    """Encoding, bytes and names of columns, by the name that the table gives it."""
+    src, dst = rng.integers(0, 1 << 40, (2, n)) if kind == "int" else rng.integers(0, 1000, (2, n))
+    weights = rng.random(n).astype(np.float32)
+    ends: list[list[Any]] = [src.tolist(), dst.tolist()]
+    if kind == "string":
+        ends = [[f"user-{number}" for number in end] for end in ends]
+    rows = list(zip(*ends, weights.tolist(), strict=True))
+    theirs = [{"row": {"payer": a, "payee": b, "amount": w}} for a, b, w in rows]
+    changes = [{"op": "c", "before": None, "after": row["row"], "source": {"ts_ms": 1}} for row in theirs]
+    captured = NamedColumns("payer", "payee", weight="amount")
+    packed = [np.array(end) if kind == "int" else StringColumn.of(end) for end in ends]
+    made: dict[str, tuple[str, bytes, NamedColumns | None]] = {
+        "msgpack": ("msgpack", encode_msgpack(*packed, weights=weights), None),
+        "json lines": ("json", lines({"src": a, "dst": b, "weight": w} for a, b, w in rows), None),
+        "json, named columns": ("json", lines(theirs), NAMED),
+        "debezium": ("debezium", lines(changes), captured),
+        "csv": ("csv", "\n".join(["src,dst,weight", *(f"{a},{b},{w}" for a, b, w in rows)]).encode(), None),
+    }
+    if is_readable():
+        made["arrow"] = ("arrow", arrow(ends, weights, dictionary=False), None)
+        if kind == "string":
+            made["arrow, dictionaries"] = ("arrow", arrow(ends, weights, dictionary=True), None)
+    return made
+
+
+def lines(documents: Any) -> bytes:
+    return "\n".join(map(json.dumps, documents)).encode()
+
+
+def arrow(ends: list[list[Any]], weights: Any, *, dictionary: bool) -> bytes:
+    import pyarrow as pa
+
+    src, dst = (pa.array(end).dictionary_encode() if dictionary else pa.array(end) for end in ends)
+    batch = pa.record_batch([src, dst, pa.array(weights)], ["src", "dst", "weight"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def microseconds(decoder: Decoder, record: RawRecord) -> float:
+    """Processor time of one call, of as many as a turn holds."""
+    calls, began = 0, time.process_time()
+    while (passed := time.process_time() - began) < TURN_SECONDS:
+        decoder.decode(record)
+        calls += 1
+    return passed / calls * 1e6
+
+
+def measured(n: int, kind: Any, rng: np.random.Generator) -> list[dict[str, Any]]:
+    made = records(n, kind, rng)
+    best = dict.fromkeys(made, float("inf"))
+    for _ in range(TURNS):
+        for name, (encoding, value, columns) in made.items():
+            record = RawRecord(Partition("edges", 0), 0, 1, value, encoding, 0)
+            decoder = Decoder(vertex_ids=kind, columns=columns)
+            decoded = decoder.decode(record)
+            assert not decoded.bad and decoded.block is not None and len(decoded.block) == n
+            best[name] = min(best[name], microseconds(decoder, record))
+    return [
+        {
+            "ids": kind,
+            "edges": n,
+            "encoding": name,
+            "bytes": len(made[name][1]),
+            "us a record": best[name],
+            "ns an edge": best[name] / n * 1e3,
+            "of msgpack": best[name] / best["msgpack"],
+        }
+        for name in made
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    warm_up()
+    rng = np.random.default_rng(1)
+    rows = [row for kind in ("int", "string") for n in (100, 10_000) for row in measured(n, kind, rng)]
+    show("decoding, processor time", rows)
+    save(options.json, {"machine": machine(), "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

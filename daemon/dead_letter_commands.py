@@ -1,0 +1,166 @@
+"""The commands about bad records that were set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .flags import ConfigFile, JsonFlag, examples
+
+if TYPE_CHECKING:
+    from .records.stream import BadRecord
+
+dead_letters_app = typer.Typer(
+    help="Look at bad records that were set aside, and send them once more.",
+    epilog=examples(
+        "[cyan]graphtide dead-letters count dead-letters[/cyan]",
+        "[cyan]graphtide dead-letters list dead-letters --reason bad-weight --limit 5[/cyan]",
+        "[cyan]graphtide dead-letters replay dead-letters --encoding json --spool spool[/cyan]",
+        "[cyan]graphtide dead-letters count --kafka broker1:9092 --topic edges-dead[/cyan]  of a topic",
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+FolderArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="DIR", help="The folder dead_letters.path, or a file in it.", exists=True),
+]
+ServersFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read the topic there.")]
+LetterTopicFlag = Annotated[str | None, typer.Option("--topic", help="The topic dead_letters.topic.")]
+ReasonFlag = Annotated[str | None, typer.Option("--reason", help="Those of this reason only.")]
+SourceFlag = Annotated[
+    str | None, typer.Option("--source", metavar="NAME", help="Those of topics or files whose names begin so.")
+]
+
+
+def _client(config: Path | None) -> Mapping[str, Any]:
+    """How a daemon of these settings logs in to Kafka."""
+    if config is None:
+        return {}
+    from .config.load import load
+
+    return load(config, flags=[]).config.source.client_options()
+
+
+def _letters(
+    folder: Path | None,
+    kafka: str | None,
+    topic: str | None,
+    config: Path | None,
+    reason: str | None = None,
+    source: str | None = None,
+) -> Iterator[BadRecord]:
+    if (folder is None) == (kafka is None) or (kafka is None) != (topic is None):
+        raise typer.BadParameter("give either DIR, or --kafka and --topic")
+    from .tools.dead_letters import Choice, from_folder, from_topic
+
+    if folder is not None:
+        found = from_folder(folder)
+    else:
+        assert kafka is not None and topic is not None
+        found = from_topic(kafka, topic, _client(config))
+    return Choice(reason, source).of(found)
+
+
+@dead_letters_app.command(
+    "list", epilog=examples("[cyan]graphtide dead-letters list dead-letters --reason bad-weight --json[/cyan]")
+)
+def list_(
+    folder: FolderArgument = None,
+    kafka: ServersFlag = None,
+    topic: LetterTopicFlag = None,
+    config: ConfigFile = None,
+    reason: ReasonFlag = None,
+    source: SourceFlag = None,
+    limit: Annotated[int, typer.Option(min=1, help="So many at most.")] = 50,
+    json: JsonFlag = False,
+) -> None:
+    """List dead letters: where they stood, why they are bad, and how they begin; --json prints them whole."""
+    from .tools.dead_letters import list_some
+
+    letters = _letters(folder, kafka, topic, config, reason, source)
+    raise typer.Exit(list_some(letters, limit, as_json=json))
+
+
+@dead_letters_app.command(epilog=examples("[cyan]graphtide dead-letters count dead-letters[/cyan]"))
+def count(
+    folder: FolderArgument = None,
+    kafka: ServersFlag = None,
+    topic: LetterTopicFlag = None,
+    config: ConfigFile = None,
+    reason: ReasonFlag = None,
+    source: SourceFlag = None,
+    json: JsonFlag = False,
+) -> None:
+    """Count dead letters by reason and by what they came from, each once however often it was delivered."""
+    from .tools.dead_letters import count_all
+
+    raise typer.Exit(count_all(_letters(folder, kafka, topic, config, reason, source), as_json=json))
+
+
+@dead_letters_app.command(
+    epilog=examples("[cyan]graphtide dead-letters show edges/3/1207 dead-letters[/cyan]  as `list` names it")
+)
+def show(
+    place: Annotated[str, typer.Argument(metavar="SOURCE", help="topic/partition/offset, or file/offset.")],
+    folder: FolderArgument = None,
+    kafka: ServersFlag = None,
+    topic: LetterTopicFlag = None,
+    config: ConfigFile = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show all of the letters of one place."""
+    from .tools.dead_letters import show_one
+
+    raise typer.Exit(show_one(_letters(folder, kafka, topic, config), place, as_json=json))
+
+
+@dead_letters_app.command(
+    epilog=examples(
+        "[cyan]graphtide dead-letters replay dead-letters --reason bad-weight --spool spool[/cyan]",
+        "[cyan]graphtide dead-letters replay dead-letters --encoding json --to-kafka broker1:9092 --to-topic "
+        "edges[/cyan]",
+        "Letters stay where they are: take away those that are done. Updates come in the order of now.",
+    )
+)
+def replay(
+    folder: FolderArgument = None,
+    kafka: ServersFlag = None,
+    topic: LetterTopicFlag = None,
+    config: ConfigFile = None,
+    reason: ReasonFlag = None,
+    source: SourceFlag = None,
+    encoding: Annotated[
+        Literal["msgpack", "json", "csv", "el"] | None,
+        typer.Option(
+            help="What the records are, if that was the mistake. Default: as they were.", show_default=False
+        ),
+    ] = None,
+    csv_header: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="The columns of CSV lines: src,dst,weight.")
+    ] = None,
+    spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
+    to_kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Send to these brokers.")] = None,
+    to_topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Send dead letters once more, to a spool or a topic; exit code 7 if some cannot be."""
+    if (spool is None) == (to_kafka is None) or (to_kafka is None) != (to_topic is None):
+        raise typer.BadParameter("give either --spool DIR, or --to-kafka and --to-topic")
+    from .tools import dead_letters
+
+    letters = _letters(folder, kafka, topic, config, reason, source)
+    if spool is not None:
+        done, files = dead_letters.replay_to_spool(letters, spool, encoding, csv_header)
+        raise typer.Exit(dead_letters.report(done, str(spool), files, as_json=json))
+    assert to_kafka is not None and to_topic is not None
+    from .tools.destinations import KafkaDestination
+
+    with closing(KafkaDestination(to_kafka, to_topic, client=_client(config))) as destination:
+        done = dead_letters.replay_to_topic(letters, destination, encoding)
+    raise typer.Exit(dead_letters.report(done, f"topic {to_topic}", as_json=json))

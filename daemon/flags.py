@@ -1,0 +1,114 @@
+"""What several commands have in common: their options, examples, and how they are let in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import ssl
+
+
+def examples(*lines: str) -> str:
+    """Examples for the end of a help page, one a line."""
+    return "\n".join(["[bold]Examples[/bold]", *lines])
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", envvar="GRAPHTIDE_CONFIG", help="A TOML file with settings.")
+]
+SetFlags = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set one setting: section.key=value. May be repeated."),
+]
+SpoolFlag = Annotated[str | None, typer.Option("--spool", metavar="DIR", help="Read this spool directory.")]
+KafkaFlag = Annotated[str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Read from these brokers.")]
+TopicFlag = Annotated[list[str] | None, typer.Option("--topic", help="Read this topic. May be repeated.")]
+ListenFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen", metavar="ADDRESS", help="Answer queries at unix:PATH or tcp://HOST:PORT. Repeatable."
+    ),
+]
+MetricsFlag = Annotated[
+    str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve metrics there, or `off`.")
+]
+CheckpointsFlag = Annotated[
+    str | None, typer.Option("--checkpoints", metavar="DIR", help="Keep checkpoints there.")
+]
+TokenFlag = Annotated[
+    str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
+]
+TokenFileFlag = Annotated[Path | None, typer.Option(help="A file that holds the token.")]
+TlsFlag = Annotated[bool, typer.Option("--tls", help="Use TLS.")]
+TlsCaFlag = Annotated[
+    Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
+]
+TlsCertFlag = Annotated[
+    Path | None,
+    typer.Option(help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False),
+]
+TlsKeyFlag = Annotated[
+    Path | None,
+    typer.Option(help="The certificate's key, if in a file of its own.", exists=True, dir_okay=False),
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+AddressFlag = Annotated[
+    str | None, typer.Option("--address", "-a", help="A running daemon: unix:PATH or tcp://HOST:PORT.")
+]
+AtFlag = Annotated[
+    str, typer.Option("--at", metavar="EPOCH", help="An epoch as answers show it (1.42), or latest.")
+]
+WaitFlag = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait so long at most.")]
+
+
+def token_of(token: str | None, file: Path | None) -> str | None:
+    """The token that a client presents."""
+    from .config.settings import read_secret
+
+    return token if file is None else read_secret("--token-file", file)
+
+
+def trust_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """How a client uses TLS; None: not at all."""
+    import ssl
+
+    if key is not None and certificate is None:
+        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+    if not (tls or ca or certificate):
+        return None
+    trust = ssl.create_default_context(cafile=ca)
+    if certificate is not None:
+        trust.load_cert_chain(certificate, key)
+    return trust
+
+
+def checked(address: str) -> str:
+    """An address as clients take it.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    from .client.addresses import parse_address
+
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return address
+
+
+def epoch_of(text: str) -> tuple[int, int] | None:
+    """``--at``: an epoch, None for the latest.
+
+    Raises:
+        BadParameter: it is neither.
+    """
+    from .tools.checkpoints import parse_epoch
+
+    try:
+        return parse_epoch(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--at") from None

@@ -1,0 +1,305 @@
+"""``graphtide dead-letters``: bad records listed, counted, shown, and sent once more."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import RequestError
+from ..ingest.dead_letters import read_dead_letters, source_of
+from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, ROW, encoding_of
+from ..records.spool_format import file_kind, frame, make_folder
+from ..records.stream import BadRecord, Partition, Whole
+from ..terminal import count, output, size, table
+from .destinations import KafkaDestination
+
+OWN_HEADERS = "graphtide-"
+"""How the names of headers begin that a dead letter has and its record had not; but for the CSV header line."""
+_SHOWN_BYTES = 60
+_SPACES = str.maketrans("\n\r\t", "   ")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which letters: of this reason, and of sources that begin so; None: of any."""
+
+    reason: str | None = None
+    source: str | None = None
+
+    def of(self, letters: Iterable[BadRecord]) -> Iterator[BadRecord]:
+        """Those, each once: letters are delivered at least once."""
+        seen = set[tuple[str, bytes | None]]()
+        for letter in letters:
+            if self.reason not in (None, letter.reason):
+                continue
+            if self.source is not None and not letter.partition.name.startswith(self.source):
+                continue
+            name = source_of(letter), dict(letter.headers).get(ROW)
+            if name not in seen:
+                seen.add(name)
+                yield letter
+
+
+def from_folder(path: Path) -> Iterator[BadRecord]:
+    """The letters in ``dead_letters.path``, or in one file of it."""
+    return read_dead_letters(path)
+
+
+def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[BadRecord]:
+    """The letters that a topic holds now.
+
+    Raises:
+        RequestError: there is no such topic.
+    """
+    from kafka import KafkaConsumer, TopicPartition
+
+    from ..ingest.kafka_client import connect, disconnect
+
+    consumer = connect(KafkaConsumer, client, bootstrap_servers=servers.split(","), enable_auto_commit=False)
+    try:
+        numbers = consumer.partitions_for_topic(topic)
+        if not numbers:
+            raise RequestError(f"Kafka at {servers} has no topic {topic}")
+        parts = [TopicPartition(topic, number) for number in sorted(numbers)]
+        consumer.assign(parts)
+        consumer.seek_to_beginning(*parts)
+        ends = consumer.end_offsets(parts)
+        while any(consumer.position(part) < ends[part] for part in parts):
+            for part, records in consumer.poll(timeout_ms=1000).items():
+                yield from (_of_topic(record) for record in records if record.offset < ends[part])
+    finally:
+        disconnect(consumer, timeout_s=5.0)
+
+
+def _of_topic(record: Any) -> BadRecord:
+    said = {name: value.decode(errors="replace") for name, value in record.headers if name.startswith(OWN_HEADERS)}
+    name, _, offset = said.get("graphtide-source", f"{record.topic}/{record.offset}").rpartition("/")
+    topic, slash, number = name.rpartition("/")
+    is_numbered = slash and number.isdecimal()
+    whole = None
+    if "graphtide-value-bytes" in said:
+        whole = Whole(int(said["graphtide-value-bytes"]), int(said["graphtide-value-crc32c"]))
+    return BadRecord(
+        partition=Partition(topic, int(number)) if is_numbered else Partition(name),
+        offset=int(offset) if offset.isdecimal() else record.offset,
+        value=record.value or b"",
+        reason=said.get("graphtide-error", "unknown"),
+        detail=said.get("graphtide-error-detail", ""),
+        key=record.key,
+        headers=tuple(record.headers),
+        whole=whole,
+    )
+
+
+# -- for people ---------------------------------------------------------------------------------------------------
+
+
+def list_some(letters: Iterable[BadRecord], limit: int, *, as_json: bool) -> int:
+    """The first so many, a line each."""
+    some, more = list[BadRecord](), 0
+    for letter in letters:
+        if len(some) < limit:
+            some.append(letter)
+        else:
+            more += 1
+    if as_json:
+        for letter in some:
+            print(json.dumps(_about(letter), ensure_ascii=False))
+        return 0
+    rows = [
+        (source_of(letter), letter.reason, letter.detail, _text(letter.value, _SHOWN_BYTES)) for letter in some
+    ]
+    console = output()
+    console.print(table(("source", "reason", "detail", "value"), rows))
+    if more:
+        console.print(f"and {count(more)} more (--limit)", style="dim")
+    return 0
+
+
+def count_all(letters: Iterable[BadRecord], *, as_json: bool) -> int:
+    """How many there are, by reason and by the topic or file that they came from."""
+    found, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for letter in letters:
+        found[letter.reason, letter.partition.name] += 1
+        sizes[letter.reason, letter.partition.name] += len(letter.value)
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {"reason": reason, "source": source, "letters": number, "bytes": sizes[reason, source]}
+                    for (reason, source), number in found.most_common()
+                ]
+            )
+        )
+        return 0
+    rows = [(*key, count(number), size(sizes[key])) for key, number in found.most_common()]
+    output().print(table(("reason", "source", "letters", "size"), rows))
+    return 0
+
+
+def show_one(letters: Iterable[BadRecord], place: str, *, as_json: bool) -> int:
+    """All of the letters of one place, as a list names it.
+
+    Raises:
+        RequestError: there is none.
+    """
+    found = [letter for letter in letters if source_of(letter) == place]
+    if not found:
+        raise RequestError(f"there is no dead letter of {place!r}; `list` names those that there are")
+    for letter in found:
+        about = _about(letter)
+        if as_json:
+            print(json.dumps(about, ensure_ascii=False))
+        else:
+            output().print(
+                table(("", ""), [(name, value) for name, value in about.items() if value not in (None, {})])
+            )
+    return 0
+
+
+def _about(letter: BadRecord) -> dict[str, Any]:
+    return {
+        "source": source_of(letter),
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "key": None if letter.key is None else _text(letter.key),
+        "headers": {name: _text(value) for name, value in letter.headers},
+        "bytes": len(letter.value) if letter.whole is None else letter.whole.bytes,
+        "is_cut": letter.whole is not None,
+        "value": _text(letter.value),
+    }
+
+
+def _text(value: bytes, most: int | None = None) -> str:
+    """Bytes as text where they are text, else in hexadecimal; of so many at most."""
+    shown = value if most is None else value[:most]
+    try:
+        text = shown.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if not text.translate(_SPACES).isprintable():
+        text = f"0x{shown.hex()}"
+    return f"{text}..." if len(shown) < len(value) else text
+
+
+# -- once more ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Replayed:
+    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only."""
+
+    sent: int = 0
+    cut: int = 0
+
+
+def replay_to_spool(
+    letters: Iterable[BadRecord], spool: Path, encoding: str | None, csv_header: str | None = None
+) -> tuple[Replayed, list[Path]]:
+    """Put letters into new files of a spool, one for each encoding and CSV header: how many, and which files.
+
+    ``encoding``: what they are read as; None: as they were. ``csv_header``: the names of the columns, for lines of
+    which the letter does not say. Nothing is written unless all is known; files appear whole.
+
+    Raises:
+        RequestError: of one it is not known what it was.
+    """
+    done, groups = Replayed(), dict[tuple[str, bytes], list[bytes]]()
+    for letter in letters:
+        if letter.whole is not None:
+            done.cut += 1
+            continue
+        as_ = encoding or _encoding_of(letter)
+        header = b""
+        if as_ == "csv":
+            header = csv_header.encode() if csv_header else dict(letter.headers).get(HEADER_LINE, b"")
+            if not header:
+                raise RequestError(f"{source_of(letter)}: nothing names the columns; give --csv-header")
+        groups.setdefault((as_, header), []).append(letter.value)
+        done.sent += 1
+    make_folder(spool)
+    stamp, made = f"replay-{time.time_ns():020}-{os.getpid()}", []
+    for number, ((as_, header), values) in enumerate(groups.items()):
+        if as_ in FRAMED:
+            content = b"".join(map(frame, values))
+        else:
+            lines = [*([header] if header else []), *(value.rstrip(b"\r\n") for value in values)]
+            content = b"".join(line + b"\n" for line in lines)
+        made.append(_put(spool / f"{stamp}-{number}.{as_}", content))
+    return done, made
+
+
+def _put(path: Path, content: bytes) -> Path:
+    """Write a file that appears whole, and stays."""
+    draft = path.with_name(f"{path.name}.tmp")
+    try:
+        with open(draft, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path
+
+
+def replay_to_topic(letters: Iterable[BadRecord], topic: KafkaDestination, encoding: str | None) -> Replayed:
+    """Send letters to a topic: each to the partition of its number, with its key and the headers that it had.
+
+    Raises:
+        RequestError: the topic has no partition of that number.
+        ProduceFailed: a record was refused.
+    """
+    done = Replayed()
+    for letter in letters:
+        if letter.whole is not None:
+            done.cut += 1
+            continue
+        number = letter.partition.number or 0
+        if number >= topic.partitions:
+            raise RequestError(
+                f"{source_of(letter)}: topic {topic.topic} has {topic.partitions} partitions; updates of one edge "
+                f"belong into one partition"
+            )
+        headers = [(name, value) for name, value in letter.headers if not _is_own(name)]
+        if encoding is not None:
+            headers = [header for header in headers if header[0].lower() != "content-type"]
+            (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == encoding]
+            headers.append(("content-type", named.encode()))
+        topic.send_record(number, letter.value, headers, key=letter.key)
+        done.sent += 1
+    topic.finish()
+    return done
+
+
+def _is_own(name: str) -> bool:
+    return name.startswith(OWN_HEADERS) and name != HEADER_LINE
+
+
+def _encoding_of(letter: BadRecord) -> str:
+    """What a letter was read as, by its content type or the name of its file."""
+    kind = file_kind(letter.partition.name) if letter.partition.number is None else None
+    named = encoding_of(letter.headers, "" if kind is None else kind.encoding)
+    if named not in set(CONTENT_TYPES.values()):
+        raise RequestError(
+            f"{source_of(letter)}: nothing says how its record is encoded ({named or 'no content-type'}); "
+            "give --encoding"
+        )
+    return named
+
+
+def report(done: Replayed, where: str, files: Sequence[Path] = (), *, as_json: bool) -> int:
+    """Say what was replayed; 7 if some was not."""
+    if as_json:
+        print(json.dumps({"replayed": done.sent, "cut": done.cut, "files": list(map(str, files))}))
+    else:
+        output().print(f"{count(done.sent)} letters went to {where}", markup=False, soft_wrap=True)
+        if done.cut:
+            output().print(f"{count(done.cut)} are left: the rest of their record is not kept", style="yellow")
+    return 7 if done.cut else 0

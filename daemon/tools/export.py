@@ -1,0 +1,193 @@
+"""``graphtide export``: the graph of one epoch as a file, precisely the one that its results belong to."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.edges import Vertices, destinations, sources
+from ...gpma.index.ids import IdColumn, StringColumn
+from ...gpma.index.vertex_index import VertexIndex
+from ..errors import GraphtideError, RequestError
+from ..state.checkpoint import Checkpoint
+from ..terminal import count, output, progress, size
+
+ARROW, PARQUET, NPZ, EDGE_LIST = (".arrow", ".feather"), (".parquet",), (".npz",), (".txt", ".el", ".edges")
+SUFFIXES = (*ARROW, *PARQUET, *NPZ, *EDGE_LIST)
+METADATA = "graphtide"
+"""The key of what a file says of itself: JSON, in the metadata of the schema (Arrow, Parquet), an array of that
+name (npz), or behind a ``#`` in the first line (edge lists)."""
+
+_LINES = 1 << 16
+Columns = dict[str, IdColumn | npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A graph by external ids: ``vertices``, and edges (``src``, ``dst``, perhaps ``weight``), each once."""
+
+    vertices: IdColumn
+    edges: Columns
+    about: Mapping[str, Any]
+
+
+def exported(checkpoint: Checkpoint) -> Exported:
+    """The graph of a checkpoint. Of an undirected one each edge comes once, whichever end first.
+
+    Raises:
+        GraphtideError: it does not hold together.
+    """
+    graph = checkpoint.identity["graph"]
+    n = checkpoint.facts["n_vertices"]
+    part = checkpoint.part("graph")
+    dead = part.get("dead", np.empty(0, np.uint32))
+    index = VertexIndex.create(graph["vertex_ids"])
+    try:
+        index.restore(checkpoint.part("index"), dead)
+    except (ValueError, OverflowError) as error:
+        raise GraphtideError(f"the checkpoint's index of vertices: {error}") from error
+    alive = np.setdiff1d(np.arange(n, dtype=np.uint32), dead)
+    ids = index.external(alive)
+    place = np.zeros(n, np.uint32)
+    place[alive] = np.arange(alive.size, dtype=np.uint32)
+    keys, weights = part["keys"], part.get("weights")
+    if not graph["directed"]:
+        once = sources(keys) <= destinations(keys)
+        keys, weights = keys[once], None if weights is None else weights[once]
+    edges: Columns = {"src": _named(ids, place[sources(keys)]), "dst": _named(ids, place[destinations(keys)])}
+    if weights is not None:
+        edges["weight"] = weights
+    about = {
+        "epoch": list(checkpoint.epoch),
+        "offsets": checkpoint.offsets,
+        "directed": graph["directed"],
+        "weights": graph["weights"],
+        "vertex_ids": graph["vertex_ids"],
+        "vertices": int(alive.size),
+        "edges": int(keys.size),
+    }
+    return Exported(ids, edges, about)
+
+
+def _named(ids: IdColumn, places: Vertices) -> IdColumn:
+    return ids[places.astype(np.int64)]
+
+
+def check_suffix(path: Path) -> None:
+    """
+    Raises:
+        RequestError: nothing is written under such a name, or not without pyarrow.
+    """
+    if path.suffix not in SUFFIXES:
+        raise RequestError(f"{path.name!r}: the name must end in one of {', '.join(SUFFIXES)}")
+    if path.suffix in (*ARROW, *PARQUET):
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            raise RequestError(
+                f"{path.suffix} files need pyarrow: pip install 'graphtide[arrow]'; .npz and edge lists do not"
+            ) from None
+
+
+def export(graph: Exported, path: Path, vertices: Path | None) -> None:
+    """Write the edges, and where it is wanted the vertices, those without edges included.
+
+    Each file appears whole, in the place of one that was there, or not at all.
+
+    Raises:
+        RequestError: ids do not fit into an edge list.
+        OSError: it cannot be written.
+    """
+    write(path, graph.edges, graph.about)
+    if vertices is not None:
+        write(vertices, {"id": graph.vertices}, graph.about)
+
+
+def write(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
+    """Write columns of one length in the format that the name says."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.suffix in NPZ:
+            with open(draft, "wb") as file:
+                arrays = {name: _array(column) for name, column in columns.items()}
+                np.savez(file, allow_pickle=False, **{METADATA: np.array(json.dumps(about))}, **arrays)
+        elif path.suffix in EDGE_LIST:
+            _write_lines(draft, columns, about)
+        else:
+            _write_arrow(draft, path.suffix, columns, about)
+        with open(draft, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+
+
+def _array(column: IdColumn | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.array(column.to_list(), np.str_) if isinstance(column, StringColumn) else column
+
+
+def _write_arrow(path: Path, suffix: str, columns: Columns, about: Mapping[str, Any]) -> None:
+    import pyarrow as arrow
+
+    values = {
+        name: arrow.array(column.to_list() if isinstance(column, StringColumn) else column)
+        for name, column in columns.items()
+    }
+    made = arrow.table(values).replace_schema_metadata({METADATA: json.dumps(about)})
+    if suffix in PARQUET:
+        from pyarrow import parquet
+
+        parquet.write_table(made, path, compression="zstd")
+    else:
+        with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_file(file, made.schema) as writer:
+            writer.write_table(made)
+
+
+def _write_lines(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
+    n = len(next(iter(columns.values())))
+    with open(path, "w", encoding="utf-8") as file, progress() as bar:
+        file.write(f"# {METADATA} {json.dumps(about)}\n# {' '.join(columns)}\n")
+        task = bar.add_task(f"writing {count(n)} lines", total=n)
+        for begin in range(0, n, _LINES):
+            parts = [_texts(column, slice(begin, min(begin + _LINES, n))) for column in columns.values()]
+            file.writelines(f"{' '.join(row)}\n" for row in zip(*parts, strict=True))
+            bar.advance(task, _LINES)
+
+
+def _texts(column: IdColumn | npt.NDArray[Any], part: slice) -> Iterator[str]:
+    if not isinstance(column, StringColumn):
+        return map(repr, column[part].tolist())
+    texts = column[np.arange(part.start, part.stop)].to_list()
+    wrong = next(itertools.filterfalse(_is_word, texts), None)
+    if wrong is not None:
+        raise RequestError(f"the id {wrong!r} does not fit into an edge list; .npz, .arrow and .parquet take all")
+    return iter(texts)
+
+
+def _is_word(text: str) -> bool:
+    """Whether an edge list can hold it: no white space in it, and no comment."""
+    return len(text.split()) == 1 and text.split()[0] == text and text[0] not in "#%"
+
+
+def report(graph: Exported, path: Path, *, as_json: bool) -> None:
+    """Say what was written."""
+    if as_json:
+        print(json.dumps({**graph.about, "path": str(path)}))
+        return
+    about = graph.about
+    output().print(
+        f"epoch {'.'.join(map(str, about['epoch']))}: {count(about['vertices'])} vertices, "
+        f"{count(about['edges'])} edges, {size(path.stat().st_size)} in {path}",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,267 @@
+"""``graphtide top``: a running daemon at a glance, live on a terminal: rates, lag, freshness, stages, programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..client import Client
+from ..errors import Unavailable
+from ..terminal import count, duration, output, size, table
+
+STAGES = ("poll", "decode", "index", "queue", "apply", "compute", "publish", "checkpoint")
+QUANTILES = (0.5, 0.99)
+_SCRAPE_S = 5.0
+_BAR = 40
+
+Series = Mapping[tuple[str, str], float]
+"""Of a metric's samples: (name, the value of its one label, or "") -> value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a daemon says of itself at one time: ``at`` in seconds; ``metrics`` is empty where none are read."""
+
+    at: float
+    epoch: tuple[int, int]
+    stats: Mapping[str, Any]
+    programs: Mapping[str, Mapping[str, Any]]
+    metrics: Series
+
+
+def take(client: Client, metrics_url: str | None) -> Sample:
+    """Ask now.
+
+    Raises:
+        GraphtideError: the daemon does not answer, or its metrics cannot be read.
+    """
+    stats = client.stats()
+    programs = client.programs().content["programs"]
+    metrics = {} if metrics_url is None else scraped(metrics_url)
+    return Sample(time.monotonic(), stats.epoch, stats.content, programs, metrics)
+
+
+def scraped(url: str) -> Series:
+    """The samples that a daemon's metrics endpoint gives now.
+
+    Raises:
+        Unavailable: it does not answer.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        with urllib.request.urlopen(url, timeout=_SCRAPE_S) as response:
+            text = response.read().decode()
+    except OSError as error:
+        raise Unavailable(f"{url} does not answer: {getattr(error, 'reason', error)}") from error
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if len(sample.labels) < 2
+    }
+
+
+# -- what two samples tell ----------------------------------------------------------------------------------------
+
+
+def summary(before: Sample, now: Sample) -> dict[str, Any]:
+    """What happened between two samples, as JSON can say it; None where it is not known.
+
+    Rates are by the second, times in seconds. ``freshness`` by quantile, of the updates in between; ``stages`` are
+    the mean times of an epoch's.
+    """
+    stats, seconds = now.stats, max(now.at - before.at, 1e-9)
+    same_start = now.epoch[0] == before.epoch[0]
+    lag = stats["lag"]
+    device = stats["placement"]["device"]
+
+    def rate(after: float, earlier: float) -> float | None:
+        return (after - earlier) / seconds if same_start else None
+
+    return {
+        "epoch": list(now.epoch),
+        "stage": stats["stage"],
+        "seconds": seconds,
+        "updates_per_second": rate(stats["updates_applied"], before.stats["updates_applied"]),
+        "epochs_per_second": rate(now.epoch[1], before.epoch[1]),
+        "vertices": stats["vertices"],
+        "edges": stats["edges"],
+        "queue_updates": stats["queue_updates"],
+        "lag": {"amount": _sum(lag["amount"]), "unit": lag["unit"], "seconds": lag["seconds"]},
+        "waiting": stats["waiting"] or stats["memory"]["waits_for"],
+        "dead_letters": sum(stats["dead_letters"].values()),
+        "freshness": _freshness(before, now),
+        "stages": _stages(before, now),
+        "memory": {"used": stats["memory"]["used"], "budget": stats["memory"]["budget"]},
+        "sides": dict(zip(stats["placement"]["sides"], stats["placement"]["bytes"], strict=True)),
+        "device": None if device is None else device["name"],
+        "on_device": [] if device is None else device["programs"] or [],
+        "programs": {
+            id: {
+                "kind": said["kind"],
+                "state": said["state"],
+                "memory_bytes": said["memory_bytes"],
+                "busy": _busy(before, now, id),
+            }
+            for id, said in now.programs.items()
+        },
+    }
+
+
+def _sum(amount: Any) -> float:
+    """Of what is left by partition, or by file."""
+    return float(sum(map(_sum, amount.values()))) if isinstance(amount, Mapping) else float(amount)
+
+
+def _difference(before: Sample, now: Sample, name: str, label: str = "") -> float | None:
+    value = now.metrics.get((name, label))
+    return None if value is None else value - before.metrics.get((name, label), 0.0)
+
+
+def _stages(before: Sample, now: Sample) -> dict[str, float | None]:
+    means: dict[str, float | None] = {}
+    for stage in STAGES:
+        taken = _difference(before, now, "graphtide_epoch_duration_seconds_sum", stage)
+        times = _difference(before, now, "graphtide_epoch_duration_seconds_count", stage)
+        means[stage] = taken / times if taken is not None and times else None
+    return means
+
+
+def _busy(before: Sample, now: Sample, program: str) -> float | None:
+    """The share of the time in which a program ran."""
+    taken = _difference(before, now, "graphtide_program_duration_seconds_sum", program)
+    return None if taken is None else taken / max(now.at - before.at, 1e-9)
+
+
+def _freshness(before: Sample, now: Sample) -> dict[str, float | None]:
+    """By quantile the upper end of its bucket: so much at most. None without updates, and past all ends."""
+    name = "graphtide_freshness_seconds_bucket"
+    ends = sorted(float(label) for key, label in now.metrics if key == name)
+    labels = {float(label): label for key, label in now.metrics if key == name}
+    counts = [_difference(before, now, name, labels[end]) or 0.0 for end in ends]
+    found: dict[str, float | None] = {}
+    for quantile in QUANTILES:
+        wanted = quantile * counts[-1] if counts else 0.0
+        end = next((end for end, value in zip(ends, counts, strict=True) if value >= wanted), None)
+        is_known = bool(counts) and counts[-1] > 0 and end is not None and math.isfinite(end)
+        found[f"p{quantile * 100:g}"] = end if is_known else None
+    return found
+
+
+# -- for people ---------------------------------------------------------------------------------------------------
+
+
+def shown(said: Mapping[str, Any]) -> Group:
+    """A summary as a screen of a terminal."""
+    lag = said["lag"]
+    behind = f"{count(lag['amount'])} {lag['unit']}" + (
+        "" if lag["seconds"] is None else f", {duration(lag['seconds'])}"
+    )
+    rates = [
+        ("updates", _rate(said["updates_per_second"])),
+        ("epochs", _rate(said["epochs_per_second"])),
+        ("behind", behind),
+        ("queue", count(said["queue_updates"])),
+        *((f"fresh {name}", f"within {duration(value)}") for name, value in said["freshness"].items() if value),
+        ("dead letters", count(said["dead_letters"])),
+    ]
+    head = Text(f"{said['stage']}, epoch {'.'.join(map(str, said['epoch']))}: ", style="bold")
+    head.append(f"{count(said['vertices'])} vertices, {count(said['edges'])} edges")
+    parts: list[RenderableType] = [head, table(("", ""), rows=rates)]
+    if said["waiting"]:
+        parts.append(Text(f"waits: {said['waiting']}", style="yellow"))
+    parts += [Text(""), _bars(said), Text("")]
+    stages = {name: value for name, value in said["stages"].items() if value is not None}
+    if stages:
+        parts += [table(("stage", "mean"), [(name, duration(value)) for name, value in stages.items()]), Text("")]
+    programs = [
+        (
+            id,
+            program["kind"],
+            program["state"],
+            "device" if id in said["on_device"] else "host",
+            size(program["memory_bytes"]),
+            None if program["busy"] is None else f"{100 * program['busy']:.1f}%",
+        )
+        for id, program in said["programs"].items()
+    ]
+    parts.append(table(("program", "kind", "state", "where", "memory", "busy"), programs))
+    return Group(*parts)
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f}/s"
+
+
+def _bars(said: Mapping[str, Any]) -> Table:
+    """How much of the memory is used, and of that the graph on each side."""
+    memory = said["memory"]
+    rows = [("memory", memory["used"], memory["budget"])]
+    rows += [(f"graph, {side}", used, None) for side, used in said["sides"].items()]
+    made = Table.grid(padding=(0, 1))
+    for name, used, of in rows:
+        total = of or max(memory["used"], used, 1)
+        about = f"{size(used)} of {size(of)}" if of else size(used)
+        made.add_row(name, ProgressBar(total=total, completed=min(used, total), width=_BAR), about)
+    return made
+
+
+def summaries(
+    client: Client, metrics_url: str | None, interval_s: float, most: int | None
+) -> Iterator[dict[str, Any]]:
+    """One after each interval, so many at most.
+
+    Raises:
+        GraphtideError: as ``take``.
+    """
+    before = take(client, metrics_url)
+    made = 0
+    while most is None or made < most:
+        time.sleep(interval_s)
+        now = take(client, metrics_url)
+        yield summary(before, now)
+        before, made = now, made + 1
+
+
+def top(
+    client: Client,
+    metrics_url: str | None = None,
+    *,
+    interval_s: float = 1.0,
+    most: int | None = None,
+    as_json: bool = False,
+) -> int:
+    """Show a daemon until interrupted, or so often; a line of JSON each time where it is asked for.
+
+    Raises:
+        GraphtideError: as ``take``.
+    """
+    console = output()
+    with contextlib.suppress(KeyboardInterrupt):
+        found = summaries(client, metrics_url, interval_s, most)
+        if as_json:
+            for said in found:
+                sys.stdout.write(json.dumps(said) + "\n")
+                sys.stdout.flush()
+        elif not console.is_terminal:
+            for said in found:
+                console.print(shown(said))
+        else:
+            with Live(Text("measuring ..."), console=console, screen=False, auto_refresh=False) as live:
+                for said in found:
+                    live.update(shown(said), refresh=True)
+    return 0

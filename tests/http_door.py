@@ -1,0 +1,80 @@
+"""What tests of the HTTP door share: a server over a chain of 20 vertices, and two kinds of clients."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from protocol_vectors import Engine
+
+from graphtide.daemon.config.settings import LimitsConfig
+from graphtide.daemon.serve.supervisor import ServerLink
+
+LIMITS = LimitsConfig(
+    http_body_bytes_max=200_000,
+    vertices_max=20_000,
+    connections_max=20,
+    output_bytes_max=1_500_000,
+    top_k_max=100,
+    hello_seconds_max=60,
+)
+HTTP = "http://127.0.0.1:0"
+
+
+def engine(kind: str) -> Engine:
+    made = Engine(kind)
+    made.grow(20)
+    return made
+
+
+def port(link: ServerLink) -> int:
+    return int(link.http_addresses[0].rpartition(":")[2])
+
+
+class Browser(http.client.HTTPConnection):
+    """One connection to the door."""
+
+    def __init__(self, link: ServerLink) -> None:
+        super().__init__("127.0.0.1", port(link), timeout=60)
+
+    def ask(
+        self, verb: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any, http.client.HTTPResponse]:
+        """Status, what is in the JSON, and the rest."""
+        kind = {"Content-Type": "application/json"} if body is not None else {}
+        sent = json.dumps(body) if isinstance(body, dict) else body
+        self.request(verb, path, sent, {**kind, **(headers or {})})
+        response = self.getresponse()
+        content = response.read()
+        is_json = response.headers["Content-Type"] == "application/json"
+        return response.status, json.loads(content) if is_json and content else content, response
+
+
+def talk(link: ServerLink, data: bytes, *, half_close: bool = False) -> bytes:
+    """Send this, and everything that comes back until the server closes."""
+    with socket.create_connection(("127.0.0.1", port(link)), timeout=60) as connection:
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+            if half_close:
+                connection.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while data := connection.recv(1 << 16):
+                received += data
+        return received
+
+
+def get(path: str, *headers: str, version: str = "1.1", verb: str = "GET") -> bytes:
+    lines = [f"{verb} {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    more = ("Content-Type: application/json", *headers)
+    if not any(header.startswith("Transfer-Encoding") for header in headers):
+        more = (*more, f"Content-Length: {len(body)}")
+    return get(path, *more, verb="POST") + body

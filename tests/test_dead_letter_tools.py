@@ -1,0 +1,168 @@
+"""Bad records shown, counted, and sent once more: from files and topics, to spools and topics."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from brokers import client
+from kafka import KafkaConsumer, TopicPartition
+from running import Daemon
+from typer.testing import CliRunner
+from waiting import until
+
+from graphtide.daemon import cli
+from graphtide.daemon.errors import RequestError
+from graphtide.daemon.ingest.dead_letters import FileDeadLetters
+from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
+from graphtide.daemon.records.encodings import HEADER_LINE, ROW
+from graphtide.daemon.records.spool_format import SpoolWriter, read_frames
+from graphtide.daemon.records.stream import BadRecord, Partition, Whole
+from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool
+from graphtide.ops.kafka import DevKafka
+
+
+def run(*arguments: str | Path, code: int = 0) -> Any:
+    """What a command prints as JSON."""
+    done = CliRunner().invoke(cli.app, ["dead-letters", *map(str, arguments), "--json"])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
+
+
+def refused(*arguments: str | Path, code: int = 1) -> str:
+    done = CliRunner().invoke(cli.app, ["dead-letters", *map(str, arguments)])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def letter(offset: int, value: bytes, **more: Any) -> BadRecord:
+    return BadRecord(
+        **{"partition": Partition("edges", 1), "reason": "bad-message", "detail": "no", **more},
+        offset=offset,
+        value=value,
+    )
+
+
+def test_what_was_refused_is_applied_once_it_is_put_right(tmp_path: Path) -> None:
+    """Records of the wrong encoding in a file of a real daemon's spool, and a line of CSV."""
+    settings = {"program": [{"name": "bfs", "source": 1}], "graph": {"weights": "non-negative"}}
+    with Daemon(tmp_path, settings) as daemon:
+        with SpoolWriter(daemon.spool, name="a") as writer:
+            for u in range(1, 5):
+                writer.append(json.dumps({"src": u, "dst": u + 1, "weight": 1}).encode())
+            end = writer.offset
+        lines = "src,dst,weight\n5,6,1\n6,7,-2\n"
+        (daemon.spool / "b.csv").write_text(lines)
+        daemon.start()
+        with daemon.client() as asking:
+            asking.wait({"a.msgpack": end, "b.csv": len(lines)}, timeout_ms=30_000)
+            folder = tmp_path / "dead-letters"
+            counted = run("count", folder)
+            assert sorted((item["source"], item["letters"]) for item in counted) == [
+                ("a.msgpack", 4),
+                ("b.csv", 1),
+            ]
+            (reason,) = {item["reason"] for item in counted if item["source"] == "a.msgpack"}
+            listed = CliRunner().invoke(cli.app, ["dead-letters", "list", str(folder), "--limit", "2"])
+            assert "and 3 more" in listed.output and reason in listed.output
+            shown = run("show", "b.csv/21", folder)
+            assert shown["value"].strip() == "6,7,-2" and shown["source"] == "b.csv/21" and not shown["is_cut"]
+            assert "there is no dead letter of 'c/1'" in refused("show", "c/1", folder)
+            assert "give --csv-header" in refused("replay", folder, "--source", "b", "--spool", daemon.spool)
+            done = run("replay", folder, "--reason", reason, "--encoding", "json", "--spool", daemon.spool)
+            assert done["replayed"] == 4 and done["cut"] == 0
+            (file,) = map(Path, done["files"])
+            assert file.parent == daemon.spool and file.suffix == ".json"
+            asking.wait({file.name: file.stat().st_size}, timeout_ms=30_000)
+            assert asking.get("bfs", [1, 2, 3, 4, 5, 6]).values.tolist() == [0, 1, 2, 3, 4, 5]
+        daemon.stop()
+
+
+def test_letters_go_to_a_spool_as_what_they_were(tmp_path: Path) -> None:
+    """By their content type, or the name of their file; each once, those that are cut not at all."""
+    with FileDeadLetters(tmp_path / "dead") as files:
+        binary = (("content-type", b"application/vnd.graphtide.edges+msgpack"),)
+        csv = (("content-type", b"text/csv"), (HEADER_LINE, b"dst,src"))
+        files.write(
+            [
+                letter(1, b"one", headers=binary),
+                letter(1, b"row", headers=(*binary, (ROW, b"0"))),
+                letter(1, b"one", headers=binary),
+                letter(2, b"3,4\r\n", headers=csv),
+                letter(3, b"5,6", headers=csv),
+                letter(7, b"7 8\n", partition=Partition("x.el.gz"), reason="bad-id"),
+                letter(9, b"beg", headers=binary, whole=Whole(10, 11)),
+            ]
+        )
+    done = run("replay", tmp_path / "dead", "--spool", tmp_path / "spool", code=7)
+    assert (done["replayed"], done["cut"]) == (5, 1)
+    framed, table, listed = map(Path, done["files"])
+    assert [item.payload for item in read_frames(framed)] == [b"one", b"row"]
+    assert table.read_bytes() == b"dst,src\n3,4\n5,6\n" and table.suffix == ".csv"
+    assert listed.read_bytes() == b"7 8\n" and listed.suffix == ".el"
+    assert {*(tmp_path / "spool").iterdir()} == {framed, table, listed}
+    assert run("count", tmp_path / "dead", "--reason", "bad-id") == [
+        {"reason": "bad-id", "source": "x.el.gz", "letters": 1, "bytes": 4}
+    ]
+    with pytest.raises(RequestError, match="edges/1/4: nothing says how its record is encoded"):
+        replay_to_spool([letter(3, b"a", headers=csv), letter(4, b"?")], tmp_path / "none", None)
+    assert not (tmp_path / "none").exists()
+    assert "either DIR" in refused("count", code=2)
+    assert "either --spool" in refused("replay", tmp_path / "dead", code=2)
+
+
+def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
+    with FileDeadLetters(tmp_path) as files:
+        files.write([letter(1, b"\x93\x00"), letter(2, "ä\tb\n".encode()), letter(3, b"a\x00b")])
+    assert [run("show", f"edges/1/{k}", tmp_path)["value"] for k in (1, 2, 3)] == ["0x9300", "ä\tb\n", "0x610062"]
+    assert [
+        found.offset for found in Choice(source="edg").of([letter(1, b""), letter(1, b""), letter(2, b"")])
+    ] == [1, 2]
+
+
+@pytest.mark.kafka
+def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(kafka: DevKafka, tmp_path: Path) -> None:
+    dead, edges = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("dead", "edges"))
+    kafka.create_topic(dead, 1)
+    kafka.create_topic(edges, 2)
+    given = [
+        letter(
+            k,
+            b"v%d" % k,
+            key=b"k%d" % k,
+            headers=(("content-type", b"text/plain"), ("own", b"1")),
+            partition=Partition(edges, k % 2),
+        )
+        for k in range(4)
+    ]
+    letters = KafkaDeadLetters(kafka.bootstrap, dead, tmp_path)
+    letters.write([*given, letter(9, b"other", reason="bad-id")])
+    until(lambda: letters.sent == 5)
+    letters.close()
+    there = ("--kafka", kafka.bootstrap, "--topic", dead)
+    assert [(item["reason"], item["letters"]) for item in run("count", *there)] == [
+        ("bad-message", 4),
+        ("bad-id", 1),
+    ]
+    assert run("show", f"{edges}/1/3", *there)["value"] == "v3"
+    to = ("--to-kafka", kafka.bootstrap, "--to-topic", edges)
+    assert run("replay", *there, *to, "--reason", "bad-message", "--encoding", "json")["replayed"] == 4
+    with client(KafkaConsumer, kafka.bootstrap, enable_auto_commit=False) as consumer:
+        parts = [TopicPartition(edges, number) for number in range(2)]
+        consumer.assign(parts)
+        consumer.seek_to_beginning(*parts)
+        found: list[Any] = []
+        while len(found) < 4:
+            for records in consumer.poll(timeout_ms=500).values():
+                found += records
+    assert sorted((record.partition, record.key, record.value) for record in found) == sorted(
+        (k % 2, b"k%d" % k, b"v%d" % k) for k in range(4)
+    )
+    assert all(dict(record.headers) == {"own": b"1", "content-type": b"application/json"} for record in found)
+    narrow = f"narrow-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(narrow, 1)
+    message = refused("replay", *there, "--to-kafka", kafka.bootstrap, "--to-topic", narrow)
+    assert "has 1 partitions" in message

@@ -1,0 +1,281 @@
+"""Graphs in files: precisely those that published results belong to; and checkpoints made, shown and copied."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pyarrow as arrow
+import pytest
+from pyarrow import parquet
+from running import Daemon
+from typer.testing import CliRunner
+
+from graphtide import Client
+from graphtide.daemon import cli
+from graphtide.daemon.errors import RequestError, TimedOut
+from graphtide.daemon.state.checkpoint import Checkpoint
+from graphtide.daemon.tools import checkpoints
+from graphtide.daemon.tools.export import exported, write
+from graphtide.daemon.tools.top import summary, take
+from graphtide.gpma.edges import EdgeBatch
+from graphtide.gpma.index.ids import StringColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.partition.graph import Graph
+
+PROGRAMS: list[dict[str, Any]] = [
+    {"name": "sssp", "id": "far", "source": 1_000},
+    {"name": "kcore"},
+    {"name": "triangles"},
+]
+N = 60
+
+
+class Fed:
+    """A daemon, and a client of it, with a stream that is read to its end."""
+
+    def __init__(self, daemon: Daemon, client: Client) -> None:
+        self.daemon, self.client = daemon, client
+        self.rng = np.random.default_rng(3)
+        self.files = 0
+
+    def feed(self, updates: int = 200) -> tuple[int, int]:
+        """Some more updates, in a file of their own: the epoch that has them."""
+        src, dst = self.rng.integers(1_000, 1_000 + N, (2, updates)).tolist()
+        weights = self.rng.integers(1, 9, updates).tolist()
+        ops = self.rng.choice(["insert", "delete"], updates, p=[0.8, 0.2]).tolist()
+        lines = [f"{op},{u},{v},{w}" for op, u, v, w in zip(ops, src, dst, weights, strict=True)]
+        lines += ["delete_vertex,1007,,", "insert_vertex,5,,"]
+        self.files += 1
+        file = self.daemon.spool / f"{self.files:03}.csv"
+        file.write_text("\n".join(["op,src,dst,weight", *lines]) + "\n")
+        self.client.wait({file.name: file.stat().st_size}, timeout_ms=30_000)
+        return self.client.stats().epoch
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
+    settings = {"program": PROGRAMS, "graph": {"weights": "non-negative"}, "metrics": {"listen": "127.0.0.1:0"}}
+    with Daemon(tmp_path_factory.mktemp("daemon"), settings) as daemon:
+        daemon.start()
+        with daemon.client() as client:
+            made = Fed(daemon, client)
+            made.feed()
+            yield made
+
+
+def run(*arguments: str | Path) -> Any:
+    """What a command prints as JSON."""
+    done = CliRunner().invoke(cli.app, [*map(str, arguments), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def refused(code: int, *arguments: str | Path) -> str:
+    done = CliRunner().invoke(cli.app, list(map(str, arguments)))
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+def read(file: Path) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
+    """The rows of a file, and what it says of itself; by code that shares none with the tool."""
+    match file.suffix:
+        case ".npz":
+            with np.load(file) as content:
+                columns = [content[name].tolist() for name in ("src", "dst", "weight")]
+                return list(zip(*columns, strict=True)), json.loads(str(content["graphtide"]))
+        case ".txt":
+            first, second, *lines = file.read_text().splitlines()
+            assert second == "# src dst weight"
+            rows = [(int(u), int(v), float(w)) for u, v, w in map(str.split, lines)]
+            return rows, json.loads(first.removeprefix("# graphtide "))
+        case ".parquet":
+            table = parquet.read_table(file)
+        case _:
+            with arrow.ipc.open_file(file) as opened:
+                table = opened.read_all()
+    return [tuple(row.values()) for row in table.to_pylist()], json.loads(table.schema.metadata[b"graphtide"])
+
+
+def test_a_file_is_the_graph_of_the_results(fed: Fed, tmp_path: Path) -> None:
+    """Each format; the values of its epoch are those that NetworkX finds on it."""
+    fed.feed()
+    ids = [5, *range(1_000, 1_000 + N)]
+    results = fed.client.get(["far", "kcore", "triangles"], ids)
+    seen = []
+    for name in ("g.npz", "g.txt", "g.parquet", "g.arrow"):
+        vertices = tmp_path / f"vertices-{name}"
+        said = run(
+            "export", tmp_path / name, "--address", fed.daemon.address, "--vertices", vertices, "--timeout", "300"
+        )
+        rows, about = read(tmp_path / name)
+        assert said == {**about, "path": str(tmp_path / name)}
+        assert tuple(about["epoch"]) == results["far"].epoch and about["offsets"] == results["far"].offsets
+        assert about["edges"] == len(rows) == len({row[:2] for row in rows})
+        seen.append(sorted(rows))
+    assert seen == [seen[0]] * 4
+    with np.load(tmp_path / "vertices-g.npz") as content:
+        known = content["id"].tolist()
+    assert 5 in known and len(known) == fed.client.stats().content["vertices"]
+    made = nx.DiGraph()
+    made.add_nodes_from(known)
+    made.add_weighted_edges_from(seen[0])
+    distance = nx.single_source_dijkstra_path_length(made, 1_000)
+    simple = made.to_undirected()
+    simple.remove_edges_from(list(nx.selfloop_edges(simple)))
+    expected = {"far": distance, "kcore": nx.core_number(simple), "triangles": nx.triangles(simple)}
+    for id, values in expected.items():
+        found = {v: x for v, x in zip(ids, results[id].values.tolist(), strict=True) if x is not None}
+        assert found == values
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        prefix + name for name in ("g.npz", "g.txt", "g.parquet", "g.arrow") for prefix in ("", "vertices-")
+    )
+
+
+def test_an_epoch_to_come_is_waited_for_and_one_that_is_gone_is_not(fed: Fed, tmp_path: Path) -> None:
+    incarnation, number = fed.feed()
+    wanted = (incarnation, number + 1)
+    with pytest.raises(TimedOut):
+        fed.client.checkpoint(at=wanted, timeout_ms=300)  # from here on it is wished for
+    assert "was not reached within" in refused(
+        3, "export", tmp_path / "g.npz", "-a", fed.daemon.address, "--at", f"{incarnation}.99999", "--timeout", "0"
+    )
+    fed.feed()
+    at = ".".join(map(str, wanted))
+    about = run("export", tmp_path / "g.npz", "-a", fed.daemon.address, "--at", at, "--timeout", "300")
+    assert tuple(about["epoch"]) == wanted and read(tmp_path / "g.npz")[1]["epoch"] == list(wanted)
+    fed.feed()
+    again = run("export", tmp_path / "h.npz", "-a", fed.daemon.address, "--at", at)  # which is there still
+    assert again["epoch"] == about["epoch"]
+    message = refused(1, "export", tmp_path / "i.npz", "-a", fed.daemon.address, "--at", "0.1")
+    assert "can be made any more" in message and f"There are checkpoints of: {at}" in message
+    assert not (tmp_path / "i.npz").exists()
+    with pytest.raises(RequestError, match="exclude"):
+        fed.client.checkpoint(at=wanted, since=wanted)
+
+
+def test_checkpoints_are_made_listed_verified_and_copied_to_start_from(fed: Fed, tmp_path: Path) -> None:
+    fed.feed()
+    made = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")
+    assert made["epoch"] == list(fed.client.stats().epoch)
+    assert run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300") == made  # nothing is new
+    folder = Path(made["path"]).parent
+    newest, *_ = run("checkpoint", "list", folder)
+    assert newest["epoch"] == made["epoch"] and newest["path"] == made["path"]
+    assert newest["programs"] == ["far", "kcore", "triangles"]
+    at = ".".join(map(str, made["epoch"]))
+    assert at in CliRunner().invoke(cli.app, ["checkpoint", "list", str(folder)]).output
+    shown = run("checkpoint", "inspect", folder, "--at", at)
+    assert shown["arrays"]["graph/keys"]["shape"] == [fed.client.stats().content["edges"]]
+    assert shown["identity"]["graph"]["weights"] == "non-negative"
+    assert "there are: " in refused(5, "checkpoint", "inspect", folder, "--at", "0.1")
+    assert refused(2, "checkpoint", "inspect", folder, "--at", "now").count("is no epoch") == 1
+    copied = run("checkpoint", "copy", folder, tmp_path / "copy", "--at", at)
+    assert copied == {"epoch": made["epoch"], "path": str(tmp_path / "copy" / Path(made["path"]).name)}
+    assert "copy to an empty folder" in refused(5, "checkpoint", "copy", folder, tmp_path / "copy")
+    assert [item["good"] for item in run("checkpoint", "verify", tmp_path / "copy")] == [True]
+    values = fed.client.get("far", list(range(1_000, 1_000 + N))).values.tolist()
+    settings = {**fed.daemon.settings, "checkpoint": {"path": tmp_path / "copy", "interval": 3600}}
+    del settings["server"]
+    with Daemon(tmp_path / "other", settings) as other:
+        other.start()
+        with other.client() as client:
+            assert client.get("far", list(range(1_000, 1_000 + N))).values.tolist() == values
+        assert f"restored epoch ({made['epoch'][0]}, {made['epoch'][1]})" in other.log.read_text()
+        other.stop()
+
+
+def test_a_damaged_checkpoint_is_told_from_a_good_one(fed: Fed, tmp_path: Path) -> None:
+    path = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")["path"]
+    copied = Path(run("checkpoint", "copy", path, tmp_path / "copy")["path"])
+    file = copied / "0000.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    assert "damaged: the checksum of 0000.npy" in refused(5, "checkpoint", "verify", tmp_path / "copy")
+    for arguments in (["inspect", copied], ["copy", copied, tmp_path / "more"]):
+        assert "is damaged: the checksum of 0000.npy" in refused(5, "checkpoint", *arguments)
+    assert "is damaged" in refused(5, "export", tmp_path / "g.npz", "--checkpoint", copied)
+    (copied / "manifest.json").write_text("{}\n{}")
+    (listed,) = run("checkpoint", "list", tmp_path / "copy")
+    assert "damaged" in listed and "vertices" not in listed
+    assert "holds no checkpoints" in refused(5, "export", tmp_path / "g.npz", "--checkpoint", tmp_path)
+
+
+def of(edges: list[tuple[str, str]], dead: list[str], *, directed: bool) -> Checkpoint:
+    """A checkpoint of a graph with these string ids."""
+    index, graph = VertexIndex.create("string"), Graph(directed=directed, weighted=False)
+    src, dst = index.insert_edges(*(StringColumn.of(ends) for ends in zip(*edges, strict=True)))
+    graph.apply(EdgeBatch.of(src, dst, np.ones(src.size, np.uint8)), index.n_vertices)
+    arrays = {f"index/{name}": array for name, array in index.state().items()}
+    arrays |= {"graph/keys": graph.export().keys, "graph/dead": index.lookup(StringColumn.of(dead))}
+    graph.close()
+    return Checkpoint(
+        epoch=(2, 7),
+        offsets={"t": {"0": 3}},
+        identity={"graph": {"directed": directed, "vertex_ids": "string", "weights": "unweighted"}},
+        programs={},
+        facts={"n_vertices": index.n_vertices, "updates": src.size},
+        arrays=arrays,
+    )
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_strings_and_what_is_gone(directed: bool, tmp_path: Path) -> None:
+    """Each edge once; a deleted vertex is not exported, though its place is kept."""
+    graph = exported(of([("a", "b"), ("b", "ä ö"), ("x", "x"), ("b", "a")], [], directed=directed))
+    write(tmp_path / "g.npz", graph.edges, graph.about)
+    with np.load(tmp_path / "g.npz") as content:
+        pairs = list(zip(content["src"].tolist(), content["dst"].tolist(), strict=True))
+    expected = [("a", "b"), ("b", "a"), ("b", "ä ö"), ("x", "x")]
+    if not directed:
+        assert len(pairs) == 3
+        pairs, expected = [(min(pair), max(pair)) for pair in pairs], [expected[0], *expected[2:]]
+    assert sorted(pairs) == expected
+    with pytest.raises(RequestError, match="'ä ö' does not fit into an edge list"):
+        write(tmp_path / "g.txt", graph.edges, graph.about)
+    assert [path.name for path in tmp_path.iterdir()] == ["g.npz"]
+    without = exported(of([("a", "b"), ("c", "c")], [], directed=directed))
+    assert without.vertices.to_list() == ["a", "b", "c"]  # type: ignore[union-attr]
+    checkpoint = of([("a", "b"), ("b", "a")], [], directed=directed)
+    gone = dict(checkpoint.arrays) | {"graph/keys": np.empty(0, np.uint64), "graph/dead": np.zeros(1, np.uint32)}
+    left = exported(Checkpoint((2, 7), {}, checkpoint.identity, {}, checkpoint.facts, gone))
+    assert left.vertices.to_list() == ["b"] and left.about["edges"] == 0  # type: ignore[union-attr]
+
+
+def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:
+    assert "must end in one of" in refused(1, "export", "g.gml", "--checkpoint", tmp_path)
+    assert "either --address" in refused(2, "export", "g.npz")
+    with pytest.raises(ValueError, match="is no epoch"):
+        checkpoints.parse_epoch("1.x")
+    assert checkpoints.parse_epoch("latest") is None and checkpoints.parse_epoch("3.12") == (3, 12)
+
+
+def test_top_shows_what_a_daemon_does(fed: Fed) -> None:
+    (url,) = re.findall(r"metrics at (http\S+)", fed.daemon.log.read_text())
+    before = take(fed.client, url)
+    epoch = fed.feed()
+    said = summary(before, take(fed.client, url))
+    assert said["epoch"] == list(epoch) and said["stage"] == "running"
+    assert round(said["updates_per_second"] * said["seconds"]) == 202
+    assert said["epochs_per_second"] > 0 and said["freshness"]["p99"] >= said["freshness"]["p50"] > 0
+    assert all(said["stages"][stage] > 0 for stage in ("queue", "apply", "compute", "publish"))
+    assert {id: program["state"] for id, program in said["programs"].items()} == dict.fromkeys(
+        ("far", "kcore", "triangles"), "fresh"
+    )
+    assert said["programs"]["far"]["busy"] > 0 and said["sides"]["host"] > 0 and said["device"] is None
+    quiet = run("top", fed.daemon.address, "--samples", "1", "--interval", "0.05")
+    assert quiet["updates_per_second"] == 0 and quiet["freshness"] == {"p50": None, "p99": None}
+    address = url.removeprefix("http://").removesuffix("/metrics")
+    screen = CliRunner().invoke(
+        cli.app, ["top", fed.daemon.address, "--samples", "2", "--interval", "0.05", "--metrics", address]
+    )
+    assert screen.exit_code == 0, screen.output
+    for shown in ("running, epoch", "0.0/s", "memory", "graph, host", "kcore", "fresh"):
+        assert shown in screen.output
+    assert "does not answer" in refused(3, "top", fed.daemon.address, "--metrics", "127.0.0.1:1")

@@ -1,0 +1,462 @@
+"""Who writes results, without a daemon: histories with crashes, sinks that fail, replays that are cut otherwise.
+
+After every transaction readers must know exactly what is true at its offsets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from graphtide.compute.program import Answer, Program, Published
+from graphtide.daemon.errors import Unavailable
+from graphtide.daemon.outgoing.records import Chunk, End, ids_by_program, read_key, read_value
+from graphtide.daemon.outgoing.sink import Accepts, Fenced, Place, PlaceLost
+from graphtide.daemon.outgoing.view import View, scope_of
+from graphtide.daemon.outgoing.writer import Resume, Writer
+from graphtide.daemon.serve.change_log import ChangeLog, ChangeLogWriter
+from graphtide.daemon.serve.publication import ProgramPublication, Publication
+from graphtide.daemon.serve.results import ResultsReader, ResultsWriter
+from graphtide.daemon.serve.shared_memory import SharedArray
+from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.gpma.index.ids import IdColumn, StringColumn
+from graphtide.gpma.index.vertex_index import VertexIndex
+
+PROGRAMS = ("even", "odd")
+EVENTS = ("updates", "epoch", "write", "checkpoint", "fail", "crash")
+
+
+class Plain(Program):
+    """Values are a column; negative ones are none. ``even`` and ``odd`` have one each."""
+
+    kind = "plain"
+    summary = "a column"
+    value = np.int64
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        values = published.columns["a"][vertices]
+        return Answer(values, values < 0)
+
+
+Update = tuple[int, int | None]
+"""A vertex and its value (below 0: it has none); None: it is deleted."""
+
+
+Kind = Literal["int", "string"]
+
+
+def column(kind: Kind, vertex: int) -> IdColumn:
+    return StringColumn.of([f"v{vertex}"]) if kind == "string" else np.array([vertex], np.int64)
+
+
+def truth(updates: Iterable[Update], kind: Kind = "int") -> dict[tuple[str, int | str], int | None]:
+    """What readers should know."""
+    alive: dict[int, int] = {}
+    for vertex, value in updates:
+        if value is None:
+            alive.pop(vertex, None)
+        else:
+            alive[vertex] = value
+    return {
+        (program, f"v{vertex}" if kind == "string" else vertex): None if value < 0 else value + (program == "odd")
+        for vertex, value in alive.items()
+        for program in PROGRAMS
+    }
+
+
+class Memory:
+    """A sink in memory, which outlives those who write there; ``fails``: what becomes of the next transactions."""
+
+    def __init__(self) -> None:
+        self.transactions: list[tuple[list[tuple[bytes, bytes | None]], End]] = []
+        self.fails: list[str] = []
+        self.forgotten = 0
+        self.opened = 0
+
+    def open(self, accepts: Accepts) -> End | None:
+        self.opened += 1
+        last = self.transactions[-1][1] if self.transactions else None
+        if not accepts(last):
+            raise Fenced("somebody else")
+        return last
+
+    @property
+    def place(self) -> Place:
+        return {"at": len(self.transactions)}
+
+    def ids_since(self, place: Place | None) -> dict[str, IdColumn]:
+        start = 0 if place is None else int(place["at"])
+        if place is not None and start < self.forgotten:
+            raise PlaceLost
+        return ids_by_program(key for records, _ in self.transactions[start:] for key, _ in records)
+
+    def write(self, chunks: Iterable[Chunk], end: End) -> None:
+        fault = self.fails.pop(0) if self.fails else ""
+        if fault == "before":
+            raise OSError("away")
+        self.transactions.append(([record for chunk in chunks for record in chunk.records()], end))
+        if fault == "after":
+            raise OSError("no answer")
+
+    def close(self) -> None: ...
+
+    def break_off(self) -> None: ...
+
+    def known(self) -> dict[tuple[str, int | str], Any]:
+        """What a reader knows; that everything follows each other is checked besides."""
+        known: dict[tuple[str, int | str], Any] = {}
+        for number, (records, end) in enumerate(self.transactions, 1):
+            before = self.transactions[number - 2][1] if number > 1 else None
+            assert (end.sequence, end.since) == (number, None if before is None else before.epoch)
+            assert before is None or end.epoch > before.epoch
+            assert len({key for key, _ in records}) == len(records)
+            for key, value in records:
+                named = read_key(key)
+                assert named is not None
+                if value is None:
+                    known.pop(named, None)
+                else:
+                    known[named] = read_value(value)["value"]
+        return known
+
+
+@dataclass
+class Link:
+    """What is published, as a daemon has it."""
+
+    index: VertexIndex
+    ring_bytes: int
+    held: int = 0
+    changes: ChangeLogWriter = field(init=False)
+    writer: ResultsWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.changes = ChangeLogWriter(self.ring_bytes, self.index.external)
+        self.writer = ResultsWriter(self.changes)
+
+    @property
+    def results_generation(self) -> int:
+        return self.writer.generation
+
+    def open_results(self) -> ResultsReader:
+        return ResultsReader.beside(self.writer)
+
+    def open_changes(self) -> ChangeLog:
+        place = self.changes.place
+        return ChangeLog(SharedArray(os.dup(place.fd), place.byte_offset, place.n_items, place.dtype))
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        self.held += 1
+        yield
+
+
+@dataclass
+class Checkpoint:
+    epoch: tuple[int, int]
+    offset: int
+    fact: dict[str, Any] | None
+
+
+class Daemon:
+    """One incarnation: applies a history, publishes, and writes."""
+
+    def __init__(
+        self,
+        sink: Memory,
+        updates: list[Update],
+        incarnation: int,
+        checkpoint: Checkpoint | None,
+        ring_bytes: int,
+        programs: tuple[str, ...] = PROGRAMS,
+        kind: Kind = "int",
+    ) -> None:
+        self.kind: Kind = kind
+        self.updates = updates
+        self.index = VertexIndex.create(kind)
+        self.link = Link(self.index, ring_bytes)
+        self.values = np.zeros(0, np.int64)
+        self.alive = np.zeros(0, bool)
+        self.epoch = (incarnation, 0 if checkpoint is None else checkpoint.epoch[1])
+        self.offset = 0
+        self.recovers_to = len(updates)
+        scopes = {id: scope_of(Plain, 0.0) for id in programs}
+        view = View(self.link, self.index, kind, {"plain": Plain}, scopes, self.link.hold)
+        fact = None if checkpoint is None else checkpoint.fact
+        resume = (
+            None
+            if checkpoint is None or fact is None
+            else Resume(checkpoint.epoch, fact["sink"], fact["sequence"], fact["place"], tuple(fact["programs"]))
+        )
+        self.writer = Writer(
+            sink, view, programs, "msgpack", name="memory", interval_s=0.0, approximate=False, resume=resume
+        )
+        self._apply(0 if checkpoint is None else checkpoint.offset)
+        self._publish(None, None)
+
+    @property
+    def recovering(self) -> bool:
+        return self.offset < self.recovers_to
+
+    def go_on(self, updates: int) -> None:
+        """An epoch of so many updates, or as many as there are."""
+        self.epoch = (self.epoch[0], self.epoch[1] + 1)
+        self._publish(*self._apply(min(updates, len(self.updates) - self.offset)))
+
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.epoch, self.offset, self.writer.fact())
+
+    def _apply(self, updates: int) -> tuple[Any, Any]:
+        """Which values changed, as a program would tell, and who came to exist or ceased to."""
+        before, lived = self.values.copy(), self.alive.copy()
+        for vertex, value in self.updates[self.offset : self.offset + updates]:
+            ids = column(self.kind, vertex)
+            if value is None and self.index.lookup(ids)[0] == NO_VERTEX:
+                continue
+            (dense,) = self.index.insert(ids).tolist()
+            if dense == self.values.size:
+                self.values, self.alive = np.append(self.values, 0), np.append(self.alive, False)
+            self.alive[dense] = value is not None
+            self.values[dense] = 0 if value is None else value
+        self.offset += updates
+        old = before.size
+        changed = np.append(np.flatnonzero(self.values[:old] != before), np.arange(old, self.values.size))
+        return changed.astype(np.uint32), np.flatnonzero(self.alive[:old] != lived).astype(np.uint32)
+
+    def _publish(self, changed: Any, moved: Any) -> None:
+        n = self.values.size
+        programs = {
+            id: ProgramPublication(
+                "plain", {"a": self.values + np.where(self.values < 0, 0, id == "odd")}, {"a": changed}
+            )
+            for id in PROGRAMS
+        }
+        stats = {"stage": "recovering" if self.recovering else "running"}
+        self.link.writer.publish(
+            Publication(self.epoch, n, {"edges": {0: self.offset}}, programs, stats, self.alive, moved)
+        )
+        self.writer.told(self.epoch)
+
+    def write(self) -> None:
+        """What the thread does, until there is nothing to do or it fails."""
+        try:
+            while self.writer.step():
+                pass
+        except (OSError, Unavailable) as error:
+            self.writer._fails(error)
+
+
+def draw(rng: np.random.Generator, n: int) -> list[Update]:
+    """Few vertices and few values: they come, go, and come back."""
+    return [
+        (int(vertex), None if kind < 0.25 else int(value))
+        for vertex, kind, value in zip(rng.integers(0, 8, n), rng.random(n), rng.integers(-1, 3, n), strict=True)
+    ]
+
+
+def run(seed: int, ring_bytes: int, kind: Kind) -> None:
+    rng = np.random.default_rng(seed)
+    sink, updates = Memory(), draw(rng, 5)
+    kept: list[Checkpoint] = []
+    incarnation = 1
+    daemon = Daemon(sink, updates, incarnation, None, ring_bytes, kind=kind)
+    checked = 0
+    for _ in range(60):
+        match rng.choice(EVENTS, p=[0.2, 0.25, 0.25, 0.1, 0.05, 0.15]):
+            case "updates":
+                updates += draw(rng, int(rng.integers(1, 6)))
+            case "epoch":
+                daemon.go_on(int(rng.integers(0, 20)))
+            case "write":
+                daemon.write()
+            case "checkpoint":
+                if rng.random() < 0.5:
+                    daemon.write()
+                kept = [*kept[-1:], daemon.checkpoint()]
+            case "fail":
+                sink.fails = rng.choice(["before", "after", ""], 3).tolist()
+            case "crash":
+                incarnation += 1
+                chosen = kept[int(rng.integers(len(kept)))] if kept and rng.random() < 0.8 else None
+                kept = [] if chosen is None else [chosen]
+                daemon = Daemon(sink, updates, incarnation, chosen, ring_bytes, kind=kind)
+        checked = check(sink, updates, checked, kind)
+    sink.fails = []
+    while daemon.recovering:
+        daemon.go_on(3)
+    daemon.go_on(len(updates))
+    daemon.write()
+    assert sink.known() == truth(updates, kind)
+    assert sink.transactions[-1][1].epoch == daemon.epoch
+
+
+def check(sink: Memory, updates: list[Update], checked: int, kind: Kind) -> int:
+    """After each transaction a reader knows what was true at its offsets."""
+    if len(sink.transactions) > checked:
+        offset = sink.transactions[-1][1].offsets["edges"][0]
+        assert sink.known() == truth(updates[:offset], kind)
+    return len(sink.transactions)
+
+
+@pytest.mark.parametrize("ring_bytes", [1 << 16, 1 << 10])
+@pytest.mark.parametrize("kind", ["int", "string"])
+def test_readers_know_what_is_true_whatever_dies_or_fails(
+    seed: int, ring_bytes: int, kind: Kind, run_long: bool
+) -> None:
+    for number in range(1000 if run_long else 25):
+        run(seed + number, ring_bytes, kind)
+
+
+def started(sink: Memory, updates: list[Update], **more: Any) -> Daemon:
+    """A daemon that has written all that there is."""
+    given: dict[str, Any] = {"incarnation": 1, "checkpoint": None, "ring_bytes": 1 << 16, **more}
+    daemon = Daemon(sink, updates, **given)
+    daemon.go_on(len(updates))
+    daemon.write()
+    return daemon
+
+
+def test_what_went_and_came_back_in_a_replay_of_other_epochs_is_put_right() -> None:
+    sink, updates = Memory(), [(1, 5), (2, 6)]
+    daemon = started(sink, updates)
+    kept = daemon.checkpoint()
+    updates += [(1, 7), (3, 3)]
+    daemon.go_on(2)
+    daemon.write()
+    assert sink.known()["even", 1] == 7 and ("even", 3) in sink.known()
+    updates += [(1, 5), (3, None)]
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.go_on(4)  # in which nothing changed, as it seems
+    daemon.write()
+    records, end = sink.transactions[-1]
+    assert sink.known() == truth(updates) and not end.snapshot
+    assert sorted({read_key(key)[1] for key, _ in records}) == [1, 3]  # type: ignore[index]
+
+
+def test_while_the_sink_is_away_epochs_are_merged_and_the_newest_values_written() -> None:
+    sink, updates = Memory(), [(vertex, 0) for vertex in range(50)]
+    daemon = started(sink, updates)
+    sink.fails = ["before"] * 3
+    for value in range(1, 8):
+        updates += [(0, value), (value, value)]
+        daemon.go_on(2)
+        daemon.write()
+    records, end = sink.transactions[-1]
+    assert sink.known() == truth(updates)
+    (merged,) = [end for _, end in sink.transactions if end.epochs not in (None, 1)]
+    assert merged.epochs == 4 and daemon.writer.written.merged == 3 and daemon.writer.written.errors == 3
+    assert len(records) < 50 and not end.snapshot and daemon.writer.trouble is None
+
+
+def test_where_the_log_does_not_reach_back_everything_is_written_and_who_is_gone_is_taken_back() -> None:
+    sink, updates = Memory(), [(vertex, 0) for vertex in range(20)]
+    daemon = started(sink, updates, ring_bytes=1 << 10)
+    updates += [(3, None)]
+    for _ in range(30):
+        updates += [(vertex, len(updates)) for vertex in range(4, 20)]
+        daemon.go_on(17)
+    daemon.write()
+    records, end = sink.transactions[-1]
+    assert end.snapshot and sink.known() == truth(updates)
+    assert ("even", 3) in {read_key(key) for key, value in records if value is None}
+
+
+def test_a_checkpoint_that_is_newer_than_what_was_written_is_no_help() -> None:
+    sink, updates = Memory(), [(1, 1), (2, 2)]
+    daemon = started(sink, updates)
+    updates += [(1, 9)]
+    daemon.go_on(1)
+    kept = daemon.checkpoint()  # the epoch before is the newest that was written
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.write()
+    assert sink.known() == truth(updates) and sink.transactions[-1][1].snapshot
+
+
+def test_what_came_before_a_checkpoint_and_was_never_heard_of_is_written() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = started(sink, updates)
+    updates += [(2, 5)]
+    daemon.go_on(1)
+    kept = daemon.checkpoint()
+    updates += [(2, None)]
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.go_on(1)
+    daemon.write()  # every vertex; that there was another nobody needs to know
+    assert sink.transactions[-1][1].snapshot and ("even", 2) not in sink.known()
+    updates += [(2, 5)]
+    daemon = Daemon(sink, updates, 3, kept, 1 << 16)
+    daemon.go_on(2)  # in which it went and came back
+    daemon.write()
+    assert sink.known() == truth(updates)
+
+
+def test_nothing_is_written_while_the_log_is_replayed() -> None:
+    sink, updates = Memory(), [(1, 1), (2, 2), (1, 3)]
+    started(sink, updates)
+    daemon = Daemon(sink, updates, 2, None, 1 << 16)
+    for _ in range(2):
+        daemon.go_on(1)
+        daemon.write()
+    assert len(sink.transactions) == 1
+    daemon.go_on(1)
+    daemon.write()
+    assert len(sink.transactions) == 2 and sink.known() == truth(updates)
+
+
+def test_a_program_that_is_not_wanted_any_more_is_taken_back() -> None:
+    sink, updates = Memory(), [(1, 1), (2, 2)]
+    kept = started(sink, updates).checkpoint()
+    Daemon(sink, updates, 2, kept, 1 << 16, programs=("odd",)).write()
+    expected = {key: value for key, value in truth(updates).items() if key[0] == "odd"}
+    assert sink.known() == expected and sink.transactions[-1][1].programs == ("odd",)
+
+
+def test_who_is_shut_out_writes_no_more() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    zombie = started(sink, updates)
+    started(sink, updates, incarnation=2)
+    updates += [(1, 2)]
+    zombie.writer._fails(OSError("away"))
+    zombie.go_on(1)
+    with pytest.raises(Fenced):
+        zombie.writer.step()
+    assert len(sink.transactions) == 2
+
+
+def test_epochs_that_come_too_fast_wait_for_the_look() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = started(sink, updates)
+    read: Callable[..., Any] = ResultsReader.read
+    seen: list[int] = []
+
+    def busy(self: ResultsReader, use: Any, tries: int = 50) -> Any:
+        seen.append(tries)
+        if tries == 3:
+            raise Unavailable("too fast")
+        return read(self, use)
+
+    updates += [(1, 2)]
+    daemon.go_on(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ResultsReader, "read", busy)
+        daemon.write()
+    assert daemon.link.held == 1 and sink.known() == truth(updates)
+
+
+def test_the_thread_writes_what_is_left_and_ends() -> None:
+    sink, updates = Memory(), [(1, 1)]
+    daemon = Daemon(sink, updates, 1, None, 1 << 16)
+    daemon.go_on(1)
+    daemon.writer.start()
+    daemon.writer.drain()
+    daemon.writer.close()
+    assert sink.known() == truth(updates)
+    assert daemon.writer.lag_epochs == 0 and daemon.writer.lag_seconds == 0.0
+    assert daemon.writer.begin_grace()()

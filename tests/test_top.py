@@ -1,0 +1,86 @@
+"""What two looks at a daemon tell; the real one is looked at in test_export.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from graphtide.daemon.tools.top import Sample, shown, summary
+
+STATS: dict[str, Any] = {
+    "stage": "running",
+    "vertices": 10,
+    "edges": 20,
+    "updates_applied": 1_000,
+    "queue_updates": 3,
+    "lag": {"unit": "records", "amount": {"t": {"0": 4, "1": 5}}, "seconds": 1.5},
+    "waiting": None,
+    "dead_letters": {"bad-id": 2, "bad-weight": 1},
+    "memory": {"used": 1 << 20, "budget": 1 << 22, "waits_for": None},
+    "placement": {"sides": ["host", "device"], "bytes": [500, 400], "device": {"name": "H", "programs": ["hops"]}},
+}
+PROGRAMS = {"hops": {"kind": "bfs", "state": "fresh", "memory_bytes": 80, "reason": None}}
+FRESH, STAGE = "graphtide_freshness_seconds_bucket", "graphtide_epoch_duration_seconds"
+BEFORE = Sample(
+    100.0,
+    (2, 7),
+    STATS,
+    PROGRAMS,
+    {
+        (FRESH, "0.1"): 50.0,
+        (FRESH, "1.0"): 50.0,
+        (FRESH, "+Inf"): 50.0,
+        (f"{STAGE}_sum", "apply"): 1.0,
+        (f"{STAGE}_count", "apply"): 10.0,
+        ("graphtide_program_duration_seconds_sum", "hops"): 1.0,
+    },
+)
+
+
+def later(**metrics: float) -> Sample:
+    """Two seconds later, 500 updates and four epochs on; the buckets of freshness by their ends."""
+    labels = {"small": "0.1", "large": "1.0", "all": "+Inf"}
+    grown = {(FRESH, labels[name]): 50.0 + value for name, value in metrics.items()}
+    times = {
+        (f"{STAGE}_sum", "apply"): 1.8,
+        (f"{STAGE}_count", "apply"): 14.0,
+        ("graphtide_program_duration_seconds_sum", "hops"): 1.5,
+    }
+    return Sample(
+        102.0, (2, 11), {**STATS, "updates_applied": 1_500}, PROGRAMS, {**BEFORE.metrics, **grown, **times}
+    )
+
+
+def test_rates_are_of_what_lies_between() -> None:
+    said = summary(BEFORE, later(small=98, large=100, all=100))
+    assert (said["updates_per_second"], said["epochs_per_second"]) == (250, 2)
+    assert said["lag"] == {"amount": 9, "unit": "records", "seconds": 1.5} and said["dead_letters"] == 3
+    assert said["freshness"] == {"p50": 0.1, "p99": 1.0}
+    assert said["stages"]["apply"] == pytest.approx(0.2) and said["stages"]["poll"] is None
+    assert said["programs"]["hops"] == {"kind": "bfs", "state": "fresh", "memory_bytes": 80, "busy": 0.25}
+    assert said["sides"] == {"host": 500, "device": 400} and said["on_device"] == ["hops"]
+
+
+def test_what_cannot_be_known_is_not_told() -> None:
+    """Of another start, without updates, without metrics, and past the last bucket."""
+    restarted = summary(BEFORE, replace(later(), epoch=(3, 1)))
+    assert restarted["updates_per_second"] is None and restarted["epochs_per_second"] is None
+    assert restarted["freshness"] == {"p50": None, "p99": None}
+    slow = summary(BEFORE, later(small=0, large=60, all=100))
+    assert slow["freshness"] == {"p50": 1.0, "p99": None}
+    bare = summary(replace(BEFORE, metrics={}), replace(later(), metrics={}))
+    assert set(bare["stages"].values()) == {None} and bare["programs"]["hops"]["busy"] is None
+
+
+def test_a_screen_has_rates_bars_and_programs() -> None:
+    console = Console(width=100, record=True, force_terminal=False)
+    waiting = {**STATS, "waiting": "bad records find no room"}
+    console.print(shown(summary(BEFORE, replace(later(small=1, large=1, all=1), stats=waiting))))
+    text = console.export_text()
+    for part in ("running, epoch 2.11", "9 records, 1.5 s", "within 100.0 ms", "waits: bad records find no room"):
+        assert part in text
+    for part in ("1.0 MiB of 4.0 MiB", "graph, device", "200.0 ms", "hops", "device", "25.0%"):
+        assert part in text
