@@ -54,7 +54,9 @@ class World:
             moved = np.append(moved, self.ids.size - 1)
         return np.unique(touched).astype(np.uint32), np.unique(moved).astype(np.uint32)
 
-    def look(self, scope: Largest, touched: Any, moved: Any, *, may_scan: bool, anew: bool = False) -> None:
+    def look(
+        self, scope: Largest, touched: Any, moved: Any, *, may_scan: bool, anew: bool = False, shared: Any = None
+    ) -> None:
         snapshot = SimpleNamespace(known=self.known, n_vertices=self.ids.size)
         names = SimpleNamespace(external=lambda dense: self.ids[dense])
         changes = None if anew else object()
@@ -66,6 +68,7 @@ class World:
             touched=touched,
             moved=moved,
             may_scan=may_scan,
+            shared={} if shared is None else shared,
         )
         news = scope.look(cast(Look, look))
         news.remember()
@@ -119,6 +122,15 @@ def test_an_epoch_costs_what_it_changed_until_too_many_have_fallen() -> None:
             assert world.looked_at <= 2 * (KEPT * 10 + touched.size)
         assert world.told == world.best(10)
     assert falls == 1
+
+
+def test_who_wants_the_same_of_an_epoch_looks_once() -> None:
+    world, nothing = World(1000, np.random.default_rng(2)), np.empty(0, np.uint32)
+    shared: dict[Any, Any] = {}
+    for k, again in ((10, False), (10, True), (11, False)):
+        world.looked_at = 0
+        world.look(Largest(k), None, nothing, may_scan=True, anew=True, shared=shared)
+        assert world.told == world.best(k) and (world.looked_at < 100) == again
 
 
 def as_told(known: dict[int, Any], change: Change) -> dict[int, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -64,6 +64,7 @@ class Look:
 
     ``changes``: None: all must be taken anew. ``touched``: whose values may be others since, in ascending order;
     None: anyone's. ``vertices_max``: so many may be told of at once. ``may_scan``: all vertices may be looked at.
+    ``shared``: what others found out who looked at this program in this epoch, by what it is.
     """
 
     names: Names
@@ -73,6 +74,7 @@ class Look:
     touched: Vertices | None
     vertices_max: int
     may_scan: bool = True
+    shared: dict[Any, Any] = field(default_factory=dict)
 
     def check(self, n: int) -> None:
         """

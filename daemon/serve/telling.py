@@ -47,7 +47,7 @@ HEARTBEAT_SECONDS = 10.0
 RECENT_MAX = 16
 RECORDS_AT_ONCE = 256
 """So many records of the log are taken notice of before others have their turn: a few milliseconds."""
-COPIED_SHARE = 8
+COPIED_SHARE = 4
 """Where more than this part of all vertices is looked at, results are copied first: epochs go on meanwhile."""
 
 
@@ -89,6 +89,8 @@ class Telling:
         self._tasks: set[asyncio.Task[None]] = set()
         # By program and the publications between which its values were touched: many who ask know the same.
         self._recent: dict[tuple[str, int, int], tuple[Vertices | None]] = {}
+        # By program and publication.
+        self._shared: dict[tuple[str, int], dict[Any, Any]] = {}
 
     async def run(self) -> None:
         """Tell clients what is new, until cancelled."""
@@ -232,10 +234,21 @@ class Telling:
             else:
                 (touched,) = found
         may_scan = may_scan or snapshot.n_vertices <= INLINE_MAX
-        look = Look(self._serving, snapshot, result, changes, touched, self._serving.limits.vertices_max, may_scan)
+        limit, shared = self._serving.limits.vertices_max, self._shared_by(subscription.program, snapshot.sequence)
+        look = Look(self._serving, snapshot, result, changes, touched, limit, may_scan, shared)
         news = subscription.scope.look(look)
         look.check(len(news))
         return _Found(snapshot, news, 0 if changes is None else changes.epochs, staleness(result), key, touched)
+
+    def _shared_by(self, program: str, sequence: int) -> dict[Any, Any]:
+        """What those know together who look at a program in this publication."""
+        key = program, sequence
+        shared = self._shared.get(key)
+        if shared is None:
+            if len(self._shared) >= RECENT_MAX:
+                self._shared = {}
+            shared = self._shared.setdefault(key, {})
+        return shared
 
     def _take(self, subscription: Subscription, found: _Found) -> tuple[int, int] | None:
         """What was found holds, and the client will know it: since which epoch it tells.
