@@ -56,9 +56,9 @@ def test_what_was_refused_is_applied_once_it_is_put_right(tmp_path: Path) -> Non
             end = writer.offset
         lines = "src,dst,weight\n5,6,1\n6,7,-2\n"
         (daemon.spool / "b.csv").write_text(lines)
-        daemon.start()
+        daemon.start(ready_s=600)
         with daemon.client() as asking:
-            asking.wait({"a.msgpack": end, "b.csv": len(lines)}, timeout_ms=30_000)
+            asking.wait({"a.msgpack": end, "b.csv": len(lines)}, timeout_ms=300_000)
             folder = tmp_path / "dead-letters"
             counted = run("count", folder)
             assert sorted((item["source"], item["letters"]) for item in counted) == [
@@ -76,7 +76,7 @@ def test_what_was_refused_is_applied_once_it_is_put_right(tmp_path: Path) -> Non
             assert done["replayed"] == 4 and done["cut"] == 0
             (file,) = map(Path, done["files"])
             assert file.parent == daemon.spool and file.suffix == ".json"
-            asking.wait({file.name: file.stat().st_size}, timeout_ms=30_000)
+            asking.wait({file.name: file.stat().st_size}, timeout_ms=300_000)
             assert asking.get("bfs", [1, 2, 3, 4, 5, 6]).values.tolist() == [0, 1, 2, 3, 4, 5]
         daemon.stop()
 

@@ -1,8 +1,8 @@
 """The two example graphs of LDBC Graphalytics, with the outputs that its validation has for them.
 
 Graphs and outputs are those of graphalytics-validation/src/main/resources/validation-graphs/example in
-https://github.com/ldbc/ldbc_graphalytics. Levels, components and communities are compared exactly, distances (which
-are float32 here) and coefficients to within a relative error that is a thousandth of the one allowed there.
+https://github.com/ldbc/ldbc_graphalytics. Levels, components and communities are compared exactly, distances
+(which are float32 here) and coefficients to within a relative error that is a thousandth of the one allowed there.
 """
 
 from __future__ import annotations
