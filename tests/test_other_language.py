@@ -246,7 +246,7 @@ REFUSED = [
     ("get", {"program": "none", "vertices": [1]}, "unknown-program"),
     ("path", {"program": "hops", "target": 99}, "unknown-vertex"),
     ("top", {"program": "hops", "k": 10**6}, "limit-exceeded"),
-    ("placement", {}, "not-supported"),
+    ("nonsense", {}, "not-supported"),
 ]
 
 
