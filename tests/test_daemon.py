@@ -133,6 +133,8 @@ def test_string_ids(daemon: Daemon) -> None:
         assert client.path("hops", "c").vertices == ["ä", "b", "c"]
         assert client.component("c").label == "b", "the smallest by bytes"
         assert client.neighbors("b").ids == ["c"]
+        assert client.khop("ä", 2).ids == ["ä", "b", "c"]
+        assert client.egonet("b").dst == client.cross_edges(["b", "c"], ["c"]).dst == ["c"]
 
 
 SIMPLE = [{"name": "triangles"}, {"name": "lcc"}, {"name": "kcore"}, {"name": "cdlp", "rounds": 3}]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,16 +16,14 @@ from typing import Any, cast
 import networkx as nx
 import numpy as np
 import pytest
-from running import Daemon
-from test_daemon import write
 from test_server import Chain, serving
+from waiting import until
 
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.engine.storage import Storage
 from graphtide.daemon.engine.topology import EngineTopology
-from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Source
 from graphtide.daemon.records.topology import StorageState
@@ -31,7 +32,7 @@ from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.exploring import Explorer, exploration_answer
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.state.requested import RequestedCheckpoints
-from graphtide.gpma.edges import EdgeBatch, Op
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, pack
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.exploring import warm_up
 from graphtide.partition.graph import Graph
@@ -184,11 +185,12 @@ def test_reading_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 class Surroundings(Chain):
     """Results of a chain, and the edges of a graph."""
 
-    def __init__(self, kind: str, graph: Graph) -> None:
+    def __init__(self, kind: str, graph: Graph, n: int = N) -> None:
         super().__init__(kind)
-        real = EngineTopology(Storage(graph, Position(1)), cast(Source, None), cast(RequestedCheckpoints, None))
+        self.storage = Storage(graph, Position(1))
+        real = EngineTopology(self.storage, cast(Source, None), cast(RequestedCheckpoints, None))
         self.reach, self.edges_between, self.ego = real.reach, real.edges_between, real.ego  # type: ignore[method-assign]
-        self.grow(N)
+        self.grow(n)
 
 
 @pytest.fixture(scope="module", params=[(True, "int"), (False, "string")], ids=["directed", "undirected strings"])
@@ -284,31 +286,46 @@ def test_the_asynchronous_client_asks_the_same(served: Any, shared: Any) -> None
     assert sub.size == client.subgraph(ids(7, 8)).size
 
 
-# -- a real daemon ------------------------------------------------------------------------------------------
-
-HUB, SPOKES, LATE = 1, 150_000, 10_000_000
+# -- while the graph changes ----------------------------------------------------------------------------------
 
 
-def test_a_search_along_a_hub_sees_each_record_whole_while_the_graph_changes(tmp_path: Path) -> None:
-    spokes = np.arange(2, SPOKES + 2)
-    settings = {"program": [{"name": "components"}], "audit": {"full_every_epoch": False}}
-    with Daemon(tmp_path, settings) as daemon:
-        begun = write(daemon, "a", encode_msgpack(np.full(SPOKES + 1, HUB), np.append(spokes, LATE)))
-        daemon.start()
-        with daemon.client() as client:
-            client.wait(begun, timeout_ms=60_000)
-            # The first spoke and the last one come and go together; what lies between is more than a slice.
-            ends = np.array([2, LATE])
-            for number in range(6):
-                op = Op.DELETE if number % 2 == 0 else Op.INSERT
-                offsets = write(daemon, f"b{number:02}", encode_msgpack(np.full(2, HUB), ends, op))
-                found = client.khop(HUB, limit=200_000)
-                assert len(found.ids) in (SPOKES, SPOKES + 2) and not found.truncated
-                assert np.isin(ends, found.ids).sum() in (0, 2)
-                edges = client.cross_edges([HUB], spokes[::2], limit=100)
-                assert edges.size in (SPOKES // 2 - 1, SPOKES // 2) and len(edges.src) == 100
-                ego = client.egonet(HUB, limit=200_000, edge_limit=200_000)
-                assert len(ego.src) == ego.size == len(ego.ids) - 1
-            client.wait(offsets, timeout_ms=60_000)
-            assert len(client.khop(HUB, limit=200_000).ids) == SPOKES + 2
-        assert daemon.stop() == 0
+def test_a_search_along_a_hub_sees_each_epoch_whole_while_the_graph_changes(tmp_path: Path) -> None:
+    """The first spoke and the last one come and go together; what lies between is more than a slice."""
+    n = exploring.SLICE_READS + 1000
+    ends, between = np.array([1, n - 1]), np.arange(2, n - 1)
+    inner = np.count_nonzero(between % 2)
+    over = threading.Event()
+    with contextlib.closing(Graph(directed=True, weighted=False, in_edges=False)) as graph:
+        graph.load(EdgeList(pack(np.zeros(n - 3), between)), n)
+        engine = Surroundings("int", graph, n)
+        storage = engine.storage
+
+        def change() -> None:
+            for op in itertools.cycle((Op.INSERT, Op.DELETE)):
+                with storage.gate.apply():
+                    graph.apply(EdgeBatch(pack(np.zeros(2), ends), np.full(2, op, np.uint8)), n)
+                    storage.position.number += 1
+                storage.gate.settle()
+                if over.wait(0.001):
+                    return
+
+        with (
+            serving(engine, tmp_path, LimitsConfig(vertices_max=n)) as link,
+            Client(link.addresses[0], timeout=60) as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            changing = pool.submit(change)
+            try:
+                for _ in range(4):
+                    number = storage.position.number
+                    until(lambda: storage.position.number > number)  # noqa: B023 - asked at once
+                    found = client.khop(*engine.ids([0]), limit=n)
+                    assert np.isin(engine.ids(ends), found.ids).sum() == len(found.ids) - between.size - 1
+                    assert len(found.ids) in (n - 2, n) and not found.truncated
+                    edges = client.cross_edges(engine.ids([0]), engine.ids(range(1, n, 2)), limit=100)
+                    assert edges.size - inner in (0, np.count_nonzero(ends % 2)) and len(edges.src) == 100
+                    ego = client.egonet(*engine.ids([0]), limit=n, edge_limit=n)
+                    assert len(ego.src) == ego.size == len(ego.ids) - 1 and ego.size in (n - 3, n - 1)
+            finally:
+                over.set()
+            changing.result()
