@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 from test_subscribing import Results, pairs, results
 
+from graphtide.compute.program import Published
+from graphtide.compute.registry import program_class
 from graphtide.daemon.client import Change, Client
+from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve import telling
 from graphtide.daemon.serve.largest import KEPT, Largest
+from graphtide.daemon.serve.results import ProgramResults, Snapshot
 from graphtide.daemon.serve.scopes import Look, NotAtOnce
+from graphtide.daemon.serve.subscriptions import Subscription, Subscriptions
 from graphtide.daemon.serve.values import Values
 from graphtide.gpma.edges import NO_VERTEX
 
@@ -131,6 +136,32 @@ def test_who_wants_the_same_of_an_epoch_looks_once() -> None:
         world.looked_at = 0
         world.look(Largest(k), None, nothing, may_scan=True, anew=True, shared=shared)
         assert world.told == world.best(k) and (world.looked_at < 100) == again
+
+
+def test_who_comes_second_in_an_epoch_need_not_copy_it() -> None:
+    """Where every value is another, as where a program's norm is."""
+    n = telling.INLINE_MAX + 3000
+    estimate = np.random.default_rng(3).permutation(n) + 1.0
+    results = ProgramResults("pagerank", Published({"estimate": estimate}, {"norm": 1.0}, n), {})
+    published = Snapshot((1, 1), n, {}, 0, 1, {"rank": results}, {}, {})
+    serving: Any = SimpleNamespace(
+        subscriptions=Subscriptions(LimitsConfig()),
+        limits=LimitsConfig(),
+        program_class=program_class,
+        external=lambda dense: dense.astype(np.int64),
+    )
+    teller = telling.Telling(serving)
+    first, second, other = (
+        cast(Subscription, SimpleNamespace(program="rank", scope=Largest(k), place=None, joined=None))
+        for k in (5, 5, 6)
+    )
+    assert teller._size(first, published) == teller._size(second, published) == n
+    with pytest.raises(NotAtOnce):
+        teller._look(first, published)
+    told = teller._look(first, published, may_scan=True).news
+    assert teller._size(second, published) <= 2 * KEPT * 5 < teller._size(other, published)
+    assert np.asarray(teller._look(second, published).news.ids).tolist() == np.asarray(told.ids).tolist()
+    assert {*np.asarray(told.ids).tolist()} == {*np.argsort(estimate)[-5:].tolist()}
 
 
 def as_told(known: dict[int, Any], change: Change) -> dict[int, Any]:

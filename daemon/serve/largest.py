@@ -7,6 +7,7 @@ changed, until so many of the best have fallen that the rest must be looked at a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +58,9 @@ class Largest:
         self._ids: IdColumn | None = None
         self._values: Values | None = None
 
-    def size(self, n_vertices: int, n_touched: int) -> int:
+    def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
+        if self._k in shared:
+            return min(KEPT * self._k, n_vertices)
         return n_vertices if self._ranking is None else min(n_touched + KEPT * self._k, n_vertices)
 
     def weight(self, n_vertices: int) -> int:
@@ -86,11 +89,17 @@ class Largest:
         self._ranking = self._ids = None
 
     def _next(self, look: Look) -> _Ranking:
-        """The ranking of this epoch.
+        """The ranking of this epoch, which is found out once for all who want as many.
 
         Raises:
             NotAtOnce: all vertices would have to be looked at.
         """
+        known: _Ranking | None = look.shared.get(self._k)
+        if known is None:
+            known = look.shared[self._k] = self._found(look)
+        return known
+
+    def _found(self, look: Look) -> _Ranking:
         if self._ranking is not None and look.changes is not None and look.touched is not None:
             dense = np.unique(np.concatenate([self._ranking.dense, look.touched, look.moved]))
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
@@ -103,11 +112,7 @@ class Largest:
         return self._of_all(look)
 
     def _of_all(self, look: Look) -> _Ranking:
-        """By looking at all vertices, which is done once for all who want as many."""
-        known = look.shared.get(self._k)
-        if known is not None:
-            found: _Ranking = known
-            return found
+        """By looking at all vertices."""
         best, last = _NONE, None
         for start in range(0, look.snapshot.n_vertices, PIECE_VERTICES):
             end = min(start + PIECE_VERTICES, look.snapshot.n_vertices)
@@ -115,8 +120,7 @@ class Largest:
             dense = dense[look.snapshot.known(dense) != NO_VERTEX]
             ranking = _ranked(dense, look.values(dense), KEPT * self._k, last)
             best, last = np.sort(ranking.dense), ranking.last
-        made = look.shared[self._k] = _ranked(best, look.values(best), KEPT * self._k, last)
-        return made
+        return _ranked(best, look.values(best), KEPT * self._k, last)
 
 
 def _ranked(dense: Vertices, values: Values, size: int, last: tuple[Any, int] | None) -> _Ranking:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -137,8 +137,8 @@ class Scope(Protocol):
 
     resumes: bool
 
-    def size(self, n_vertices: int, n_touched: int) -> int:
-        """How many vertices to look at, where so many of all were touched, at most."""
+    def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
+        """How many vertices to look at, where so many of all were touched, at most; ``shared``: as of a look."""
         ...
 
     def weight(self, n_vertices: int) -> int:
@@ -173,7 +173,7 @@ class Everyone:
         self._sent: npt.NDArray[np.float64] = np.empty(0)
         self._state: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
-    def size(self, n_vertices: int, n_touched: int) -> int:
+    def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
         return n_touched
 
     def weight(self, n_vertices: int) -> int:
@@ -240,7 +240,7 @@ class Chosen:
         """Of which the client may have a value that is off by the threshold."""
         self._resuming = False
 
-    def size(self, n_vertices: int, n_touched: int) -> int:
+    def size(self, n_vertices: int, n_touched: int, shared: Mapping[Any, Any]) -> int:
         return len(self._ids)
 
     def weight(self, n_vertices: int) -> int:

@@ -195,7 +195,8 @@ class Telling:
     def _size(self, subscription: Subscription, snapshot: Snapshot) -> int:
         """How many vertices must be looked at, at most, or ``INLINE_MAX`` and one where it takes long anyhow."""
         n, place, scope = snapshot.n_vertices, subscription.place, subscription.scope
-        everything = scope.size(n, n)
+        shared = self._shared_by(subscription.program, snapshot.sequence)
+        everything = scope.size(n, n, shared)
         if place is None:
             return everything
         if self._log.bytes_between(place, snapshot.sequence) > INLINE_BYTES:
@@ -211,7 +212,7 @@ class Telling:
         if depends_on(kind, program) or any(column is None for column in program.columns.values()):
             return everything
         touched = sum(column.size for column in program.columns.values() if column is not None)
-        return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone))
+        return scope.size(n, touched + changes.alive.size + n - changes.n_before + len(changes.gone), shared)
 
     def _look_aside(self, subscription: Subscription, size: int) -> _Found:
         """What a client lacks, in a thread, where so many vertices are looked at."""
