@@ -23,6 +23,8 @@ from test_server import raw
 from waiting import until
 
 from graphtide import Client
+from graphtide.compute.program import ExternalId
+from graphtide.compute.registry import KINDS
 from graphtide.daemon.errors import (
     GraphtideError,
     LimitExceeded,
@@ -222,7 +224,7 @@ def as_floats(kind: str, values: Any, unknown: Any, state: Snapshot) -> np.ndarr
     known = np.isin(IDS, state.ids)
     np.testing.assert_array_equal(np.sort(unknown), IDS[~known])
     found = values[known]
-    if kind == "components":
+    if KINDS[kind].value is ExternalId:
         return np.searchsorted(state.ids, found.filled(-1)).astype(np.float64)
     return np.ma.MaskedArray(found, dtype=np.float64).filled(-1.0)
 
