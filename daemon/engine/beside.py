@@ -81,7 +81,8 @@ class Beside:
         ready: Ready,
         threads: int,
     ) -> None:
-        """``resolve``: dense vertices of external ids. ``threads``: how many compute a program, at most."""
+        """``resolve``: dense vertices of external ids; raises ProgramError for what is none of this graph's kind.
+        ``threads``: how many compute a program, at most."""
         self.pipeline = pipeline
         self.between = pipeline.between
         self.index = index
@@ -94,11 +95,12 @@ class Beside:
         """A program, not computed.
 
         Raises:
-            RequestError: there is no such kind, a parameter is wrong, or it is none for the graph's weights.
+            RequestError: there is no such kind, a parameter is wrong, or not for the graph's weights or ids.
         """
         try:
             program = registry.make_program(kind, id, given, order=self.index)
             program.require_weights(self.pipeline.graph.weight_domain)
+            self.resolve(program.sources)
         except ProgramError as error:
             raise RequestError(str(error)) from error
         return program

@@ -36,6 +36,8 @@ one epoch: it would not catch up, and changes take memory."""
 RETRY_S = 10.0
 """Until a program that found no memory is computed again."""
 ID_LENGTH_MAX = 128
+UNDER_WAY = ("computing", "waiting")
+"""States of a program that somebody is to compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Keeping:
             RequestError: the program, a parameter or the id is wrong, or the graph lacks what the program needs.
             LimitExceeded: there are as many as may be.
             NotWritten: the disk does not take it.
-            Unavailable: the daemon is stopping.
+            Unavailable: the daemon is stopping, or the system grants no thread for it now.
         """
         kind, given = str(params["program"]), dict(params["parameters"])
         program = self._beside.made(
@@ -107,6 +109,8 @@ class Keeping:
                     f"a program {id!r} is kept already, made from {known}; drop it first, or give another id",
                     {"parameter": "id"},
                 )
+            elif id not in self._coming and self._beside.between.do(lambda: self._stands(id)) in UNDER_WAY:
+                self._begin(_Coming(id, spec))  # it could not be, or was left out at the start
             return self._beside.between.do(lambda: self._answer(id))
 
     def drop(self, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
@@ -139,7 +143,10 @@ class Keeping:
     # -- by the engine's thread ---------------------------------------------------------------------------
 
     def _answer(self, id: str) -> tuple[StorageState, dict[str, Any]]:
-        return self._state(), {"id": id, "state": self._pipeline.standing.states().get(id, "computing")}
+        return self._state(), {"id": id, "state": self._stands(id)}
+
+    def _stands(self, id: str) -> str:
+        return self._pipeline.standing.states().get(id, "computing")
 
     def _drop(self, id: str) -> StorageState:
         self._pipeline.drop(id)
@@ -166,10 +173,21 @@ class Keeping:
             ) from error
         self._store.add(program.id, spec)
         self._metrics.programs_kept(len(self._store))
-        coming = self._coming[program.id] = _Coming(program.id, spec)
-        self._show(coming)
         log.info("program %s is kept, and computed beside the stream", program.id)
-        threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True).start()
+        self._begin(_Coming(program.id, spec))
+
+    def _begin(self, coming: _Coming) -> None:
+        """
+        Raises:
+            Unavailable: the daemon is stopping, or the system grants no thread now; ask again.
+        """
+        self._show(coming)
+        self._coming[coming.id] = coming
+        try:
+            threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True).start()
+        except RuntimeError as error:
+            del self._coming[coming.id]
+            raise Unavailable(f"the engine is busy: {error}") from error
 
     def _show(self, coming: _Coming, state: str = "computing", reason: str | None = None) -> None:
         def show() -> None:
@@ -191,19 +209,26 @@ class Keeping:
                 if not isinstance(error, ProgramError | GraphtideError):
                     log.exception("program %s cannot be computed", coming.id)
                 log.error("program %s is kept, and cannot be computed: %s", coming.id, error)
-                with suppress(Unavailable):
+                with suppress(Unavailable, MemoryError, OSError):
                     self._show(coming, "quarantined", f"{type(error).__name__}: {error}")
         with self._changing:
             if self._coming.get(coming.id) is coming:
                 del self._coming[coming.id]
 
     def _joined(self, coming: _Coming) -> bool:
-        """Whether it found the memory."""
+        """Whether it found the memory.
+
+        Raises:
+            GivenUp: it was dropped.
+        """
+        if coming.dropped.is_set():
+            raise GivenUp("it was dropped")
         try:
             self._follow(coming)
         except MemoryError as error:
             log.warning("program %s waits for memory: %s", coming.id, error)
-            self._show(coming, "waiting", str(error) or "out of memory")
+            with suppress(MemoryError, OSError):  # to show that may take some, too
+                self._show(coming, "waiting", str(error) or "out of memory")
             return False
         return True
 
