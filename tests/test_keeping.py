@@ -15,6 +15,7 @@ import pytest
 from waiting import until
 
 from graphtide.compute import registry
+from graphtide.daemon.engine.beside import GivenUp
 from graphtide.daemon.engine.keeping import Keeping
 from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.standing import Standing
@@ -25,6 +26,7 @@ from graphtide.daemon.state.kept import KeptPrograms, read_kept
 from graphtide.ops.metrics import Metrics
 
 HOPS = {"program": "bfs", "parameters": {"source": 1}, "id": "hops"}
+WANTED = threading.Event()
 
 
 class Short:
@@ -74,11 +76,11 @@ def keeping(tmp_path: Path, short: Short) -> Keeping:
 
 def test_one_that_waits_for_memory_is_tried_no_more_once_it_is_dropped(keeping: Keeping, short: Short) -> None:
     threads = {*threading.enumerate()}
-    keeping.keep(HOPS)
+    keeping.keep(HOPS, WANTED)
     until(lambda: short.standing.states() == {"hops": "waiting"})
-    assert keeping.keep(HOPS)[1]["state"] == "waiting" and short.tries == 1
+    assert keeping.keep(HOPS, WANTED)[1]["state"] == "waiting" and short.tries == 1
     (waiting,) = {*threading.enumerate()} - threads
-    keeping.drop({"program": "hops"})
+    keeping.drop({"program": "hops"}, WANTED)
     until(lambda: not waiting.is_alive())
     assert short.tries == 1 and short.standing.states() == {}
 
@@ -88,7 +90,7 @@ def test_one_that_could_not_be_begun_is_when_it_is_asked_for_again(
 ) -> None:
     short.cannot_show = 1
     with pytest.raises(MemoryError):
-        keeping.keep(HOPS)
+        keeping.keep(HOPS, WANTED)
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -96,11 +98,11 @@ def test_one_that_could_not_be_begun_is_when_it_is_asked_for_again(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(Unavailable, match="can't start new thread"):
-            keeping.keep(HOPS)
+            keeping.keep(HOPS, WANTED)
     assert list(read_kept(tmp_path)) == ["hops"] and short.tries == 0
-    assert keeping.keep(HOPS)[1]["id"] == "hops"
+    assert keeping.keep(HOPS, WANTED)[1]["id"] == "hops"
     until(lambda: short.tries == 1)
-    keeping.drop({"program": "hops"})
+    keeping.drop({"program": "hops"}, WANTED)
     until(lambda: not any(thread.name == "kept-program" for thread in threading.enumerate()))
 
 
@@ -109,12 +111,24 @@ def test_that_nothing_can_be_shown_stops_no_attempt(
 ) -> None:
     monkeypatch.setattr("graphtide.daemon.engine.keeping.RETRY_S", 0.001)
     with keeping._computing:  # so that it is not tried before that
-        keeping.keep(HOPS)
+        keeping.keep(HOPS, WANTED)
         (waiting,) = (thread for thread in threading.enumerate() if thread.name == "kept-program")
         short.cannot_show = 2
     until(lambda: short.tries > 2)
-    keeping.drop({"program": "hops"})
+    keeping.drop({"program": "hops"}, WANTED)
     until(lambda: not waiting.is_alive())
+
+
+def test_nobody_waits_for_a_turn_who_is_not_wanted(keeping: Keeping) -> None:
+    gone = threading.Event()
+    gone.set()
+    with keeping._changing, pytest.raises(GivenUp):
+        keeping.keep(HOPS, gone)
+    with keeping._computing:
+        keeping.keep(HOPS, WANTED)
+        (waiting,) = (thread for thread in threading.enumerate() if thread.name == "kept-program")
+        keeping.drop({"program": "hops"}, WANTED)
+        until(lambda: not waiting.is_alive())
 
 
 class Stuck:
