@@ -427,6 +427,7 @@ def test_one_that_cannot_be_published_stops_nobody(life: Life, client: Client) -
         ("bfs", {"source": "alice"}, "x", "'alice': no ids of this graph"),
         ("bfs", {"source": 1}, "storage", "already is a program"),
         ("bfs", {"source": 1}, "x" * 129, "at most 128"),
+        ("bfs", {"source": 1}, "a\nb", "all printable"),
         ("bfs", {"source": 1}, "", "must be a string"),
         ("sssp", {"source": 1}, "x", "in the configuration"),
     ],

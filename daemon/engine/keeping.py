@@ -94,8 +94,10 @@ class Keeping:
             kind, params.get("id") or registry.default_id(kind, given, ambiguous=True), given
         )
         id, spec = program.id, {"name": kind, **given}
-        if len(id) > ID_LENGTH_MAX:
-            raise RequestError(f"id must have at most {ID_LENGTH_MAX} characters", {"parameter": "id"})
+        if len(id) > ID_LENGTH_MAX or not id.isprintable():  # it stands in lines of the log
+            raise RequestError(
+                f"id must have at most {ID_LENGTH_MAX} characters, all printable", {"parameter": "id"}
+            )
         with in_turn(self._changing, given_up):
             if id in self._configured:
                 raise RequestError(
