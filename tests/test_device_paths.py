@@ -218,7 +218,7 @@ def test_fresh_starts_on_a_larger_graph(
         run.check()
         rounds[edges] = refresh.iterations
     if kind == "sssp":
-        assert rounds[1] > rounds[300] > rounds[1 << 18]
+        assert rounds[1] > rounds[1 << 18]
 
 
 @pytest.mark.parametrize("settles", [True, False])
