@@ -429,7 +429,13 @@ class Service:
         return frozenset(restored)
 
     def _resolve(self, sources: Sequence[ExternalId]) -> Vertices:
-        return self.index.lookup(id_column(sources, self.config.graph.vertex_ids))
+        kind = self.config.graph.vertex_ids
+        try:
+            ids = id_column(sources, kind)
+        except (ValueError, OverflowError) as error:
+            shown = ", ".join(map(repr, sources))
+            raise ProgramError(f"{shown}: no ids of this graph, where graph.vertex_ids = {kind!r}") from error
+        return self.index.lookup(ids)
 
     def _external(self, vertices: Sequence[int]) -> list[ExternalId]:
         known = np.array([vertex for vertex in vertices if vertex < self.index.n_vertices], np.uint32)

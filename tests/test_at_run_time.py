@@ -6,6 +6,7 @@ and by libraries; the daemon audits all programs, those that joined among them, 
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -72,6 +73,14 @@ class Waits(Triangles):
             self.gate.with_suffix(".begun").touch()
             time.sleep(0.005)
         return super().start(graph)
+
+
+@register
+class Cuts(Triangles):
+    kind = "cuts"
+
+    def columns(self):
+        return {name: column[:20] for name, column in super().columns().items()}
 
 
 @register
@@ -291,6 +300,7 @@ def test_a_run_covers_the_offsets_that_are_asked_for(life: Life, client: Client)
         ("bfz", {"source": 1}, {}, RequestError, "did you mean 'bfs'"),
         ("bfs", {}, {}, RequestError, "needs the parameter 'source'"),
         ("bfs", {"source": 1.5}, {}, RequestError, "source = 1.5 is not allowed"),
+        ("bfs", {"source": "alice"}, {}, RequestError, "'alice': no ids of this graph"),
         ("pagerank", {"dumping": 1}, {}, RequestError, "did you mean 'damping'"),
         ("bfs", {"source": 1}, {"top": 3, "vertices": [1]}, RequestError, "together"),
         ("components", {}, {"top": 3}, RequestError, "have no order"),
@@ -307,6 +317,8 @@ def test_a_run_that_cannot_be_is_refused(
 
 
 def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, gate: Path) -> None:
+    # Statistics are those of an epoch: of one that comes after all runs before.
+    client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=300_000)
     before = client.stats()["ad_hoc"]["outcomes"]
     with raw(life.daemon.address) as connection:
         connection.socket.sendall(msgpack.packb([0, 1, "compute", [{"program": "waits", "gate": str(gate)}]]))
@@ -319,7 +331,6 @@ def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, g
     until(lambda: _is_given_up(client))
     gate.touch()
     assert client.compute("triangles", timeout_ms=300_000).scalars["triangles"] >= 0
-    # Statistics are those of an epoch.
     until(lambda: client.stats()["ad_hoc"]["running"] == 0)
     until(lambda: client.stats()["ad_hoc"]["outcomes"]["given_up"] >= before["given_up"] + 2)
     after = client.stats()["ad_hoc"]["outcomes"]
@@ -416,14 +427,23 @@ def test_one_that_fails_is_quarantined_as_others_are(client: Client) -> None:
     assert client.programs()["programs"]["breaks"]["reason"] == "RuntimeError: it broke"
 
 
+def test_one_that_cannot_be_published_stops_nobody(life: Life, client: Client) -> None:
+    client.keep("cuts")
+    until(lambda: client.programs()["programs"]["cuts"]["state"] == "quarantined")
+    assert "column cuts/" in client.programs()["programs"]["cuts"]["reason"]
+    client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=300_000)
+
+
 @pytest.mark.parametrize(
     ("program", "given", "id", "words"),
     [
         ("bfs", {"source": 1}, "hops", "configuration has a program 'hops'"),
         ("components", {}, None, "configuration has a program 'components'"),
         ("bfs", {"source": []}, "x", "is not allowed"),
+        ("bfs", {"source": "alice"}, "x", "'alice': no ids of this graph"),
         ("bfs", {"source": 1}, "storage", "already is a program"),
         ("bfs", {"source": 1}, "x" * 129, "at most 128"),
+        ("bfs", {"source": 1}, "a\nb", "all printable"),
         ("bfs", {"source": 1}, "", "must be a string"),
         ("sssp", {"source": 1}, "x", "in the configuration"),
     ],
@@ -480,29 +500,34 @@ def test_one_that_is_dropped_while_it_is_computed_does_not_come(life: Life, clie
 
 
 def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
-    programs = [{"name": "bfs", "id": "hops", "source": SOURCE}]
-    edges = [(Op.INSERT, u, v, 1.0) for u, v in ((1, 2), (2, SOURCE), (SOURCE, 4))]
-    settings = {"program": programs, "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1}}
+    """Wherever the list is when the process dies; of a graph whose vertices have names, by whose order some go."""
+    programs = [{"name": "bfs", "id": "hops", "source": "bob"}]
+    settings = {
+        "graph": {"vertex_ids": "string"},
+        "program": programs,
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
+    }
+    names = ["dave", "carol", "bob", "alice"]
     with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="stream") as writer:
-        first = epoch_of(edges, 0)
-        writer.append(encode_msgpack(first.src.astype(np.int64), first.dst, first.ops, first.weights))
+        writer.append(encode_msgpack(names[:-1], names[1:]))
         writer.flush()
-        daemon.start()
+        daemon.start(kill_at="kept.replaced:5")
         with daemon.client() as client:
             client.wait({FILE: writer.offset}, timeout_ms=60_000)
-            for id, source in (("stays", 1), ("goes", 2), ("named", SOURCE)):
+            for id, source in (("stays", "dave"), ("goes", "bob"), ("named", "nobody")):
                 client.keep("bfs", {"source": source}, id=id)
             fresh(client, "stays", "goes", "named")
             client.drop("goes")
             epoch = list(client.programs().epoch)
             until(lambda: client.call("stats")["checkpoint"]["epoch"] >= epoch or None)
             # What no checkpoint has is there, too.
-            client.keep("bfs", {"source": 4}, id="newest")
-        daemon.kill()
+            with pytest.raises(Unavailable):
+                client.keep("cdlp", id="newest")
+        assert daemon.process is not None and daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
         daemon.log.unlink()
         programs.append({"name": "components", "id": "named"})
         daemon.config.write_text(toml({**daemon.settings, "program": programs}))
-        daemon.start()
+        daemon.start(kill_at="kept.before_replace:2")
         with daemon.client() as client:
             shown = client.programs()["programs"]
             assert {id: entry["kept"] for id, entry in shown.items()} == {
@@ -513,14 +538,21 @@ def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
             log = daemon.log_tail(1000)
             assert "program named was kept at run time" in log and "restored epoch" in log
             assert "program stays" not in log, "its state came from the checkpoint"
-            writer.append(encode_msgpack([1], [4]))
+            writer.append(encode_msgpack(["dave"], ["alice"]))
             writer.flush()
             client.wait({FILE: writer.offset}, timeout_ms=60_000)
-            found = client.get(["stays", "newest", "hops"], [1, 2, SOURCE, 4])
+            found = client.get(["stays", "newest", "hops"], names)
             assert found["stays"].values.tolist() == [0, 1, 2, 1]
-            assert found["newest"].values.tolist() == [None, None, None, 0]
+            assert found["hops"].values.tolist() == [None, None, 0, 1]
+            run = client.compute("cdlp", vertices=[*names, "nobody"])
+            assert found["newest"].values.tolist() == ["bob", "alice", "bob", "alice"], "by names"
+            assert run.values is not None and run.values.tolist() == ["bob", "alice", "bob", "alice", None]
+            assert list(run.unknown) == ["nobody"]
+            best = client.compute("bfs", {"source": "dave"}, top=2)
+            assert best.ids is not None and best.ids[0] == "bob"
             with pytest.raises(RequestError, match="of the configuration"):
                 client.drop("named")
-            client.drop("newest")
-        assert daemon.stop() == 0, daemon.log_tail()
-    assert list(read_kept(tmp_path / "checkpoints")) == ["stays"]
+            with pytest.raises(Unavailable):
+                client.drop("newest")
+        assert daemon.process is not None and daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
+    assert list(read_kept(tmp_path / "checkpoints")) == ["stays", "newest"], "it was not answered"

@@ -279,6 +279,21 @@ def test_a_token_is_asked_for_with_every_request(tmp_path: Path) -> None:
             assert browser.ask("GET", "/v1/stats", headers=bearer("another-token"))[0] == 200
 
 
+def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path: Path) -> None:
+    with (
+        serving(engine("int"), tmp_path, LIMITS, http=[HTTP], admin_tokens=["sesame-change"]) as link,
+        contextlib.closing(Browser(link)) as browser,
+    ):
+        for headers in ({}, bearer("sesame-charge")):
+            for path, body in (("/v1/keep", {"program": "pagerank"}), ("/v1/drop", {"program": "rank"})):
+                status, answer, _ = browser.ask("POST", path, body, headers)
+                assert (status, answer["code"]) == (401, "unauthorized") and "as bearer" in answer["message"]
+        assert browser.ask("POST", "/v1/compute", {"program": "pagerank"})[0] == 200
+        assert browser.ask("POST", "/v1/keep", {"program": "pagerank"}, bearer("sesame-change"))[0] == 200
+        assert browser.ask("POST", "/v1/keep", {"program": "pagerank"})[0] == 401, "each request carries it"
+        assert browser.ask("GET", "/v1/keep?program=pagerank", headers=bearer("sesame-change"))[0] == 405
+
+
 def gone(browser: Browser) -> bool:
     """The server has closed the connection, without a word that would be taken for the next answer."""
     browser.sock.settimeout(0.01)

@@ -22,11 +22,8 @@ from ..errors import NotSupported, RequestError, Unavailable
 from ..records.topology import StorageState
 from ..serve.results import ProgramResults, Snapshot
 from ..serve.values import top_k, values_of, wire_ids
-from .beside import Beside, GivenUp, Taken
+from .beside import Beside, GivenUp, Taken, in_turn, still_wanted
 from .follower import Since
-
-LOOK_S = 0.1
-"""So often a run that waits for its turn looks whether it is still wanted."""
 
 
 class AdHoc:
@@ -80,16 +77,14 @@ class AdHoc:
 
     @contextmanager
     def _turn(self, given_up: threading.Event) -> Iterator[None]:
-        while not self._turns.acquire(timeout=LOOK_S):
-            _still_wanted(given_up)
-        with self._counting:
-            self._running += 1
-        try:
-            yield
-        finally:
+        with in_turn(self._turns, given_up):
             with self._counting:
-                self._running -= 1
-            self._turns.release()
+                self._running += 1
+            try:
+                yield
+            finally:
+                with self._counting:
+                    self._running -= 1
 
     def _run(
         self, program: Program, params: Mapping[str, Any], given_up: threading.Event, started: float
@@ -97,10 +92,10 @@ class AdHoc:
         self._beside.ready(program.kind, params["parameters"], given_up)
         since = Since(follows=False)
         with self._beside.follower(program) as follower, self._beside.taken(since, given_up) as taken:
-            _still_wanted(given_up)
+            still_wanted(given_up)
             since.check()
             run = follower.start(taken.graph)
-            _still_wanted(given_up)
+            still_wanted(given_up)
             if run.error is not None:
                 raise RequestError(f"{program.kind} failed: {run.error}")
             answer = self._answer(program, run, taken, params)
@@ -148,11 +143,6 @@ class _Names:
 
     def lookup_in(self, snapshot: Snapshot, ids: IdColumn) -> Vertices:
         return snapshot.known(self._index.lookup(ids, snapshot.n_vertices))
-
-
-def _still_wanted(given_up: threading.Event) -> None:
-    if given_up.is_set():
-        raise GivenUp("nobody waits for this any more")
 
 
 def _ids(wire: Any) -> IdColumn:

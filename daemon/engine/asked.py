@@ -22,7 +22,7 @@ class EngineAsked:
         return self._ad_hoc.compute(params, given_up)
 
     def keep(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        return self._keeping.keep(params)
+        return self._keeping.keep(params, given_up)
 
     def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        return self._keeping.drop(params)
+        return self._keeping.drop(params, given_up)

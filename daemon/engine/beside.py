@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from .pipeline import Pipeline
 VERTEX_BYTES, ARC_BYTES = 128, 8
 """What a start takes at most besides the graph, for each vertex and each arc."""
 
+LOOK_S = 0.1
+"""So often who waits for a turn looks whether it is still wanted."""
+
 Ready = Callable[[str, Mapping[str, Any], threading.Event], None]
 """Has the kernels of a program (kind, parameters), from the cache or compiled; raises ProgramError. The event says
 that nobody wants them any more."""
@@ -43,7 +46,7 @@ class ReadyKernels:
 
     def __call__(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
         form = _form(kind, given)
-        with self._preparing:
+        with in_turn(self._preparing, given_up):
             if form not in self._there:
                 self._prepare(kind, given, given_up)
                 self._there.add(form)
@@ -58,6 +61,38 @@ def _form(kind: str, given: Mapping[str, Any]) -> str:
 
 class GivenUp(Unavailable):
     """Nobody waits for the outcome any more."""
+
+
+class Turn(Protocol):
+    """A lock, or a semaphore."""
+
+    def acquire(self, *, timeout: float) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+@contextmanager
+def in_turn(turn: Turn, given_up: threading.Event) -> Iterator[None]:
+    """Have it for the time of the block; whoever is not wanted any more waits for it no longer.
+
+    Raises:
+        GivenUp: ``given_up`` was set.
+    """
+    while not turn.acquire(timeout=LOOK_S):
+        still_wanted(given_up)
+    try:
+        yield
+    finally:
+        turn.release()
+
+
+def still_wanted(given_up: threading.Event) -> None:
+    """
+    Raises:
+        GivenUp: the event was set.
+    """
+    if given_up.is_set():
+        raise GivenUp("nobody waits for this any more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +116,8 @@ class Beside:
         ready: Ready,
         threads: int,
     ) -> None:
-        """``resolve``: dense vertices of external ids. ``threads``: how many compute a program, at most."""
+        """``resolve``: dense vertices of external ids; raises ProgramError for what is none of this graph's kind.
+        ``threads``: how many compute a program, at most."""
         self.pipeline = pipeline
         self.between = pipeline.between
         self.index = index
@@ -94,11 +130,12 @@ class Beside:
         """A program, not computed.
 
         Raises:
-            RequestError: there is no such kind, a parameter is wrong, or it is none for the graph's weights.
+            RequestError: there is no such kind, a parameter is wrong, or not for the graph's weights or ids.
         """
         try:
             program = registry.make_program(kind, id, given, order=self.index)
             program.require_weights(self.pipeline.graph.weight_domain)
+            self.resolve(program.sources)
         except ProgramError as error:
             raise RequestError(str(error)) from error
         return program
@@ -131,8 +168,7 @@ class Beside:
         copy = self.between.do(graph.begin_copy)
         try:
             while copy.copy_piece():
-                if given_up.is_set():
-                    raise GivenUp("nobody waits for this any more")
+                still_wanted(given_up)
                 if copy.overfull:
                     self.between.do(copy.finish)
             state, n_vertices, alive = self.between.do(lambda: self._take(copy, since))

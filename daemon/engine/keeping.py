@@ -21,7 +21,7 @@ from ..errors import GraphtideError, LimitExceeded, RequestError, Unavailable, U
 from ..records.stream import offsets_to_wire
 from ..records.topology import StorageState
 from ..state.kept import KeptPrograms, Spec, parameters_of
-from .beside import Beside, GivenUp
+from .beside import Beside, GivenUp, in_turn, still_wanted
 from .follower import Follower, Since
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ one epoch: it would not catch up, and changes take memory."""
 RETRY_S = 10.0
 """Until a program that found no memory is computed again."""
 ID_LENGTH_MAX = 128
+UNDER_WAY = ("computing", "waiting")
+"""States of a program that somebody is to compute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +80,25 @@ class Keeping:
         self._coming: dict[str, _Coming] = {}
         metrics.programs_kept(len(store))
 
-    def keep(self, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
+    def keep(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
         """See ``AskedPrograms``. One that is kept already, made from the same, is answered likewise.
 
         Raises:
             RequestError: the program, a parameter or the id is wrong, or the graph lacks what the program needs.
             LimitExceeded: there are as many as may be.
             NotWritten: the disk does not take it.
-            Unavailable: the daemon is stopping.
+            Unavailable: the daemon is stopping, nobody waits any more, or the system grants no thread for it now.
         """
         kind, given = str(params["program"]), dict(params["parameters"])
         program = self._beside.made(
             kind, params.get("id") or registry.default_id(kind, given, ambiguous=True), given
         )
         id, spec = program.id, {"name": kind, **given}
-        if len(id) > ID_LENGTH_MAX:
-            raise RequestError(f"id must have at most {ID_LENGTH_MAX} characters", {"parameter": "id"})
-        with self._changing:
+        if len(id) > ID_LENGTH_MAX or not id.isprintable():  # it stands in lines of the log
+            raise RequestError(
+                f"id must have at most {ID_LENGTH_MAX} characters, all printable", {"parameter": "id"}
+            )
+        with in_turn(self._changing, given_up):
             if id in self._configured:
                 raise RequestError(
                     f"the configuration has a program {id!r}; give this one another id", {"parameter": "id"}
@@ -107,19 +111,21 @@ class Keeping:
                     f"a program {id!r} is kept already, made from {known}; drop it first, or give another id",
                     {"parameter": "id"},
                 )
+            elif id not in self._coming and self._beside.between.do(lambda: self._stands(id)) in UNDER_WAY:
+                self._begin(_Coming(id, spec))  # it could not be, or was left out at the start
             return self._beside.between.do(lambda: self._answer(id))
 
-    def drop(self, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
+    def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
         """See ``AskedPrograms``.
 
         Raises:
             UnknownProgram: none is kept under this id.
             RequestError: it is one of the configuration.
             NotWritten: the disk does not take it; the program stays.
-            Unavailable: the daemon is stopping.
+            Unavailable: the daemon is stopping, or nobody waits any more.
         """
         id = str(params["program"])
-        with self._changing:
+        with in_turn(self._changing, given_up):
             if id in self._configured:
                 raise RequestError(
                     f"{id!r} is a program of the configuration: take its [[program]] out of that, and restart",
@@ -139,7 +145,10 @@ class Keeping:
     # -- by the engine's thread ---------------------------------------------------------------------------
 
     def _answer(self, id: str) -> tuple[StorageState, dict[str, Any]]:
-        return self._state(), {"id": id, "state": self._pipeline.standing.states().get(id, "computing")}
+        return self._state(), {"id": id, "state": self._stands(id)}
+
+    def _stands(self, id: str) -> str:
+        return self._pipeline.standing.states().get(id, "computing")
 
     def _drop(self, id: str) -> StorageState:
         self._pipeline.drop(id)
@@ -166,10 +175,21 @@ class Keeping:
             ) from error
         self._store.add(program.id, spec)
         self._metrics.programs_kept(len(self._store))
-        coming = self._coming[program.id] = _Coming(program.id, spec)
-        self._show(coming)
         log.info("program %s is kept, and computed beside the stream", program.id)
-        threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True).start()
+        self._begin(_Coming(program.id, spec))
+
+    def _begin(self, coming: _Coming) -> None:
+        """
+        Raises:
+            Unavailable: the daemon is stopping, or the system grants no thread now; ask again.
+        """
+        self._show(coming)
+        self._coming[coming.id] = coming
+        try:
+            threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True).start()
+        except RuntimeError as error:
+            del self._coming[coming.id]
+            raise Unavailable(f"the engine is busy: {error}") from error
 
     def _show(self, coming: _Coming, state: str = "computing", reason: str | None = None) -> None:
         def show() -> None:
@@ -180,30 +200,36 @@ class Keeping:
 
     def _compute(self, coming: _Coming) -> None:
         """A thread of its own for it: have it join, however often that must be tried."""
-        with self._computing:
-            try:
+        try:
+            with in_turn(self._computing, coming.dropped):
                 self._beside.ready(coming.kind, coming.given, coming.dropped)
                 while not self._joined(coming):
                     coming.dropped.wait(RETRY_S)
-            except (GivenUp, Unavailable):
-                return  # it was dropped, or the daemon ends
-            except Exception as error:
-                if not isinstance(error, ProgramError | GraphtideError):
-                    log.exception("program %s cannot be computed", coming.id)
-                log.error("program %s is kept, and cannot be computed: %s", coming.id, error)
-                with suppress(Unavailable):
-                    self._show(coming, "quarantined", f"{type(error).__name__}: {error}")
+        except (GivenUp, Unavailable):
+            return  # it was dropped, or the daemon ends
+        except Exception as error:
+            if not isinstance(error, ProgramError | GraphtideError):
+                log.exception("program %s cannot be computed", coming.id)
+            log.error("program %s is kept, and cannot be computed: %s", coming.id, error)
+            with suppress(Unavailable, MemoryError, OSError):
+                self._show(coming, "quarantined", f"{type(error).__name__}: {error}")
         with self._changing:
             if self._coming.get(coming.id) is coming:
                 del self._coming[coming.id]
 
     def _joined(self, coming: _Coming) -> bool:
-        """Whether it found the memory."""
+        """Whether it found the memory.
+
+        Raises:
+            GivenUp: it was dropped.
+        """
+        still_wanted(coming.dropped)
         try:
             self._follow(coming)
         except MemoryError as error:
             log.warning("program %s waits for memory: %s", coming.id, error)
-            self._show(coming, "waiting", str(error) or "out of memory")
+            with suppress(MemoryError, OSError):  # to show that may take some, too
+                self._show(coming, "waiting", str(error) or "out of memory")
             return False
         return True
 
@@ -218,8 +244,7 @@ class Keeping:
             changes_max = max(CHANGES_MIN, CHANGES_SHARE * follower.graph.n_arcs)
             rounds = 0
             while run.error is None and since.updates <= changes_max and rounds < ROUNDS_MAX:
-                if coming.dropped.is_set():
-                    raise GivenUp("it was dropped")
+                still_wanted(coming.dropped)
                 since.check()
                 updates, started = since.updates, time.perf_counter()
                 run = follower.follow(since.take()) or run
@@ -236,8 +261,7 @@ class Keeping:
 
     def _join(self, coming: _Coming, follower: Follower | None, since: Since) -> float:
         """By the engine's thread; how long that took. Without a ``follower`` it is computed anew, at once."""
-        if coming.dropped.is_set():
-            raise GivenUp("it was dropped")
+        still_wanted(coming.dropped)
         began = time.perf_counter()
         run = None if follower is None else follower.follow(since.take())
         if follower is None or (run is not None and run.error is not None):

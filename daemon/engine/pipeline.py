@@ -214,17 +214,16 @@ class Pipeline:
 
         Raises:
             ProgramError: it cannot be taken in.
-            MemoryError, OSError: there is no memory to publish it, and it is not taken in.
+            Exception: it cannot be published, for want of memory or by a mistake of its own; it is not taken in.
         """
         self.engine.require(program)
-        with self.gate.apply():
-            self.position.number += 1
-        self.standing.join(self.engine.add(program), spec, self.position.epoch)
+        self._next_epoch()
         try:
+            self.standing.join(self.engine.add(program), spec, self.position.epoch)
             runs = self.engine.start([program.id]) if start else []
             self._audit()
             self._publish(runs, None)
-        except (MemoryError, OSError):
+        except Exception:
             self.engine.remove(program.id)
             self.standing.remove(program.id)
             self.gate.settle()
@@ -233,14 +232,22 @@ class Pipeline:
 
     def drop(self, id: str) -> None:
         """Keep a program up to date no more, or expect it no more: a new epoch of the same graph and offsets."""
-        with self.gate.apply():
-            self.position.number += 1
+        self._next_epoch()
         self.engine.remove(id)
         self.standing.remove(id)
         self.background_audit.dropped()
-        self._publish([], None)
         self.metrics.program_dropped(id)
+        try:
+            self._publish([], None)
+        finally:
+            self.gate.settle()  # what is published is still of this graph
         self._record_state()
+
+    def _next_epoch(self) -> None:
+        """One of the same graph and offsets begins, after a checkpoint of this one if one is asked for."""
+        self.checkpoints.step()
+        with self.gate.apply():
+            self.position.number += 1
 
     # -- one epoch --------------------------------------------------------------------------------------
 
@@ -364,8 +371,7 @@ class Pipeline:
 
     def _repair(self, programs: Sequence[str]) -> None:
         """Compute programs from scratch and publish them: a new epoch of the same graph and offsets."""
-        with self.gate.apply():
-            self.position.number += 1
+        self._next_epoch()
         runs = self.engine.start(programs)
         self._audit()
         self._publish(runs, None)

@@ -117,7 +117,7 @@ class Admission:
             Unauthorized: who wants to change something must present a token, and this is none of those.
         """
         if self._admin_tokens and not _is_among(token, self._admin_tokens):
-            raise Unauthorized("this needs a connection with the token of server.admin_token, presented by hello")
+            raise Unauthorized("this needs the token of server.admin_token, by hello or as bearer")
 
     # -- places -------------------------------------------------------------------------------------------
 

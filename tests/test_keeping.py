@@ -1,0 +1,161 @@
+"""What becomes of programs that were kept where they cannot be computed, or shown, at once.
+
+``test_at_run_time`` has all else, in a real daemon.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Never
+from unittest.mock import Mock
+
+import pytest
+from waiting import until
+
+from graphtide.compute import registry
+from graphtide.daemon.engine.beside import GivenUp
+from graphtide.daemon.engine.keeping import Keeping
+from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.standing import Standing
+from graphtide.daemon.engine.storage import StorageGate
+from graphtide.daemon.errors import Unavailable
+from graphtide.daemon.records.position import Position
+from graphtide.daemon.state.kept import KeptPrograms, read_kept
+from graphtide.ops.metrics import Metrics
+
+HOPS = {"program": "bfs", "parameters": {"source": 1}, "id": "hops"}
+WANTED = threading.Event()
+
+
+class Short:
+    """What ``Beside`` and the engine's thread are to ``Keeping``, where there is no memory to compute anything."""
+
+    def __init__(self) -> None:
+        self.standing = Standing([], {})
+        self.pipeline: Any = self
+        self.engine = SimpleNamespace(require=lambda program: None)
+        self.position = Position(1)
+        self.between = SimpleNamespace(do=lambda work: work())
+        self.tries = 0
+        self.cannot_show = 0
+
+    def made(self, kind: str, id: str | None, given: Any) -> Any:
+        return registry.make_program(kind, id, given)
+
+    def ready(self, kind: str, given: Any, given_up: threading.Event) -> None:
+        pass
+
+    def follower(self, program: Any) -> Never:
+        self.tries += 1
+        raise MemoryError("there is none")
+
+    def taken(self, since: Any, given_up: threading.Event) -> Never:
+        raise AssertionError("there was no memory for this")
+
+    def expect(self, id: str, kind: str, spec: Any, *, state: str, reason: str | None) -> None:
+        if self.cannot_show:
+            self.cannot_show -= 1
+            raise MemoryError("nothing can be published")
+        self.standing.expect(id, kind, spec, state, reason)
+
+    def drop(self, id: str) -> None:
+        self.standing.remove(id)
+
+
+@pytest.fixture
+def short() -> Short:
+    return Short()
+
+
+@pytest.fixture
+def keeping(tmp_path: Path, short: Short) -> Keeping:
+    return Keeping(short, KeptPrograms(tmp_path), ["configured"], Metrics(), 3)  # type: ignore[arg-type]
+
+
+def test_one_that_waits_for_memory_is_tried_no_more_once_it_is_dropped(keeping: Keeping, short: Short) -> None:
+    threads = {*threading.enumerate()}
+    keeping.keep(HOPS, WANTED)
+    until(lambda: short.standing.states() == {"hops": "waiting"})
+    assert keeping.keep(HOPS, WANTED)[1]["state"] == "waiting" and short.tries == 1
+    (waiting,) = {*threading.enumerate()} - threads
+    keeping.drop({"program": "hops"}, WANTED)
+    until(lambda: not waiting.is_alive())
+    assert short.tries == 1 and short.standing.states() == {}
+
+
+def test_one_that_could_not_be_begun_is_when_it_is_asked_for_again(
+    tmp_path: Path, keeping: Keeping, short: Short, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short.cannot_show = 1
+    with pytest.raises(MemoryError):
+        keeping.keep(HOPS, WANTED)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(Unavailable, match="can't start new thread"):
+            keeping.keep(HOPS, WANTED)
+    assert list(read_kept(tmp_path)) == ["hops"] and short.tries == 0
+    assert keeping.keep(HOPS, WANTED)[1]["id"] == "hops"
+    until(lambda: short.tries == 1)
+    keeping.drop({"program": "hops"}, WANTED)
+    until(lambda: not any(thread.name == "kept-program" for thread in threading.enumerate()))
+
+
+def test_that_nothing_can_be_shown_stops_no_attempt(
+    keeping: Keeping, short: Short, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphtide.daemon.engine.keeping.RETRY_S", 0.001)
+    with keeping._computing:  # so that it is not tried before that
+        keeping.keep(HOPS, WANTED)
+        (waiting,) = (thread for thread in threading.enumerate() if thread.name == "kept-program")
+        short.cannot_show = 2
+    until(lambda: short.tries > 2)
+    keeping.drop({"program": "hops"}, WANTED)
+    until(lambda: not waiting.is_alive())
+
+
+def test_nobody_waits_for_a_turn_who_is_not_wanted(keeping: Keeping) -> None:
+    gone = threading.Event()
+    gone.set()
+    with keeping._changing, pytest.raises(GivenUp):
+        keeping.keep(HOPS, gone)
+    with keeping._computing:
+        keeping.keep(HOPS, WANTED)
+        (waiting,) = (thread for thread in threading.enumerate() if thread.name == "kept-program")
+        keeping.drop({"program": "hops"}, WANTED)
+        until(lambda: not waiting.is_alive())
+
+
+class Stuck:
+    """What an engine's thread has, as far as a program that goes needs it; nothing can be published."""
+
+    def __init__(self) -> None:
+        self.pipeline = object.__new__(Pipeline)
+        self.pipeline.position = Position(1)
+        self.pipeline.gate = StorageGate()
+        self.pipeline.checkpoints = self  # type: ignore[assignment]
+        for name in ("engine", "standing", "background_audit", "metrics", "link"):
+            setattr(self.pipeline, name, Mock())
+        self.pipeline._publish = self.publish  # type: ignore[method-assign]
+        self.passed: list[tuple[int, int]] = []
+
+    def step(self) -> None:
+        self.passed.append(self.pipeline.position.epoch)
+
+    def publish(self, *args: object) -> Never:
+        raise MemoryError("nothing can be published")
+
+
+def test_no_epoch_of_programs_that_go_is_passed_over_or_leaves_readers_waiting() -> None:
+    stuck = Stuck()
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            stuck.pipeline.drop("hops")
+        with stuck.pipeline.gate.read(settled=True, timeout_s=0):
+            pass
+    assert stuck.passed == [(1, 0), (1, 1)], "a checkpoint of each may be asked for"
