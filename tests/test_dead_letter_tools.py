@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from brokers import client
@@ -18,10 +19,12 @@ from graphtide.daemon import cli
 from graphtide.daemon.errors import RequestError
 from graphtide.daemon.ingest.dead_letters import FileDeadLetters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
+from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.records.encodings import HEADER_LINE, ROW
 from graphtide.daemon.records.spool_format import SpoolWriter, read_frames
-from graphtide.daemon.records.stream import BadRecord, Partition, Whole
-from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool
+from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Whole
+from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool, replay_to_topic
+from graphtide.daemon.tools.destinations import KafkaDestination
 from graphtide.ops.kafka import DevKafka
 
 
@@ -121,6 +124,67 @@ def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
     assert [
         found.offset for found in Choice(source="edg").of([letter(1, b""), letter(1, b""), letter(2, b"")])
     ] == [1, 2]
+
+
+def test_bad_lines_of_one_record_are_letters_of_their_own(tmp_path: Path) -> None:
+    """All have its offset; the last is delivered twice."""
+    lines = b'{"src":1,"dst":2}\n{"src":1,"dst":"x"}\n{"src":3}\n'
+    record = RawRecord(
+        Partition("edges", 1), 4, 5, lines, "json", 0, b"", (("content-type", b"application/json"),)
+    )
+    bad = Decoder().decode(record).bad
+    with FileDeadLetters(tmp_path / "dead") as files:
+        files.write([*bad, bad[-1]])
+    assert sum(item["letters"] for item in run("count", tmp_path / "dead")) == 2
+    (file,) = run("replay", tmp_path / "dead", "--spool", tmp_path / "spool")["files"]
+    assert Path(file).read_bytes() == b'{"src":1,"dst":"x"}\n{"src":3}\n'
+
+
+def test_a_document_of_several_lines_is_one_in_a_file(tmp_path: Path) -> None:
+    """Else a line within it might be taken for an update by itself."""
+    document = b'{"v": 1, "edges": [\r\n{"src": 1, "dst": 2},\n{"src": 3, "dst": 4}\n]}'
+    (lines,) = replay_to_spool([letter(1, document), letter(2, b"{\n")], tmp_path, "json")[1]
+    first, *rest = lines.read_bytes().splitlines()
+    assert json.loads(first) == json.loads(document) and rest == [b"{"]
+
+
+class Topic:
+    """What stands for a topic of so many partitions, and keeps what it is sent."""
+
+    topic = "edges"
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.sent: list[tuple[int, bytes, dict[str, bytes]]] = []
+
+    def send_record(
+        self, partition: int, payload: bytes, headers: Sequence[tuple[str, bytes]], *, key: bytes | None
+    ) -> None:
+        self.sent.append((partition, payload, dict(headers)))
+
+    def finish(self) -> None:
+        pass
+
+
+def test_letters_go_to_a_topic_in_the_form_that_it_takes() -> None:
+    """Those of files say what they are, lines of CSV what their columns are; all are looked at before one goes."""
+
+    def sent(*letters: BadRecord, partitions: int = 1, header: str | None = None) -> Any:
+        topic = Topic(partitions)
+        try:
+            replay_to_topic(letters, cast(KafkaDestination, topic), None, header)
+        except RequestError as error:
+            assert not topic.sent
+            return str(error)
+        return topic.sent
+
+    of_file = letter(9, b"1,2", partition=Partition("a.csv"), headers=((HEADER_LINE, b"src,dst"),))
+    assert sent(of_file) == [(0, b"src,dst\n1,2", {"content-type": b"text/csv"})]
+    line = letter(9, b"1,2", partition=Partition("edges", 0), headers=(("content-type", b"text/csv"),))
+    assert sent(line, header="dst,src") == [(0, b"dst,src\n1,2", {"content-type": b"text/csv"})]
+    assert sent(line)[0][1] == b"1,2"
+    assert "a.csv/9: a letter of a file belongs into no certain one" in sent(line, of_file, partitions=2)
+    assert "edges/1/3: topic edges has 1 partitions" in sent(line, letter(3, b"?"))
 
 
 @pytest.mark.kafka

@@ -8,8 +8,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from ..errors import RequestError
 from ..ingest.dead_letters import read_dead_letters, source_of
@@ -20,9 +23,10 @@ from ..terminal import count, output, size, table
 from .destinations import KafkaDestination
 
 OWN_HEADERS = "graphtide-"
-"""How the names of headers begin that a dead letter has and its record had not; but for the CSV header line."""
+"""How the names of headers begin that a dead letter has and its record had not."""
 _SHOWN_BYTES = 60
 _SPACES = str.maketrans("\n\r\t", "   ")
+_ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,15 @@ class Choice:
     source: str | None = None
 
     def of(self, letters: Iterable[BadRecord]) -> Iterator[BadRecord]:
-        """Those, each once: letters are delivered at least once."""
-        seen = set[tuple[str, bytes | None]]()
+        """Those, each once: letters are delivered at least once. Lines of one Kafka record have one place."""
+        seen = set[tuple[str, bytes | None, bytes]]()
         for letter in letters:
             if self.reason not in (None, letter.reason):
                 continue
             if self.source is not None and not letter.partition.name.startswith(self.source):
                 continue
-            name = source_of(letter), dict(letter.headers).get(ROW)
+            digest = blake2b(letter.value, digest_size=16).digest()
+            name = source_of(letter), dict(letter.headers).get(ROW), digest
             if name not in seen:
                 seen.add(name)
                 yield letter
@@ -218,7 +223,7 @@ def replay_to_spool(
         as_ = encoding or _encoding_of(letter)
         header = b""
         if as_ == "csv":
-            header = csv_header.encode() if csv_header else dict(letter.headers).get(HEADER_LINE, b"")
+            header = _header_line(letter, csv_header)
             if not header:
                 raise RequestError(f"{source_of(letter)}: nothing names the columns; give --csv-header")
         groups.setdefault((as_, header), []).append(letter.value)
@@ -229,10 +234,22 @@ def replay_to_spool(
         if as_ in FRAMED:
             content = b"".join(map(frame, values))
         else:
-            lines = [*([header] if header else []), *(value.rstrip(b"\r\n") for value in values)]
+            texts = map(_on_one_line, values) if as_ in ("json", "debezium") else values
+            lines = [*([header] if header else []), *(text.rstrip(b"\r\n") for text in texts)]
             content = b"".join(line + b"\n" for line in lines)
         made.append(_put(spool / f"{stamp}-{number}.{as_}", content))
     return done, made
+
+
+def _on_one_line(value: bytes) -> bytes:
+    """A JSON document that has several lines as one: a file would take each for a document. Others as they are."""
+    if b"\n" not in value:
+        return value
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+    return value.translate(_ONE_LINE)  # none of these can stand within a string
 
 
 def _put(path: Path, content: bytes) -> Path:
@@ -249,37 +266,54 @@ def _put(path: Path, content: bytes) -> Path:
     return path
 
 
-def replay_to_topic(letters: Iterable[BadRecord], topic: KafkaDestination, encoding: str | None) -> Replayed:
+def replay_to_topic(
+    letters: Iterable[BadRecord], topic: KafkaDestination, encoding: str | None, csv_header: str | None = None
+) -> Replayed:
     """Send letters to a topic: each to the partition of its number, with its key and the headers that it had.
 
+    Those of files go to a topic of one partition, with the content type that their files' names say. Lines of CSV
+    get their header line again, where it is known or given. Nothing is sent unless all have a place.
+
     Raises:
-        RequestError: the topic has no partition of that number.
+        RequestError: the topic has no partition of that number, or several where a letter has none; or of one it
+            is not known what it was.
         ProduceFailed: a record was refused.
     """
-    done = Replayed()
+    done, records = Replayed(), list[tuple[int, bytes, list[tuple[str, bytes]], bytes | None]]()
     for letter in letters:
         if letter.whole is not None:
             done.cut += 1
             continue
-        number = letter.partition.number or 0
-        if number >= topic.partitions:
+        number = letter.partition.number
+        if number is None and topic.partitions > 1:
+            raise RequestError(
+                f"{source_of(letter)}: a letter of a file belongs into no certain one of the {topic.partitions} "
+                f"partitions of topic {topic.topic}; replay it to a spool"
+            )
+        if number is not None and number >= topic.partitions:
             raise RequestError(
                 f"{source_of(letter)}: topic {topic.topic} has {topic.partitions} partitions; updates of one edge "
                 f"belong into one partition"
             )
-        headers = [(name, value) for name, value in letter.headers if not _is_own(name)]
-        if encoding is not None:
+        headers = [(name, value) for name, value in letter.headers if not name.startswith(OWN_HEADERS)]
+        as_ = _encoding_of(letter) if encoding is None and number is None else encoding
+        if as_ is not None:
             headers = [header for header in headers if header[0].lower() != "content-type"]
-            (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == encoding]
+            (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == as_]
             headers.append(("content-type", named.encode()))
-        topic.send_record(number, letter.value, headers, key=letter.key)
+        header = _header_line(letter, csv_header) if (as_ or encoding_of(letter.headers, "")) == "csv" else b""
+        value = header + b"\n" + letter.value if header else letter.value
+        records.append((number or 0, value, headers, letter.key))
+    for partition, value, headers, key in records:
+        topic.send_record(partition, value, headers, key=key)
         done.sent += 1
     topic.finish()
     return done
 
 
-def _is_own(name: str) -> bool:
-    return name.startswith(OWN_HEADERS) and name != HEADER_LINE
+def _header_line(letter: BadRecord, given: str | None) -> bytes:
+    """The header line of a letter of CSV: as given, or as its file's was; empty where it is not known."""
+    return given.encode() if given else dict(letter.headers).get(HEADER_LINE, b"")
 
 
 def _encoding_of(letter: BadRecord) -> str:
