@@ -14,6 +14,7 @@ from ..client import Client
 from ..errors import CheckpointError, TimedOut
 from ..state.checkpoint import (
     Checkpoint,
+    NewerFormat,
     epochs_in,
     folder_of,
     read_checkpoint,
@@ -108,7 +109,7 @@ def read(folder: Path) -> Checkpoint:
     """A checkpoint, all of whose checksums hold.
 
     Raises:
-        CheckpointError: it is damaged, or gone since.
+        CheckpointError: it is damaged, or gone since, or of a newer version.
     """
     with progress() as bar:
         task = bar.add_task(f"reading {folder.name}", total=100)
@@ -116,7 +117,9 @@ def read(folder: Path) -> Checkpoint:
             return read_checkpoint(folder, lambda share: bar.update(task, completed=round(100 * share)))
         except DAMAGED as error:
             what = f"is damaged: {error}"
-            if not folder.exists():
+            if isinstance(error, NewerFormat):
+                what = f"was written by a newer version of graphtide: {error}"
+            elif not folder.exists():
                 what = "was deleted meanwhile, newer ones being kept (checkpoint.keep)"
             raise CheckpointError(f"the checkpoint {str(folder)!r} {what}") from error
 
@@ -164,7 +167,10 @@ def list_all(path: Path, *, as_json: bool) -> int:
 
 
 def verify(path: Path, *, as_json: bool) -> int:
-    """Compare every checksum, of one checkpoint or of all in a folder; 5 if one does not hold."""
+    """Compare every checksum, of one checkpoint or of all in a folder; 5 if one does not hold or cannot be read.
+
+    One that is deleted meanwhile, newer ones being kept, is left out.
+    """
     is_one = (path / "manifest.json").exists()
     folders = [path] if is_one else [folder for _, folder in epochs_in(path)]
     if not folders:
@@ -174,16 +180,15 @@ def verify(path: Path, *, as_json: bool) -> int:
         try:
             read(folder)
         except CheckpointError as error:
-            found.append({"path": str(folder), "good": False, "reason": str(error.__cause__)})
+            if is_one or folder.exists():
+                why = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
+                found.append({"path": str(folder), "good": False, "reason": f"{why}: {error.__cause__}"})
         else:
             found.append({"path": str(folder), "good": True, "reason": None})
     if as_json:
         print(json.dumps(found))
     else:
-        rows = [
-            (Path(str(item["path"])).name, "good" if item["good"] else f"damaged: {item['reason']}")
-            for item in found
-        ]
+        rows = [(Path(str(item["path"])).name, "good" if item["good"] else item["reason"]) for item in found]
         output().print(table(("checkpoint", ""), rows))
     return 0 if all(item["good"] for item in found) else 5
 
