@@ -6,6 +6,8 @@ and by libraries; the daemon audits all programs, those that joined among them, 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +25,8 @@ from test_server import raw
 from waiting import until
 
 from graphtide import Client
+from graphtide.compute.program import ExternalId
+from graphtide.compute.registry import KINDS
 from graphtide.daemon.errors import (
     GraphtideError,
     LimitExceeded,
@@ -222,7 +226,7 @@ def as_floats(kind: str, values: Any, unknown: Any, state: Snapshot) -> np.ndarr
     known = np.isin(IDS, state.ids)
     np.testing.assert_array_equal(np.sort(unknown), IDS[~known])
     found = values[known]
-    if kind == "components":
+    if KINDS[kind].value is ExternalId:
         return np.searchsorted(state.ids, found.filled(-1)).astype(np.float64)
     return np.ma.MaskedArray(found, dtype=np.float64).filled(-1.0)
 
@@ -242,6 +246,20 @@ def test_a_run_is_right_for_exactly_the_updates_before_its_offsets(life: Life, c
             if kind != "sswp" or state.source is not None:
                 assert_right(kind, values, oracle, state, TOLERANCE)
         assert found.ids is None and found.seconds > 0
+
+
+def test_the_commands_of_the_page_work(life: Life, client: Client) -> None:
+    """Those of programs.md, and what is kept by them is not there behind them."""
+    page = (Path(__file__).parents[1] / "docs" / "programs.md").read_text("utf-8")
+    commands = [line.split()[1:] for line in page.splitlines() if line.startswith("graphtide query ADDRESS ")]
+    assert [arguments[2] for arguments in commands] == ["compute", "keep", "drop"]
+    for arguments in commands:
+        given = [life.daemon.address if word == "ADDRESS" else word for word in arguments]
+        done = subprocess.run(
+            [sys.executable, "-m", "graphtide", *given], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    assert "from7" not in client.programs()["programs"]
 
 
 def test_the_best_of_a_run_and_its_scalars(life: Life, client: Client) -> None:
