@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
@@ -146,6 +149,32 @@ def test_a_document_of_several_lines_is_one_in_a_file(tmp_path: Path) -> None:
     (lines,) = replay_to_spool([letter(1, document), letter(2, b"{\n")], tmp_path, "json")[1]
     first, *rest = lines.read_bytes().splitlines()
     assert json.loads(first) == json.loads(document) and rest == [b"{"]
+
+
+def test_a_full_disk_and_records_without_content_leave_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "spool"
+    binary = {"headers": (("content-type", b"application/vnd.graphtide.edges+msgpack"),)}
+    some = [letter(1, b"1 2", partition=Partition("x.el")), letter(2, b"", **binary), letter(3, b"a", **binary)]
+    with monkeypatch.context() as patch:
+        sync, calls = os.fsync, count()
+
+        def full(handle: int) -> None:
+            if next(calls):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(handle)
+
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            replay_to_spool(some, spool, None)
+        assert not [*spool.iterdir()]
+    with FileDeadLetters(tmp_path / "dead") as files:
+        files.write(some)
+    done = run("replay", tmp_path / "dead", "--spool", spool, code=7)
+    assert (done["replayed"], done["cut"], done["empty"]) == (2, 0, 1)
+    lines, framed = map(Path, done["files"])
+    assert lines.read_bytes() == b"1 2\n" and [item.payload for item in read_frames(framed)] == [b"a"]
 
 
 class Topic:

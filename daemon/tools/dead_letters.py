@@ -19,6 +19,7 @@ from ..ingest.dead_letters import read_dead_letters, source_of
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, ROW, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
+from ..state.checkpoint import sync_folder
 from ..terminal import count, output, size, table
 from .destinations import KafkaDestination
 
@@ -198,10 +199,13 @@ def _text(value: bytes, most: int | None = None) -> str:
 
 @dataclass(slots=True)
 class Replayed:
-    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only."""
+    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only, and of
+    ``empty`` ones a file can hold nothing.
+    """
 
     sent: int = 0
     cut: int = 0
+    empty: int = 0
 
 
 def replay_to_spool(
@@ -210,15 +214,19 @@ def replay_to_spool(
     """Put letters into new files of a spool, one for each encoding and CSV header: how many, and which files.
 
     ``encoding``: what they are read as; None: as they were. ``csv_header``: the names of the columns, for lines of
-    which the letter does not say. Nothing is written unless all is known; files appear whole.
+    which the letter does not say. Nothing is written unless all is known; files appear once all are written.
 
     Raises:
         RequestError: of one it is not known what it was.
+        OSError: there is no room for them; none is there then.
     """
     done, groups = Replayed(), dict[tuple[str, bytes], list[bytes]]()
     for letter in letters:
         if letter.whole is not None:
             done.cut += 1
+            continue
+        if not letter.value:
+            done.empty += 1
             continue
         as_ = encoding or _encoding_of(letter)
         header = b""
@@ -229,16 +237,25 @@ def replay_to_spool(
         groups.setdefault((as_, header), []).append(letter.value)
         done.sent += 1
     make_folder(spool)
-    stamp, made = f"replay-{time.time_ns():020}-{os.getpid()}", []
-    for number, ((as_, header), values) in enumerate(groups.items()):
-        if as_ in FRAMED:
-            content = b"".join(map(frame, values))
-        else:
-            texts = map(_on_one_line, values) if as_ in ("json", "debezium") else values
-            lines = [*([header] if header else []), *(text.rstrip(b"\r\n") for text in texts)]
-            content = b"".join(line + b"\n" for line in lines)
-        made.append(_put(spool / f"{stamp}-{number}.{as_}", content))
-    return done, made
+    stamp, drafts = f"replay-{time.time_ns():020}-{os.getpid()}", dict[Path, Path]()
+    try:
+        for number, ((as_, header), values) in enumerate(groups.items()):
+            if as_ in FRAMED:
+                content = b"".join(map(frame, values))
+            else:
+                texts = map(_on_one_line, values) if as_ in ("json", "debezium") else values
+                lines = [*([header] if header else []), *(text.rstrip(b"\r\n") for text in texts)]
+                content = b"".join(line + b"\n" for line in lines)
+            name = f"{stamp}-{number}.{as_}"
+            drafts[spool / name] = spool / f"{name}.tmp"
+            _write(drafts[spool / name], content)
+        for path, draft in drafts.items():
+            os.replace(draft, path)
+        sync_folder(spool)
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+    return done, [*drafts]
 
 
 def _on_one_line(value: bytes) -> bytes:
@@ -252,18 +269,11 @@ def _on_one_line(value: bytes) -> bytes:
     return value.translate(_ONE_LINE)  # none of these can stand within a string
 
 
-def _put(path: Path, content: bytes) -> Path:
-    """Write a file that appears whole, and stays."""
-    draft = path.with_name(f"{path.name}.tmp")
-    try:
-        with open(draft, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def replay_to_topic(
@@ -331,9 +341,12 @@ def _encoding_of(letter: BadRecord) -> str:
 def report(done: Replayed, where: str, files: Sequence[Path] = (), *, as_json: bool) -> int:
     """Say what was replayed; 7 if some was not."""
     if as_json:
-        print(json.dumps({"replayed": done.sent, "cut": done.cut, "files": list(map(str, files))}))
+        counts = {"replayed": done.sent, "cut": done.cut, "empty": done.empty}
+        print(json.dumps({**counts, "files": list(map(str, files))}))
     else:
         output().print(f"{count(done.sent)} letters went to {where}", markup=False, soft_wrap=True)
         if done.cut:
             output().print(f"{count(done.cut)} are left: the rest of their record is not kept", style="yellow")
-    return 7 if done.cut else 0
+        if done.empty:
+            output().print(f"{count(done.empty)} are left: their record is empty", style="yellow")
+    return 7 if done.cut or done.empty else 0
