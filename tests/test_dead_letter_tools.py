@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import uuid
 from collections.abc import Sequence
 from itertools import count
@@ -26,6 +27,7 @@ from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.records.encodings import HEADER_LINE, ROW
 from graphtide.daemon.records.spool_format import SpoolWriter, read_frames
 from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Whole
+from graphtide.daemon.tools import dead_letters
 from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool, replay_to_topic
 from graphtide.daemon.tools.destinations import KafkaDestination
 from graphtide.ops.kafka import DevKafka
@@ -214,6 +216,14 @@ def test_letters_go_to_a_topic_in_the_form_that_it_takes() -> None:
     assert sent(line)[0][1] == b"1,2"
     assert "a.csv/9: a letter of a file belongs into no certain one" in sent(line, of_file, partitions=2)
     assert "edges/1/3: topic edges has 1 partitions" in sent(line, letter(3, b"?"))
+
+
+def test_a_cluster_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_CONNECT_TIMEOUT_MS", 100)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert f"Kafka at {server}: " in refused("count", "--kafka", server, "--topic", "t", code=3)
 
 
 @pytest.mark.kafka

@@ -180,7 +180,7 @@ def verify(path: Path, *, as_json: bool) -> int:
         try:
             read(folder)
         except CheckpointError as error:
-            if is_one or folder.exists():
+            if is_one or os.path.lexists(folder):
                 why = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
                 found.append({"path": str(folder), "good": False, "reason": f"{why}: {error.__cause__}"})
         else:

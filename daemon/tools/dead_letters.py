@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from ..errors import RequestError
+from ..errors import ConfigError, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, ROW, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
@@ -26,6 +26,8 @@ from .destinations import KafkaDestination
 OWN_HEADERS = "graphtide-"
 """How the names of headers begin that a dead letter has and its record had not."""
 _SHOWN_BYTES = 60
+_CONNECT_TIMEOUT_MS = 10_000
+_SILENT_S = 60.0
 _SPACES = str.maketrans("\n\r\t", "   ")
 _ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 
@@ -62,12 +64,33 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
 
     Raises:
         RequestError: there is no such topic.
+        SourceUnavailable: the cluster cannot be reached, or answers no more.
+        ConfigError: it refuses the client, or the client its settings.
     """
+    from kafka.errors import KafkaConfigurationError, KafkaError
+
+    from ..ingest.kafka_client import REFUSALS
+
+    try:
+        yield from _in_topic(servers, topic, client)
+    except KafkaError as error:
+        wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
+        kind = ConfigError if wrong else SourceUnavailable
+        raise kind(f"Kafka at {servers}: {type(error).__name__}: {error}") from error
+
+
+def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[BadRecord]:
     from kafka import KafkaConsumer, TopicPartition
 
     from ..ingest.kafka_client import connect, disconnect
 
-    consumer = connect(KafkaConsumer, client, bootstrap_servers=servers.split(","), enable_auto_commit=False)
+    consumer = connect(
+        KafkaConsumer,
+        client,
+        bootstrap_servers=servers.split(","),
+        bootstrap_timeout_ms=_CONNECT_TIMEOUT_MS,
+        enable_auto_commit=False,
+    )
     try:
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
@@ -76,9 +99,15 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
         ends = consumer.end_offsets(parts)
+        heard = time.monotonic()
         while any(consumer.position(part) < ends[part] for part in parts):
-            for part, records in consumer.poll(timeout_ms=1000).items():
+            found = consumer.poll(timeout_ms=1000)
+            if not found and time.monotonic() - heard > _SILENT_S:
+                raise SourceUnavailable(f"Kafka at {servers} has given nothing of {topic} for {_SILENT_S:g} s")
+            for part, records in found.items():
                 yield from (_of_topic(record) for record in records if record.offset < ends[part])
+            if found:
+                heard = time.monotonic()  # once its letters were dealt with, which may take as long as it likes
     finally:
         disconnect(consumer, timeout_s=5.0)
 
