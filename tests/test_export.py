@@ -290,6 +290,19 @@ def test_newer_checkpoints_are_not_called_damaged(tmp_path: Path, monkeypatch: p
     assert found["good"] and found["path"].endswith("checkpoint-2-8")
 
 
+def test_a_copy_goes_into_no_folder_that_is_in_use_and_one_that_was_cut_short_is_cleared_away(
+    tmp_path: Path,
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    with closing(CheckpointStore(source)) as store:
+        store.write(of([("a", "b")], [], directed=True))
+    with closing(CheckpointStore(target)):
+        assert "is in use by another graphtide process" in refused(5, "checkpoint", "copy", source, target)
+    (target / "writing-2-7" / "0000.npy").mkdir(parents=True)
+    assert run("checkpoint", "copy", source, target)["epoch"] == [2, 7]
+    assert sorted(path.name for path in target.iterdir()) == ["checkpoint-2-7", "lock"]
+
+
 def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:
     assert "must end in one of" in refused(1, "export", "g.gml", "--checkpoint", tmp_path)
     assert "either --address" in refused(2, "export", "g.npz")

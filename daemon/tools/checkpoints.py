@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..client import Client
 from ..errors import CheckpointError, TimedOut
 from ..state.checkpoint import (
     Checkpoint,
+    CheckpointStore,
     NewerFormat,
     epochs_in,
     folder_of,
@@ -224,34 +226,41 @@ def inspect(path: Path, at: Epoch | None, *, as_json: bool) -> int:
 def copy(path: Path, target: Path, at: Epoch | None, *, as_json: bool) -> int:
     """Copy one checkpoint into another folder of checkpoints, which ``graphtide run --checkpoints`` starts from.
 
-    It is written under another name, compared, and renamed, so that a copy that is there is whole.
+    It is written under another name, which the next start there takes away, compared, and renamed, so that a copy
+    that is there is whole.
 
     Raises:
-        CheckpointError: it is damaged, or the target has one of this epoch or a newer one.
+        CheckpointError: it is damaged, or the target has one of this epoch or a newer one, or is in use.
     """
     folder = find(path, at)
     checkpoint = read(folder)
-    for epoch, there in epochs_in(target):
-        if epoch >= checkpoint.epoch:
-            raise CheckpointError(
-                f"{str(target)!r} has {there.name}, and a start takes the newest: copy to an empty folder"
-            )
-    target.mkdir(parents=True, exist_ok=True)
-    draft, final = target / f"copying-{os.getpid()}", folder_of(target, checkpoint.epoch)
-    try:
-        shutil.copytree(folder, draft, copy_function=_copy_synced)
-        read_checkpoint(draft)
-        sync_folder(draft)
-        os.rename(draft, final)
-        sync_folder(target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    _check_older(target, checkpoint.epoch)
+    with closing(CheckpointStore(target)):
+        _check_older(target, checkpoint.epoch)
+        final = folder_of(target, checkpoint.epoch)
+        draft = target / final.name.replace("checkpoint-", "writing-")
+        try:
+            shutil.copytree(folder, draft, copy_function=_copy_synced)
+            read_checkpoint(draft)
+            sync_folder(draft)
+            os.rename(draft, final)
+            sync_folder(target)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
     if as_json:
         print(json.dumps({"epoch": list(checkpoint.epoch), "path": str(final)}))
     else:
         output().print(f"epoch {shown(checkpoint.epoch)} is in {final}", markup=False, soft_wrap=True)
     return 0
+
+
+def _check_older(target: Path, than: Epoch) -> None:
+    for epoch, there in epochs_in(target):
+        if epoch >= than:
+            raise CheckpointError(
+                f"{str(target)!r} has {there.name}, and a start takes the newest: copy to an empty folder"
+            )
 
 
 def _copy_synced(source: str, target: str) -> str:
