@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .flags import ConfigFile, JsonFlag, examples
+from .records.encodings import Encoding
 
 if TYPE_CHECKING:
     from .records.stream import BadRecord
@@ -136,7 +137,7 @@ def replay(
     reason: ReasonFlag = None,
     source: SourceFlag = None,
     encoding: Annotated[
-        Literal["msgpack", "json", "csv", "el"] | None,
+        Encoding | None,
         typer.Option(
             help="What the records are, if that was the mistake. Default: as they were.", show_default=False
         ),
@@ -162,5 +163,5 @@ def replay(
     from .tools.destinations import KafkaDestination
 
     with closing(KafkaDestination(to_kafka, to_topic, client=_client(config))) as destination:
-        done = dead_letters.replay_to_topic(letters, destination, encoding)
+        done = dead_letters.replay_to_topic(letters, destination, encoding, csv_header)
     raise typer.Exit(dead_letters.report(done, f"topic {to_topic}", as_json=json))

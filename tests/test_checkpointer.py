@@ -461,6 +461,21 @@ def test_a_checkpoint_of_one_epoch_to_come_is_of_no_other(stream: Stream, monkey
         stream.check(one)
 
 
+def test_a_wish_for_what_is_far_to_come_is_granted_then(stream: Stream) -> None:
+    """Not by checkpoints of the present epoch over and over."""
+    reachable(stream)
+    for _ in range(2):
+        stream.epoch()
+        assert ask(stream, since=(1, 3)).status == ask(stream, since=(7, 1)).status == "waiting"
+        stream.checkpoints.step()
+        assert stream.checkpoints.memory_bytes() == 0 and not stream.store.names()
+    stream.epoch()
+    assert turn_until_made(stream, since=(1, 3)).made == stream.store.path / "checkpoint-1-3"
+    assert ask(stream, since=(7, 1)).status == "waiting"
+    stream.checkpoints.step()
+    assert stream.checkpoints._making is None
+
+
 def test_a_checkpoint_that_fails_is_told_to_those_who_asked(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -485,9 +500,9 @@ def test_a_wish_that_nobody_repeats_is_forgotten_and_none_is_granted_before_the_
     wishes = RequestedCheckpoints(stream.store.path, clock=lambda: now)
     wishes.ask((1, 5), at=(1, 7), since=None, failures=None)
     wishes.ask((1, 5), at=None, since=None, failures=None)
-    assert wishes.wants((1, 7)) and not wishes.wants((1, 6)) and wishes.wants_newer()
+    assert wishes.wants((1, 7)) and not wishes.wants((1, 6)) and wishes.wants_newer((1, 5))
     now = LAPSE_S + 1
-    assert not wishes.wants((1, 7)) and not wishes.wants_newer()
+    assert not wishes.wants((1, 7)) and not wishes.wants_newer((1, 5))
     stream.checkpoints.interval_s = 1e9
     stream.epoch()
     for at in (None, (1, 1)):

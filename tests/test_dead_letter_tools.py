@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import socket
 import uuid
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from brokers import client
@@ -18,10 +23,13 @@ from graphtide.daemon import cli
 from graphtide.daemon.errors import RequestError
 from graphtide.daemon.ingest.dead_letters import FileDeadLetters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
+from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.records.encodings import HEADER_LINE, ROW
 from graphtide.daemon.records.spool_format import SpoolWriter, read_frames
-from graphtide.daemon.records.stream import BadRecord, Partition, Whole
-from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool
+from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Whole
+from graphtide.daemon.tools import dead_letters
+from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool, replay_to_topic
+from graphtide.daemon.tools.destinations import KafkaDestination
 from graphtide.ops.kafka import DevKafka
 
 
@@ -121,6 +129,101 @@ def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
     assert [
         found.offset for found in Choice(source="edg").of([letter(1, b""), letter(1, b""), letter(2, b"")])
     ] == [1, 2]
+
+
+def test_bad_lines_of_one_record_are_letters_of_their_own(tmp_path: Path) -> None:
+    """All have its offset; the last is delivered twice."""
+    lines = b'{"src":1,"dst":2}\n{"src":1,"dst":"x"}\n{"src":3}\n'
+    record = RawRecord(
+        Partition("edges", 1), 4, 5, lines, "json", 0, b"", (("content-type", b"application/json"),)
+    )
+    bad = Decoder().decode(record).bad
+    with FileDeadLetters(tmp_path / "dead") as files:
+        files.write([*bad, bad[-1]])
+    assert sum(item["letters"] for item in run("count", tmp_path / "dead")) == 2
+    (file,) = run("replay", tmp_path / "dead", "--spool", tmp_path / "spool")["files"]
+    assert Path(file).read_bytes() == b'{"src":1,"dst":"x"}\n{"src":3}\n'
+
+
+def test_a_document_of_several_lines_is_one_in_a_file(tmp_path: Path) -> None:
+    """Else a line within it might be taken for an update by itself."""
+    document = b'{"v": 1, "edges": [\r\n{"src": 1, "dst": 2},\n{"src": 3, "dst": 4}\n]}'
+    (lines,) = replay_to_spool([letter(1, document), letter(2, b"{\n")], tmp_path, "json")[1]
+    first, *rest = lines.read_bytes().splitlines()
+    assert json.loads(first) == json.loads(document) and rest == [b"{"]
+
+
+def test_a_full_disk_and_records_without_content_leave_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = tmp_path / "spool"
+    binary = {"headers": (("content-type", b"application/vnd.graphtide.edges+msgpack"),)}
+    some = [letter(1, b"1 2", partition=Partition("x.el")), letter(2, b"", **binary), letter(3, b"a", **binary)]
+    with monkeypatch.context() as patch:
+        sync, calls = os.fsync, count()
+
+        def full(handle: int) -> None:
+            if next(calls):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(handle)
+
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            replay_to_spool(some, spool, None)
+        assert not [*spool.iterdir()]
+    with FileDeadLetters(tmp_path / "dead") as files:
+        files.write(some)
+    done = run("replay", tmp_path / "dead", "--spool", spool, code=7)
+    assert (done["replayed"], done["cut"], done["empty"]) == (2, 0, 1)
+    lines, framed = map(Path, done["files"])
+    assert lines.read_bytes() == b"1 2\n" and [item.payload for item in read_frames(framed)] == [b"a"]
+
+
+class Topic:
+    """What stands for a topic of so many partitions, and keeps what it is sent."""
+
+    topic = "edges"
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.sent: list[tuple[int, bytes, dict[str, bytes]]] = []
+
+    def send_record(
+        self, partition: int, payload: bytes, headers: Sequence[tuple[str, bytes]], *, key: bytes | None
+    ) -> None:
+        self.sent.append((partition, payload, dict(headers)))
+
+    def finish(self) -> None:
+        pass
+
+
+def test_letters_go_to_a_topic_in_the_form_that_it_takes() -> None:
+    """Those of files say what they are, lines of CSV what their columns are; all are looked at before one goes."""
+
+    def sent(*letters: BadRecord, partitions: int = 1, header: str | None = None) -> Any:
+        topic = Topic(partitions)
+        try:
+            replay_to_topic(letters, cast(KafkaDestination, topic), None, header)
+        except RequestError as error:
+            assert not topic.sent
+            return str(error)
+        return topic.sent
+
+    of_file = letter(9, b"1,2", partition=Partition("a.csv"), headers=((HEADER_LINE, b"src,dst"),))
+    assert sent(of_file) == [(0, b"src,dst\n1,2", {"content-type": b"text/csv"})]
+    line = letter(9, b"1,2", partition=Partition("edges", 0), headers=(("content-type", b"text/csv"),))
+    assert sent(line, header="dst,src") == [(0, b"dst,src\n1,2", {"content-type": b"text/csv"})]
+    assert sent(line)[0][1] == b"1,2"
+    assert "a.csv/9: a letter of a file belongs into no certain one" in sent(line, of_file, partitions=2)
+    assert "edges/1/3: topic edges has 1 partitions" in sent(line, letter(3, b"?"))
+
+
+def test_a_cluster_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "_CONNECT_TIMEOUT_MS", 100)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        server = f"127.0.0.1:{nobody.getsockname()[1]}"
+        assert f"Kafka at {server}: " in refused("count", "--kafka", server, "--topic", "t", code=3)
 
 
 @pytest.mark.kafka

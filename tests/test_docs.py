@@ -129,7 +129,7 @@ def running_in(folder: Path) -> list[psutil.Process]:
 @pytest.mark.prometheus
 @pytest.mark.timeout(900)  # where no kernels are cached, the first start compiles them
 def test_the_tutorial_leads_to_a_dashboard_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """All commands in one shell, in a folder like the checkout; ports and the pace of scraping differ."""
+    """All commands in one shell, in a folder like the checkout; ports and paces differ."""
     if reason := missing_tools():
         skip_or_fail(reason)
     tool("prometheus")
@@ -141,7 +141,8 @@ def test_the_tutorial_leads_to_a_dashboard_and_leaves_nothing_behind(tmp_path: P
         scrape = (folder / "scrape.yml").read_text("utf-8")
         (folder / "scrape.yml").write_text(replaced(scrape, chosen).replace("15s", "200ms"), "utf-8")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        command = ["bash", "-euo", "pipefail", "-c", replaced(script, chosen)]
+        commands = replaced(script, chosen).replace("sleep 1;", "sleep 0.2;")
+        command = ["bash", "-euo", "pipefail", "-c", commands]
         log = tmp_path / "log"
         try:
             with log.open("w") as file:

@@ -6,7 +6,10 @@ import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import networkx as nx
@@ -21,7 +24,8 @@ from waiting import until
 from graphtide import Client
 from graphtide.daemon import cli
 from graphtide.daemon.errors import RequestError, TimedOut
-from graphtide.daemon.state.checkpoint import Checkpoint
+from graphtide.daemon.state import checkpoint
+from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore, folder_of
 from graphtide.daemon.tools import checkpoints
 from graphtide.daemon.tools.export import exported, write
 from graphtide.daemon.tools.top import summary, take
@@ -250,18 +254,60 @@ def test_strings_and_what_is_gone(directed: bool, tmp_path: Path) -> None:
     assert sorted(pairs) == expected
     with pytest.raises(RequestError, match="'ä ö' does not fit into an edge list"):
         write(tmp_path / "g.txt", graph.edges, graph.about)
+    cut = exported(of([("a", "a\0")], [], directed=directed))
+    with pytest.raises(RequestError, match="ends in a NUL"):
+        write(tmp_path / "g.npz", cut.edges, cut.about)
     assert [path.name for path in tmp_path.iterdir()] == ["g.npz"]
     without = exported(of([("a", "b"), ("c", "c")], [], directed=directed))
     assert without.vertices.to_list() == ["a", "b", "c"]  # type: ignore[union-attr]
-    checkpoint = of([("a", "b"), ("b", "a")], [], directed=directed)
-    gone = dict(checkpoint.arrays) | {"graph/keys": np.empty(0, np.uint64), "graph/dead": np.zeros(1, np.uint32)}
-    left = exported(Checkpoint((2, 7), {}, checkpoint.identity, {}, checkpoint.facts, gone))
+    both = of([("a", "b"), ("b", "a")], [], directed=directed)
+    gone = dict(both.arrays) | {"graph/keys": np.empty(0, np.uint64), "graph/dead": np.zeros(1, np.uint32)}
+    left = exported(Checkpoint((2, 7), {}, both.identity, {}, both.facts, gone))
     assert left.vertices.to_list() == ["b"] and left.about["edges"] == 0  # type: ignore[union-attr]
+
+
+def test_newer_checkpoints_are_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is deleted while another is verified is not missed."""
+    made = of([("a", "b")], [], directed=True)
+    with closing(CheckpointStore(tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "FORMAT", checkpoint.FORMAT + 1)
+            store.write(made)
+        newer = folder_of(tmp_path, made.epoch)
+        message = refused(5, "checkpoint", "inspect", newer)
+        assert "was written by a newer version of graphtide: format" in message and "damaged" not in message
+        told = refused(5, "checkpoint", "verify", tmp_path)
+        assert "newer version" in told and "damaged" not in told
+        store.write(replace(made, epoch=(2, 8)))
+
+    def read(folder: Path) -> Checkpoint:
+        rmtree(newer, ignore_errors=True)
+        return made_good(folder)
+
+    made_good = checkpoints.read
+    monkeypatch.setattr(checkpoints, "read", read)
+    (found,) = run("checkpoint", "verify", tmp_path)
+    assert found["good"] and found["path"].endswith("checkpoint-2-8")
+
+
+def test_a_copy_goes_into_no_folder_that_is_in_use_and_one_that_was_cut_short_is_cleared_away(
+    tmp_path: Path,
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    with closing(CheckpointStore(source)) as store:
+        store.write(of([("a", "b")], [], directed=True))
+    with closing(CheckpointStore(target)):
+        assert "is in use by another graphtide process" in refused(5, "checkpoint", "copy", source, target)
+    (target / "writing-2-7" / "0000.npy").mkdir(parents=True)
+    assert run("checkpoint", "copy", source, target)["epoch"] == [2, 7]
+    assert sorted(path.name for path in target.iterdir()) == ["checkpoint-2-7", "lock"]
 
 
 def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:
     assert "must end in one of" in refused(1, "export", "g.gml", "--checkpoint", tmp_path)
     assert "either --address" in refused(2, "export", "g.npz")
+    same = ("--vertices", tmp_path / "g.npz")
+    assert "a file of its own" in refused(2, "export", tmp_path / "g.npz", *same, "--checkpoint", tmp_path)
     with pytest.raises(ValueError, match="is no epoch"):
         checkpoints.parse_epoch("1.x")
     assert checkpoints.parse_epoch("latest") is None and checkpoints.parse_epoch("3.12") == (3, 12)

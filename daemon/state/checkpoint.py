@@ -44,7 +44,7 @@ _PREFIX = "checkpoint-"
 _INCARNATION = "incarnation"
 
 
-class _NewerFormat(ValueError):
+class NewerFormat(ValueError):
     """Whole perhaps, but written by a version that is newer than this one."""
 
 
@@ -240,7 +240,7 @@ class CheckpointStore:
         for _, folder in self._folders():
             try:
                 return read_checkpoint(folder, advance)
-            except _NewerFormat as error:
+            except NewerFormat as error:
                 log.error(
                     "checkpoint %s was written by a newer version (%s); trying an older one", folder.name, error
                 )
@@ -367,7 +367,7 @@ def read_checkpoint(folder: Path, advance: Callable[[float], None] = lambda shar
     if manifest["format"] not in READABLE:
         newer = isinstance(manifest["format"], int) and manifest["format"] >= READABLE.stop
         known = f"this version reads {READABLE.start} to {READABLE.stop - 1}"
-        raise (_NewerFormat if newer else ValueError)(f"format {manifest['format']!r}; {known}")
+        raise (NewerFormat if newer else ValueError)(f"format {manifest['format']!r}; {known}")
     arrays = {}
     done, total = 0, sum(entry["bytes"] for entry in manifest["files"].values())
 

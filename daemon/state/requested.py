@@ -93,11 +93,12 @@ class RequestedCheckpoints:
             self._forget()
             return self._taken != now and now in self._exactly
 
-    def wants_newer(self) -> bool:
-        """Somebody waits for one that is newer than the newest."""
+    def wants_newer(self, now: Epoch) -> bool:
+        """Somebody waits for one that is newer than the newest, and that this epoch's would be."""
         with self._lock:
             self._forget()
-            return any(self._newest is None or epoch > self._newest.epoch for epoch in self._since)
+            newest = None if self._newest is None else self._newest.epoch
+            return any(epoch <= now and (newest is None or epoch > newest) for epoch in self._since)
 
     def taken(self, epoch: Epoch) -> None:
         """One of this epoch will be written now."""

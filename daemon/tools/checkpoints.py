@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ..client import Client
 from ..errors import CheckpointError, TimedOut
 from ..state.checkpoint import (
     Checkpoint,
+    CheckpointStore,
+    NewerFormat,
     epochs_in,
     folder_of,
     read_checkpoint,
@@ -108,7 +111,7 @@ def read(folder: Path) -> Checkpoint:
     """A checkpoint, all of whose checksums hold.
 
     Raises:
-        CheckpointError: it is damaged, or gone since.
+        CheckpointError: it is damaged, or gone since, or of a newer version.
     """
     with progress() as bar:
         task = bar.add_task(f"reading {folder.name}", total=100)
@@ -116,7 +119,9 @@ def read(folder: Path) -> Checkpoint:
             return read_checkpoint(folder, lambda share: bar.update(task, completed=round(100 * share)))
         except DAMAGED as error:
             what = f"is damaged: {error}"
-            if not folder.exists():
+            if isinstance(error, NewerFormat):
+                what = f"was written by a newer version of graphtide: {error}"
+            elif not folder.exists():
                 what = "was deleted meanwhile, newer ones being kept (checkpoint.keep)"
             raise CheckpointError(f"the checkpoint {str(folder)!r} {what}") from error
 
@@ -164,7 +169,10 @@ def list_all(path: Path, *, as_json: bool) -> int:
 
 
 def verify(path: Path, *, as_json: bool) -> int:
-    """Compare every checksum, of one checkpoint or of all in a folder; 5 if one does not hold."""
+    """Compare every checksum, of one checkpoint or of all in a folder; 5 if one does not hold or cannot be read.
+
+    One that is deleted meanwhile, newer ones being kept, is left out.
+    """
     is_one = (path / "manifest.json").exists()
     folders = [path] if is_one else [folder for _, folder in epochs_in(path)]
     if not folders:
@@ -174,16 +182,15 @@ def verify(path: Path, *, as_json: bool) -> int:
         try:
             read(folder)
         except CheckpointError as error:
-            found.append({"path": str(folder), "good": False, "reason": str(error.__cause__)})
+            if is_one or os.path.lexists(folder):
+                why = "newer version" if isinstance(error.__cause__, NewerFormat) else "damaged"
+                found.append({"path": str(folder), "good": False, "reason": f"{why}: {error.__cause__}"})
         else:
             found.append({"path": str(folder), "good": True, "reason": None})
     if as_json:
         print(json.dumps(found))
     else:
-        rows = [
-            (Path(str(item["path"])).name, "good" if item["good"] else f"damaged: {item['reason']}")
-            for item in found
-        ]
+        rows = [(Path(str(item["path"])).name, "good" if item["good"] else item["reason"]) for item in found]
         output().print(table(("checkpoint", ""), rows))
     return 0 if all(item["good"] for item in found) else 5
 
@@ -219,34 +226,41 @@ def inspect(path: Path, at: Epoch | None, *, as_json: bool) -> int:
 def copy(path: Path, target: Path, at: Epoch | None, *, as_json: bool) -> int:
     """Copy one checkpoint into another folder of checkpoints, which ``graphtide run --checkpoints`` starts from.
 
-    It is written under another name, compared, and renamed, so that a copy that is there is whole.
+    It is written under another name, which the next start there takes away, compared, and renamed, so that a copy
+    that is there is whole.
 
     Raises:
-        CheckpointError: it is damaged, or the target has one of this epoch or a newer one.
+        CheckpointError: it is damaged, or the target has one of this epoch or a newer one, or is in use.
     """
     folder = find(path, at)
     checkpoint = read(folder)
-    for epoch, there in epochs_in(target):
-        if epoch >= checkpoint.epoch:
-            raise CheckpointError(
-                f"{str(target)!r} has {there.name}, and a start takes the newest: copy to an empty folder"
-            )
-    target.mkdir(parents=True, exist_ok=True)
-    draft, final = target / f"copying-{os.getpid()}", folder_of(target, checkpoint.epoch)
-    try:
-        shutil.copytree(folder, draft, copy_function=_copy_synced)
-        read_checkpoint(draft)
-        sync_folder(draft)
-        os.rename(draft, final)
-        sync_folder(target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    _check_older(target, checkpoint.epoch)
+    with closing(CheckpointStore(target)):
+        _check_older(target, checkpoint.epoch)
+        final = folder_of(target, checkpoint.epoch)
+        draft = target / final.name.replace("checkpoint-", "writing-")
+        try:
+            shutil.copytree(folder, draft, copy_function=_copy_synced)
+            read_checkpoint(draft)
+            sync_folder(draft)
+            os.rename(draft, final)
+            sync_folder(target)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
     if as_json:
         print(json.dumps({"epoch": list(checkpoint.epoch), "path": str(final)}))
     else:
         output().print(f"epoch {shown(checkpoint.epoch)} is in {final}", markup=False, soft_wrap=True)
     return 0
+
+
+def _check_older(target: Path, than: Epoch) -> None:
+    for epoch, there in epochs_in(target):
+        if epoch >= than:
+            raise CheckpointError(
+                f"{str(target)!r} has {there.name}, and a start takes the newest: copy to an empty folder"
+            )
 
 
 def _copy_synced(source: str, target: str) -> str:

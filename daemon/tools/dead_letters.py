@@ -8,21 +8,28 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ..errors import RequestError
+import orjson
+
+from ..errors import ConfigError, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, ROW, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
+from ..state.checkpoint import sync_folder
 from ..terminal import count, output, size, table
 from .destinations import KafkaDestination
 
 OWN_HEADERS = "graphtide-"
-"""How the names of headers begin that a dead letter has and its record had not; but for the CSV header line."""
+"""How the names of headers begin that a dead letter has and its record had not."""
 _SHOWN_BYTES = 60
+_CONNECT_TIMEOUT_MS = 10_000
+_SILENT_S = 60.0
 _SPACES = str.maketrans("\n\r\t", "   ")
+_ONE_LINE = bytes.maketrans(b"\n\r", b"  ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +40,15 @@ class Choice:
     source: str | None = None
 
     def of(self, letters: Iterable[BadRecord]) -> Iterator[BadRecord]:
-        """Those, each once: letters are delivered at least once."""
-        seen = set[tuple[str, bytes | None]]()
+        """Those, each once: letters are delivered at least once. Lines of one Kafka record have one place."""
+        seen = set[tuple[str, bytes | None, bytes]]()
         for letter in letters:
             if self.reason not in (None, letter.reason):
                 continue
             if self.source is not None and not letter.partition.name.startswith(self.source):
                 continue
-            name = source_of(letter), dict(letter.headers).get(ROW)
+            digest = blake2b(letter.value, digest_size=16).digest()
+            name = source_of(letter), dict(letter.headers).get(ROW), digest
             if name not in seen:
                 seen.add(name)
                 yield letter
@@ -56,12 +64,33 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
 
     Raises:
         RequestError: there is no such topic.
+        SourceUnavailable: the cluster cannot be reached, or answers no more.
+        ConfigError: it refuses the client, or the client its settings.
     """
+    from kafka.errors import KafkaConfigurationError, KafkaError
+
+    from ..ingest.kafka_client import REFUSALS
+
+    try:
+        yield from _in_topic(servers, topic, client)
+    except KafkaError as error:
+        wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
+        kind = ConfigError if wrong else SourceUnavailable
+        raise kind(f"Kafka at {servers}: {type(error).__name__}: {error}") from error
+
+
+def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[BadRecord]:
     from kafka import KafkaConsumer, TopicPartition
 
     from ..ingest.kafka_client import connect, disconnect
 
-    consumer = connect(KafkaConsumer, client, bootstrap_servers=servers.split(","), enable_auto_commit=False)
+    consumer = connect(
+        KafkaConsumer,
+        client,
+        bootstrap_servers=servers.split(","),
+        bootstrap_timeout_ms=_CONNECT_TIMEOUT_MS,
+        enable_auto_commit=False,
+    )
     try:
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
@@ -70,9 +99,15 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
         ends = consumer.end_offsets(parts)
+        heard = time.monotonic()
         while any(consumer.position(part) < ends[part] for part in parts):
-            for part, records in consumer.poll(timeout_ms=1000).items():
+            found = consumer.poll(timeout_ms=1000)
+            if not found and time.monotonic() - heard > _SILENT_S:
+                raise SourceUnavailable(f"Kafka at {servers} has given nothing of {topic} for {_SILENT_S:g} s")
+            for part, records in found.items():
                 yield from (_of_topic(record) for record in records if record.offset < ends[part])
+            if found:
+                heard = time.monotonic()  # once its letters were dealt with, which may take as long as it likes
     finally:
         disconnect(consumer, timeout_s=5.0)
 
@@ -193,10 +228,13 @@ def _text(value: bytes, most: int | None = None) -> str:
 
 @dataclass(slots=True)
 class Replayed:
-    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only."""
+    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only, and of
+    ``empty`` ones a file can hold nothing.
+    """
 
     sent: int = 0
     cut: int = 0
+    empty: int = 0
 
 
 def replay_to_spool(
@@ -205,81 +243,116 @@ def replay_to_spool(
     """Put letters into new files of a spool, one for each encoding and CSV header: how many, and which files.
 
     ``encoding``: what they are read as; None: as they were. ``csv_header``: the names of the columns, for lines of
-    which the letter does not say. Nothing is written unless all is known; files appear whole.
+    which the letter does not say. Nothing is written unless all is known; files appear once all are written.
 
     Raises:
         RequestError: of one it is not known what it was.
+        OSError: there is no room for them; none is there then.
     """
     done, groups = Replayed(), dict[tuple[str, bytes], list[bytes]]()
     for letter in letters:
         if letter.whole is not None:
             done.cut += 1
             continue
+        if not letter.value:
+            done.empty += 1
+            continue
         as_ = encoding or _encoding_of(letter)
         header = b""
         if as_ == "csv":
-            header = csv_header.encode() if csv_header else dict(letter.headers).get(HEADER_LINE, b"")
+            header = _header_line(letter, csv_header)
             if not header:
                 raise RequestError(f"{source_of(letter)}: nothing names the columns; give --csv-header")
         groups.setdefault((as_, header), []).append(letter.value)
         done.sent += 1
     make_folder(spool)
-    stamp, made = f"replay-{time.time_ns():020}-{os.getpid()}", []
-    for number, ((as_, header), values) in enumerate(groups.items()):
-        if as_ in FRAMED:
-            content = b"".join(map(frame, values))
-        else:
-            lines = [*([header] if header else []), *(value.rstrip(b"\r\n") for value in values)]
-            content = b"".join(line + b"\n" for line in lines)
-        made.append(_put(spool / f"{stamp}-{number}.{as_}", content))
-    return done, made
-
-
-def _put(path: Path, content: bytes) -> Path:
-    """Write a file that appears whole, and stays."""
-    draft = path.with_name(f"{path.name}.tmp")
+    stamp, drafts = f"replay-{time.time_ns():020}-{os.getpid()}", dict[Path, Path]()
     try:
-        with open(draft, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        for number, ((as_, header), values) in enumerate(groups.items()):
+            if as_ in FRAMED:
+                content = b"".join(map(frame, values))
+            else:
+                texts = map(_on_one_line, values) if as_ in ("json", "debezium") else values
+                lines = [*([header] if header else []), *(text.rstrip(b"\r\n") for text in texts)]
+                content = b"".join(line + b"\n" for line in lines)
+            name = f"{stamp}-{number}.{as_}"
+            drafts[spool / name] = spool / f"{name}.tmp"
+            _write(drafts[spool / name], content)
+        for path, draft in drafts.items():
+            os.replace(draft, path)
+        sync_folder(spool)
     finally:
-        draft.unlink(missing_ok=True)
-    return path
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+    return done, [*drafts]
 
 
-def replay_to_topic(letters: Iterable[BadRecord], topic: KafkaDestination, encoding: str | None) -> Replayed:
+def _on_one_line(value: bytes) -> bytes:
+    """A JSON document that has several lines as one: a file would take each for a document. Others as they are."""
+    if b"\n" not in value:
+        return value
+    try:
+        orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return value
+    return value.translate(_ONE_LINE)  # none of these can stand within a string
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replay_to_topic(
+    letters: Iterable[BadRecord], topic: KafkaDestination, encoding: str | None, csv_header: str | None = None
+) -> Replayed:
     """Send letters to a topic: each to the partition of its number, with its key and the headers that it had.
 
+    Those of files go to a topic of one partition, with the content type that their files' names say. Lines of CSV
+    get their header line again, where it is known or given. Nothing is sent unless all have a place.
+
     Raises:
-        RequestError: the topic has no partition of that number.
+        RequestError: the topic has no partition of that number, or several where a letter has none; or of one it
+            is not known what it was.
         ProduceFailed: a record was refused.
     """
-    done = Replayed()
+    done, records = Replayed(), list[tuple[int, bytes, list[tuple[str, bytes]], bytes | None]]()
     for letter in letters:
         if letter.whole is not None:
             done.cut += 1
             continue
-        number = letter.partition.number or 0
-        if number >= topic.partitions:
+        number = letter.partition.number
+        if number is None and topic.partitions > 1:
+            raise RequestError(
+                f"{source_of(letter)}: a letter of a file belongs into no certain one of the {topic.partitions} "
+                f"partitions of topic {topic.topic}; replay it to a spool"
+            )
+        if number is not None and number >= topic.partitions:
             raise RequestError(
                 f"{source_of(letter)}: topic {topic.topic} has {topic.partitions} partitions; updates of one edge "
                 f"belong into one partition"
             )
-        headers = [(name, value) for name, value in letter.headers if not _is_own(name)]
-        if encoding is not None:
+        headers = [(name, value) for name, value in letter.headers if not name.startswith(OWN_HEADERS)]
+        as_ = _encoding_of(letter) if encoding is None and number is None else encoding
+        if as_ is not None:
             headers = [header for header in headers if header[0].lower() != "content-type"]
-            (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == encoding]
+            (named, *_) = [name for name, its in CONTENT_TYPES.items() if its == as_]
             headers.append(("content-type", named.encode()))
-        topic.send_record(number, letter.value, headers, key=letter.key)
+        header = _header_line(letter, csv_header) if (as_ or encoding_of(letter.headers, "")) == "csv" else b""
+        value = header + b"\n" + letter.value if header else letter.value
+        records.append((number or 0, value, headers, letter.key))
+    for partition, value, headers, key in records:
+        topic.send_record(partition, value, headers, key=key)
         done.sent += 1
     topic.finish()
     return done
 
 
-def _is_own(name: str) -> bool:
-    return name.startswith(OWN_HEADERS) and name != HEADER_LINE
+def _header_line(letter: BadRecord, given: str | None) -> bytes:
+    """The header line of a letter of CSV: as given, or as its file's was; empty where it is not known."""
+    return given.encode() if given else dict(letter.headers).get(HEADER_LINE, b"")
 
 
 def _encoding_of(letter: BadRecord) -> str:
@@ -297,9 +370,12 @@ def _encoding_of(letter: BadRecord) -> str:
 def report(done: Replayed, where: str, files: Sequence[Path] = (), *, as_json: bool) -> int:
     """Say what was replayed; 7 if some was not."""
     if as_json:
-        print(json.dumps({"replayed": done.sent, "cut": done.cut, "files": list(map(str, files))}))
+        counts = {"replayed": done.sent, "cut": done.cut, "empty": done.empty}
+        print(json.dumps({**counts, "files": list(map(str, files))}))
     else:
         output().print(f"{count(done.sent)} letters went to {where}", markup=False, soft_wrap=True)
         if done.cut:
             output().print(f"{count(done.cut)} are left: the rest of their record is not kept", style="yellow")
-    return 7 if done.cut else 0
+        if done.empty:
+            output().print(f"{count(done.empty)} are left: their record is empty", style="yellow")
+    return 7 if done.cut or done.empty else 0

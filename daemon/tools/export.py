@@ -104,7 +104,7 @@ def export(graph: Exported, path: Path, vertices: Path | None) -> None:
     Each file appears whole, in the place of one that was there, or not at all.
 
     Raises:
-        RequestError: ids do not fit into an edge list.
+        RequestError: ids do not fit into an edge list, or into the strings of NumPy.
         OSError: it cannot be written.
     """
     write(path, graph.edges, graph.about)
@@ -133,7 +133,12 @@ def write(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
 
 
 def _array(column: IdColumn | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.array(column.to_list(), np.str_) if isinstance(column, StringColumn) else column
+    if not isinstance(column, StringColumn):
+        return column
+    texts = column.to_list()
+    if (cut := next((text for text in texts if text.endswith("\0")), None)) is not None:
+        raise RequestError(f"the id {cut!r} ends in a NUL, which NumPy cuts off; .arrow and .parquet take all")
+    return np.array(texts, np.str_)
 
 
 def _write_arrow(path: Path, suffix: str, columns: Columns, about: Mapping[str, Any]) -> None:
