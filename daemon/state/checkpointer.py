@@ -212,7 +212,7 @@ class Checkpointer:
     # -- the engine's thread ------------------------------------------------------------------------------
 
     def _asked_for(self) -> bool:
-        return "source" in self.identity and self.requested.wants_newer()
+        return "source" in self.identity and self.requested.wants_newer(self.position.epoch)
 
     def _make_at_once(self) -> None:
         """Make one of this very epoch, for which the stream waits until edges and states are copied."""
