@@ -68,6 +68,19 @@ def talk(link: ServerLink, data: bytes, *, half_close: bool = False) -> bytes:
         return received
 
 
+def turned_away(link: ServerLink, data: bytes) -> tuple[int, Any]:
+    """Send this, which ends the connection: status, and what is in the JSON (of a HEAD: None)."""
+    with socket.create_connection(("127.0.0.1", port(link)), timeout=60) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+        with contextlib.closing(
+            http.client.HTTPResponse(connection, method=data[:4].decode("latin-1"))
+        ) as response:
+            response.begin()
+            assert response.headers["Connection"] == "close"
+            return response.status, json.loads(response.read() or b"null")
+
+
 def get(path: str, *headers: str, version: str = "1.1", verb: str = "GET") -> bytes:
     lines = [f"{verb} {path} HTTP/{version}", "Host: localhost", *headers, "", ""]
     return "\r\n".join(lines).encode()

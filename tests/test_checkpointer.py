@@ -19,13 +19,13 @@ from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
 from graphtide.compute.saved_scalars import SCALARS
-from graphtide.daemon.errors import NotWritten
+from graphtide.daemon.errors import NotWritten, Unavailable
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state import checkpoint
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
 from graphtide.daemon.state.checkpointer import Buffers, Checkpointer
-from graphtide.daemon.state.requested import LAPSE_S, Outcome, RequestedCheckpoints
+from graphtide.daemon.state.requested import LAPSE_S, WISHES_MAX, Outcome, RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys
 from graphtide.gpma.host import snapshot
 from graphtide.gpma.host.snapshot import EdgeCopy
@@ -509,3 +509,24 @@ def test_a_wish_that_nobody_repeats_is_forgotten_and_none_is_granted_before_the_
         ask(stream, at=at)
         stream.checkpoints.step()
         assert stream.checkpoints.memory_bytes() == 0 and ask(stream, at=at).status == "waiting"
+
+
+def test_a_wish_for_an_epoch_to_come_has_none_made_before(stream: Stream) -> None:
+    reachable(stream)
+    stream.epoch()
+    assert turn_until_made(stream).status == "made"
+    assert ask(stream, since=(1, 3)).status == "waiting"
+    for wanted in (False, False, True):
+        assert stream.checkpoints.requested.wants_newer(stream.position.epoch) is wanted
+        stream.epoch()
+    assert turn_until_made(stream, since=(1, 3)).status == "made"
+
+
+@pytest.mark.parametrize("kind", ["at", "since"])
+def test_wishes_are_so_many_at_most(stream: Stream, kind: str) -> None:
+    reachable(stream)
+    for number in range(1, WISHES_MAX + 1):
+        assert ask(stream, **{kind: (1, number)}).status == "waiting"
+    with pytest.raises(Unavailable, match="other epochs"):
+        ask(stream, **{kind: (1, WISHES_MAX + 1)})
+    assert ask(stream, **{kind: (1, WISHES_MAX)}).status == "waiting"  # as before

@@ -199,6 +199,21 @@ def test_what_json_has_no_number_for_is_text() -> None:
     ]
 
 
+def test_names_that_users_gave_are_no_columns() -> None:
+    """Topics, programs and files may be called as columns of answers are."""
+    names = ("values", "null", "out", "in", "saturated", "parents", "results")
+    values = {"values": pack_column(np.array([1, 2])), "null": pack_bitmap(np.array([False, True]))}
+    stamp = encode_stamp((1, 1), {name: {"0": 3} for name in names})
+    programs = {name: {"kind": "x"} for name in names}
+    answer = {"programs": programs, "results": dict.fromkeys(names, values)}
+    assert json.loads(encode_answer(stamp, answer)) == {
+        "epoch": [1, 1],
+        "offsets": {name: {"0": 3} for name in names},
+        "programs": programs,
+        "results": {name: {"values": [1, None]} for name in names},
+    }
+
+
 def test_ids_past_2_53_are_strings_of_digits_both_ways(browser: Browser) -> None:
     large = 2**53 + 1
     answer = browser.ask("POST", "/v1/get", {"program": "rank", "vertices": [100, str(large), -large]})[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from collections.abc import Iterator
@@ -53,6 +54,10 @@ class Events:
         block, _, self._text = self._text.partition(b"\n\n")
         fields = dict(line.split(": ", 1) for line in block.decode().splitlines())
         return {name: json.loads(value) if name == "data" else value for name, value in fields.items()}
+
+    def rest_of_line(self) -> bytes:
+        """What comes up to the end of a line that is no part of an event."""
+        return self._file.readline().strip()
 
     def next(self, event: str) -> dict[str, Any]:
         """The next event that tells something, which is of this name."""
@@ -154,7 +159,7 @@ def test_a_slow_reader_hears_of_many_epochs_at_once(tmp_path: Path) -> None:
         assert messages < epochs / 2
 
 
-def test_a_stream_ends_with_the_token_and_with_its_program(tmp_path: Path) -> None:
+def test_a_stream_ends_with_the_token(tmp_path: Path) -> None:
     made = engine("int")
     with serving(made, tmp_path, LIMITS, http=[HTTP], tokens=["sesame-open"]) as link:
         asked = get("/v1/subscribe?program=rank", "Authorization: Bearer sesame-open")
@@ -165,3 +170,19 @@ def test_a_stream_ends_with_the_token_and_with_its_program(tmp_path: Path) -> No
             ended = events.next("ended")
             assert ended["data"]["error"]["code"] == "unauthorized" and "id" not in ended
             assert events.next_block() is None
+
+
+def test_a_stream_ends_with_its_program_and_what_came_behind_is_answered(
+    served: tuple[Engine, ServerLink],
+) -> None:
+    made, link = served
+    with Events(link, get("/v1/subscribe?program=rank") + get("/v1/hello")) as events:
+        events.next("subscribed")
+        events.next("changed")
+        publication = made.publication()
+        others = {id: program for id, program in publication.programs.items() if id != "rank"}
+        link.publish(dataclasses.replace(publication, programs=others))
+        assert events.next("ended")["data"]["error"]["code"] == "unknown-program"
+        assert events.next_block() is None
+        assert events.rest_of_line() == b""  # of the last chunk
+        assert events.rest_of_line() == b"HTTP/1.1 200"

@@ -1006,7 +1006,7 @@ def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path, tok
     chain.grow(20)
     with serving(chain, tmp_path, tokens=tokens, admin_tokens=["sesame-change"]) as link:
         with Client(link.addresses[0], token=tokens[0] if tokens else None) as client:
-            for change in (lambda: client.keep("pagerank"), lambda: client.drop("rank")):
+            for change in (lambda: client.keep("pagerank"), lambda: client.drop("rank"), client.checkpoint):
                 with pytest.raises(errors.Unauthorized, match="admin_token"):
                     change()
             assert client.compute("pagerank").scalars  # which changes nothing; nor was the connection ended

@@ -1098,6 +1098,7 @@ def stats(serving: Serving, params: Params) -> Outcome:
 @method("checkpoint")
 async def checkpoint(serving: Serving, params: Params) -> Reply:
     """Have a checkpoint made: of one epoch exactly, or of the present one or a later one; return once it is."""
+    serving.admission.check_admin(params.asker.connection.token)
     at, since = params.epoch("at"), params.epoch("since")
     params.end()
     if at is not None and since is not None:

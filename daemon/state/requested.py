@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..errors import Unavailable
 from ..records.stream import Offsets
 from .checkpoint import epochs_in, folder_of
 
@@ -16,6 +17,8 @@ Epoch = tuple[int, int]
 
 LAPSE_S = 30.0
 """Who waits asks again and again; a wish that nobody has repeated for so long is forgotten."""
+WISHES_MAX = 64
+"""So many epochs may be wished for at once: the engine looks at each of them after every epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +66,13 @@ class RequestedCheckpoints:
         """Wish for a checkpoint of exactly the epoch ``at``, or of ``since`` (None: ``now``) or a later one.
 
         ``now``: the present epoch. ``failures``: as the first answer to this wish said.
+
+        Raises:
+            Unavailable: too many other ones are wished for.
         """
         since = since or now
         with self._lock:
+            self._forget()
             failures = self._failures if failures is None else failures
             newest = None if self._newest is None else self._newest.epoch
             if at is None and newest is not None and newest >= since:
@@ -74,11 +81,14 @@ class RequestedCheckpoints:
                 return Outcome("failed", since, failures, reason=self._reason)
             taken = self._taken
             until = self._clock() + LAPSE_S
+            wishes = self._since if at is None else self._exactly
+            wished = since if at is None else at
+            if at is None or (now <= at and now[0] == at[0]):
+                if wished not in wishes and len(wishes) >= WISHES_MAX:
+                    raise Unavailable(f"checkpoints of {WISHES_MAX} other epochs are asked for")
+                wishes[wished] = until
             if at is None:
-                self._since[since] = until
                 return Outcome("waiting", since, failures)
-            if now <= at and now[0] == at[0]:
-                self._exactly[at] = until
         kept = tuple(epoch for epoch, _ in epochs_in(self._folder))
         if at in kept:
             return Outcome("made", since, failures, made=folder_of(self._folder, at))

@@ -63,18 +63,23 @@ def _stamp(stamp: bytes) -> bytes:
 
 
 def _entries(entries: Mapping[Any, Any], *, first: bool) -> Iterator[bytes]:
-    """The inside of an object; ``null`` and ``saturated``, bitmaps, go into the columns they belong to."""
-    lengths = [_length(entries[name]) for name in NULLABLE if entries.get(name) is not None]
-    null = unpack_bitmap(entries["null"], max(lengths, default=0)) if entries.get("null") is not None else None
+    """The inside of an object; ``null`` and ``saturated``, bitmaps, go into the columns they belong to.
+
+    Where ``null`` is no bitmap (None: no flag is set), keys may be names that users gave, of topics or programs.
+    """
+    bitmap = entries.get("null", 0)
+    columns = [entries[name] for name in NULLABLE if entries.get(name) is not None]
+    lengths = [_length(column) for column in columns] if isinstance(bitmap, bytes | None) else []
+    null = unpack_bitmap(bitmap, max(lengths)) if lengths else None
     for key, value in entries.items():
-        if key == "null" and lengths:
+        if key == "null" and null is not None:
             continue
         yield b"" if first else b","
         first = False
         yield orjson.dumps(str(key)) + b":"
-        if key == "saturated" and isinstance(value, bytes):
+        if key == "saturated" and lengths:
             yield from _column(unpack_bitmap(value, lengths[0]), None)
-        elif key == "parents" and isinstance(value, Mapping):
+        elif key == "parents" and lengths:
             yield from _nullable(value["values"], unpack_bitmap(value["null"], _length(value["values"])))
         else:
             yield from _nullable(value, null if key in NULLABLE else None)

@@ -119,9 +119,13 @@ def epoch(name: str, text: str) -> list[int]:
 
 
 def _integers(value: Any) -> Any:
-    """Strings of digits as the integers they stand for; anything else as it is."""
+    """Strings of digits as the integers they stand for, also those of a list; anything else as it is."""
     if isinstance(value, list):
         if not any(type(item) is str for item in value):
             return value
-        return [_integers(item) for item in value]
+        return [_integer(item) for item in value]
+    return _integer(value)
+
+
+def _integer(value: Any) -> Any:
     return int(value) if isinstance(value, str) and DIGITS.fullmatch(value) else value

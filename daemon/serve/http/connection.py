@@ -203,6 +203,9 @@ class HttpConnection(Channel):
         self._write(self._sent(h11.Data(data=message)))
         if not self._serving.subscriptions.has(self):  # it was the last one
             self._end_answer()
+            if not self._closing and not self._continuing:  # what came behind it
+                self._continuing = True
+                asyncio.get_running_loop().call_soon(self._answer_waiting)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -252,6 +255,7 @@ class HttpConnection(Channel):
         headers = [*refused.headers, ("Connection", "close")]
         self._write(self._answer_bytes(refused.status, encode_error(refused.error), JSON, headers))
         self._closing = True
+        self._active = time.monotonic()
         self._stop_receiving()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
 
