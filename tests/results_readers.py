@@ -92,13 +92,11 @@ class TopicReader:
 
     @property
     def ends(self) -> list[End]:
-        """Those of the first partition; the others have the same transactions."""
-        first, *others = self.partitions.values()
-        for other in others:
-            assert [(end.sequence, end.epoch) for end in other.ends] == [
-                (end.sequence, end.epoch) for end in first.ends
-            ]
-        return first.ends
+        """Those that every partition has by now: each learns by itself, and in its time, of what is committed."""
+        found = list(zip(*(partition.ends for partition in self.partitions.values()), strict=False))
+        for first, *others in found:
+            assert all((end.sequence, end.epoch) == (first.sequence, first.epoch) for end in others)
+        return [ends[0] for ends in found]
 
 
 class FilesReader:

@@ -14,7 +14,7 @@ import orjson
 import pytest
 from brokers import client
 from kafka import KafkaConsumer
-from kafka.errors import KafkaError
+from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.structs import TopicPartition
 from results_readers import FilesReader, TopicReader
 from typer.testing import CliRunner
@@ -304,12 +304,13 @@ def topic(kafka: Any) -> str:
 
 
 @pytest.fixture
-def open_topic(kafka: Any, topic: str) -> Iterator[Callable[[], KafkaSink]]:
+def open_topic(kafka: Any, topic: str) -> Iterator[Callable[..., KafkaSink]]:
     """Opens the topic; what is open ends with the test."""
     made: list[KafkaSink] = []
 
-    def opened() -> KafkaSink:
-        sink = KafkaSink([kafka.bootstrap], topic, topic, "msgpack", client={}, transaction_timeout_s=60)
+    def opened(*, encoding: OutgoingEncoding = "msgpack", transaction_timeout_s: float = 60) -> KafkaSink:
+        limits = {"transaction_timeout_s": transaction_timeout_s}
+        sink = KafkaSink([kafka.bootstrap], topic, topic, encoding, client={}, **limits)
         made.append(sink)
         return sink
 
@@ -339,6 +340,36 @@ def test_a_topic_is_taken_over_and_the_one_before_is_shut_out(
         first.open(lambda last: last is not None and last.run == "a")
     second.write(hops(3, [5]), end(3, "b"))
     assert [found.sequence for found in reader.read().ends] == [1, 2, 3]
+
+
+@pytest.mark.kafka
+def test_a_transaction_that_took_too_long_is_tried_again(
+    kafka: Any, topic: str, open_topic: Callable[..., KafkaSink]
+) -> None:
+    first, second = open_topic(transaction_timeout_s=0.001), open_topic()
+
+    def late() -> Iterator[Chunk]:
+        second.open(lambda last: True)  # whoever it is that says that it is over
+        yield from hops(1, [1])
+
+    first.open(lambda last: True)
+    with pytest.raises(KafkaTimeoutError, match="transaction_timeout"):
+        first.write(late(), end(1))
+    second.write(hops(1, [2]), end(1, "b"))
+    first.close()
+    with pytest.raises(Fenced):
+        first.open(lambda last: last is None)
+    assert known_hops(TopicReader(kafka.bootstrap, topic, 2)) == {2: 1}
+
+
+@pytest.mark.kafka
+def test_a_topic_has_keys_of_one_encoding(open_topic: Callable[..., KafkaSink]) -> None:
+    first = open_topic()
+    first.open(lambda last: True)
+    first.write(hops(1, [1]), end(1))
+    with pytest.raises(KafkaError, match=r"results\.encoding"):
+        open_topic(encoding="json").open(lambda last: True)
+    first.write(hops(2, [1]), end(2))  # it is not shut out
 
 
 @pytest.mark.kafka

@@ -193,7 +193,7 @@ class Daemon:
         resume = (
             None
             if checkpoint is None or fact is None
-            else Resume(checkpoint.epoch, fact["sink"], fact["sequence"], fact["place"], tuple(fact["programs"]))
+            else Resume(checkpoint.epoch, **{**fact, "programs": tuple(fact["programs"])})
         )
         self.writer = Writer(
             sink, view, programs, "msgpack", name="memory", interval_s=0.0, approximate=False, resume=resume
@@ -393,6 +393,22 @@ def test_what_came_before_a_checkpoint_and_was_never_heard_of_is_written() -> No
     updates += [(2, 5)]
     daemon = Daemon(sink, updates, 3, kept, 1 << 16)
     daemon.go_on(2)  # in which it went and came back
+    daemon.write()
+    assert sink.known() == truth(updates)
+
+
+def test_a_sink_that_was_emptied_is_not_taken_for_the_one_that_a_checkpoint_means() -> None:
+    sink, updates = Memory(), [(1, 1), (2, 1)]
+    kept = started(sink, updates).checkpoint()
+    sink.transactions.clear()
+    updates += [(1, 2)]
+    daemon = Daemon(sink, updates, 2, kept, 1 << 16)
+    daemon.go_on(1)
+    daemon.write()
+    assert len(sink.transactions) == kept.fact["sequence"]  # type: ignore[index]  # the same number and place
+    updates += [(1, 1)]
+    daemon = Daemon(sink, updates, 3, kept, 1 << 16)
+    daemon.go_on(2)  # in which nothing changed, as it seems
     daemon.write()
     assert sink.known() == truth(updates)
 

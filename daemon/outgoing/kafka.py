@@ -55,6 +55,7 @@ class KafkaSink:
         self._id = transactional_id
         self._client = dict(client)
         self._servers = list(servers)
+        self._timeout_s = transaction_timeout_s
         self._place: dict[str, int] = {}
         self._partitions = 0
         self._broken = False
@@ -154,10 +155,17 @@ class KafkaSink:
             Fenced: see ``Sink``.
         """
         producer = self._producer.client()
+        began = time.monotonic()
         try:
             self._write(producer, chunks, end)
         except KafkaError as error:
-            raise self._told(fault_of(producer) or error) from error
+            fault = fault_of(producer) or error
+            if isinstance(fault, ProducerFencedError) and time.monotonic() - began >= self._timeout_s:
+                # So a broker that withdraws what takes too long says it, too; ``open`` finds out who it was.
+                raise KafkaTimeoutError(
+                    f"a transaction took longer than results.transaction_timeout = {self._timeout_s:g} s"
+                ) from error
+            raise self._told(fault) from error
 
     def _write(self, producer: KafkaProducer, chunks: Iterable[Chunk], end: End) -> None:
         producer.begin_transaction()
@@ -184,7 +192,11 @@ class KafkaSink:
         self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)}
 
     def _newest_end(self, consumer: Any) -> End | None:
-        """The newest committed one of the first partition: what is behind it belongs to no transaction of ours."""
+        """The newest committed one of the first partition: what is behind it belongs to no transaction of ours.
+
+        Raises:
+            KafkaError: it cannot be read, or is of another encoding.
+        """
         part = TopicPartition(self._topic, 0)
         consumer.assign([part])
         stop, begin = consumer.end_offsets([part])[part], consumer.beginning_offsets([part])[part]
@@ -198,6 +210,7 @@ class KafkaSink:
                 polled = consumer.poll(timeout_ms=200)
                 for record in (record for records in polled.values() for record in records):
                     if read_key(record.key) is None:
+                        self._require_encoding(record.key)
                         found = End.unpack(record.value)
                 if polled:
                     silent_since = time.monotonic()
@@ -207,6 +220,13 @@ class KafkaSink:
                 return found
             back *= 16
         return None
+
+    def _require_encoding(self, key: bytes) -> None:
+        if key != end_key(self._encoding):
+            raise KafkaError(
+                f"results in topic {self._topic} were not written with results.encoding = {self._encoding!r}: "
+                "vertices would have two keys, and a deletion takes back one. Make a new topic"
+            )
 
     @contextmanager
     def _consumer(self) -> Iterator[Any]:

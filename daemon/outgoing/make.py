@@ -57,7 +57,14 @@ def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | Non
     fact = checkpoint.facts.get("results")
     if fact is None or not set(fact["programs"]) <= set(restored):
         return None
-    return Resume(checkpoint.epoch, fact["sink"], fact["sequence"], fact["place"], tuple(fact["programs"]))
+    return Resume(
+        checkpoint.epoch,
+        fact["sink"],
+        fact.get("series", ""),
+        fact["sequence"],
+        fact["place"],
+        tuple(fact["programs"]),
+    )
 
 
 def _make_sink(config: Config) -> tuple[Sink, str]:

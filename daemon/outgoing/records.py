@@ -37,7 +37,8 @@ Epoch = tuple[int, int]
 class End:
     """What ends a transaction: readers know all results of ``epoch``, which belong to ``offsets``, from here on.
 
-    ``sequence`` counts transactions; ``run`` names the daemon's process that wrote it. ``since``: the epoch of the
+    ``sequence`` counts transactions; ``run`` names the daemon's process that wrote it, ``series`` that which wrote
+    number 1: another one, and the sink was emptied, or is another. ``since``: the epoch of the
     one before (None: there was none); ``epochs``: of how many epochs these are the changes together (None: not
     known, after a restart). ``snapshot``: every vertex is in it; ``last_snapshot``: the newest transaction that
     this is true of. ``records``: how many, in this partition. ``partitions``: of the topic (0: files). ``stale``:
@@ -57,6 +58,7 @@ class End:
     records: int = 0
     partitions: int = 0
     time_ms: int = 0
+    series: str = ""
 
     def is_same(self, other: End | None) -> bool:
         """Both end the same transaction, in whatever partition."""

@@ -60,6 +60,7 @@ class Resume:
 
     epoch: Epoch
     sink: str
+    series: str
     sequence: int
     place: Place
     programs: tuple[str, ...]
@@ -164,6 +165,7 @@ class Writer:
             return None
         return {
             "sink": self.name,
+            "series": last.series,
             "sequence": last.sequence,
             "place": place,
             "programs": list(self._programs),
@@ -306,6 +308,7 @@ class Writer:
                 if snapshot.programs[id].state.get("state", "fresh") != "fresh"
             },
             time_ms=time.time_ns() // 10**6,
+            series=self._run if last is None else last.series,
         )
         self._try = _Try(found, end, records)
         self._sink.write(self._chunks(changed, snapshot.epoch), end)
@@ -377,6 +380,8 @@ class Writer:
         if last is None or resume is None or (resume.sink, resume.programs) != (self.name, self._programs):
             return
         if last.epoch < resume.epoch or last.programs != self._programs:
+            return
+        if last.series != resume.series:  # places and numbers are of what is not there any more
             return
         if last.last_snapshot > resume.sequence:
             return
