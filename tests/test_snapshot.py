@@ -108,7 +108,7 @@ def test_a_copy_among_batches_is_the_graph_after_the_last(
                 mirrored.apply(amount, shares[what])
         copy.finish()
         mirrored.apply(5, 0.5)  # an epoch may end after the last piece
-        graph.end_copy()
+        graph.end_copy(copy)
         expected = mirrored.model.contents()
         mirrored.apply(5, 0.5)  # the next one is none of the copy's business
         assert copy.through
@@ -144,7 +144,7 @@ def test_the_graph_may_grow_and_shrink_many_times_while_it_is_copied() -> None:
             leaves.add(graph.out_rows().counts.size)
         assert not copy.through
         copy.finish()
-        graph.end_copy()
+        graph.end_copy(copy)
         assert len(leaves) > 6
         assert graph.check() == []
         arcs = arcs_of(copy.edges(), True)
@@ -171,7 +171,7 @@ def test_threads_copy_and_write_at_once() -> None:
                 mirrored.apply(30, 0.5)
                 n_batches_between += 1
             copier.join()
-            graph.end_copy()
+            graph.end_copy(copy)
             assert arcs_of(copy.edges(), True) == mirrored.model.contents()
         assert n_batches_between > 10
 
@@ -212,7 +212,7 @@ def test_too_many_changes_ask_for_the_rest_at_once() -> None:
         mirrored.apply(300, 0.6)
         assert copy.overfull and not copy.through
         copy.finish()
-        graph.end_copy()
+        graph.end_copy(copy)
         assert copy.through
         assert arcs_of(copy.edges(), True) == mirrored.model.contents()
 
