@@ -101,6 +101,21 @@ def test_one_that_goes_away_costs_no_answer_and_the_next_must_have_caught_up(
         assert second.requests[0][2]["min_offsets"] == {"t": {0: 7}}
 
 
+@pytest.mark.parametrize(
+    "changing", [("keep", "bfs", {"source": 1}), ("drop", "bfs"), ("checkpoint",)], ids=lambda asked: asked[0]
+)
+def test_what_changes_something_is_asked_of_one_alone(
+    client: Callable[[Sequence[str]], Any], changing: tuple[Any, ...]
+) -> None:
+    """Whether the first has done it nobody knows."""
+    with Replica(7) as first, Replica(9) as second, client([first.address, second.address]) as ask:
+        ask("stats")
+        first.hangs_up = True
+        with pytest.raises(Unavailable, match="broke"):
+            ask(*changing)
+        assert second.asked == []
+
+
 def test_no_answer_is_older_than_one_before_it(client: Callable[[Sequence[str]], Any]) -> None:
     with Replica(7) as first, Replica(6) as behind, client([first.address, behind.address]) as ask:
         ask("stats")

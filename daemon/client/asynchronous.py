@@ -130,8 +130,8 @@ class AsyncClient(Asynchronous, Requests):
         try:
             return await self._exchange(link, call)
         except Unavailable:
-            # Every request only reads, so one that met a replica which went away may be put to another.
-            if not link.broken or len(self._replicas) == 1:
+            # One that only reads may be put to another replica where it met one that went away.
+            if not link.broken or not call.reads or len(self._replicas) == 1:
                 raise
         return await self._exchange(await self._connected(), call)
 

@@ -88,9 +88,9 @@ class Client(Blocking, Requests):
                 self._replicas.turn()
             raise
         except Unavailable:
-            # Every request only reads, so one that met a connection which had died while idle, or a replica that
-            # went away, may be repeated.
-            if self._socket is not None or not (reused or len(self._replicas) > 1):
+            # One that only reads may be repeated where it met a connection which had died while idle, or a replica
+            # that went away.
+            if self._socket is not None or not call.reads or not (reused or len(self._replicas) > 1):
                 raise
         self._connect()
         return self._exchange(call)

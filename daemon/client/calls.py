@@ -29,12 +29,16 @@ WAIT_MARGIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request, and how to read its result. ``wait_s``: how long the server may take on purpose."""
+    """A request, and how to read its result. ``wait_s``: how long the server may take on purpose.
+
+    ``reads``: it changes nothing, so that one whose answer was lost may be put once more, to another replica, too.
+    """
 
     method: str
     params: Mapping[str, Any]
     decode: Callable[[Mapping[str, Any]], T]
     wait_s: float = 0.0
+    reads: bool = True
 
     def timeout_s(self, usual_s: float) -> float:
         """How long the client waits for the answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -421,7 +422,7 @@ class Requests:
             Unauthorized: a token is asked for from those who want to change something.
         """
         params = {"program": program, "parameters": _plain(parameters), "id": id}
-        return _call("keep", params, _decode_kept, min_offsets, timeout_ms)
+        return _once(_call("keep", params, _decode_kept, min_offsets, timeout_ms))
 
     @ClientMethod
     def drop(
@@ -434,7 +435,7 @@ class Requests:
             RequestError: it is one of the configuration.
             Unauthorized: as ``keep``.
         """
-        return _call("drop", {"program": program}, _decode_kept, min_offsets, timeout_ms)
+        return _once(_call("drop", {"program": program}, _decode_kept, min_offsets, timeout_ms))
 
     @ClientMethod
     def programs(self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None) -> Call[Info]:
@@ -501,7 +502,7 @@ class Requests:
         def decode(result: Mapping[str, Any]) -> Checkpoint:
             return Checkpoint(*_stamp(result), path=result["path"])
 
-        return _call("checkpoint", {"at": at, "since": since}, decode, min_offsets, timeout_ms)
+        return _once(_call("checkpoint", {"at": at, "since": since}, decode, min_offsets, timeout_ms))
 
     def _subscribe(self, following: Following) -> Call[None]:
         """Begin, or go on with, a subscription on a connection of its own."""
@@ -543,6 +544,11 @@ def _call(
 ) -> Call[T]:
     waiting = {"min_offsets": min_offsets, "timeout_ms": timeout_ms}
     return Call(method, {**params, **waiting}, decode, (timeout_ms or 0) / 1000)
+
+
+def _once(call: Call[T]) -> Call[T]:
+    """A request that changes something."""
+    return replace(call, reads=False)
 
 
 def _get_params(program: str | list[str], vertices: VertexIds, parents: bool) -> dict[str, Any]:
