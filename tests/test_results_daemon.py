@@ -66,7 +66,20 @@ def vertices_of(history: History) -> np.ndarray:
 
 
 def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.random.Generator, kills: int) -> None:
-    """Kill the daemon while it writes, over and over; every time what is there is whole."""
+    """Kill the daemon while it writes, over and over, and let it go on: readers know what it answers."""
+    kill_while_it_writes(daemon, history, reader, rng, kills)
+    daemon.start()
+    history.produce(5)
+    with daemon.client() as asked:
+        asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
+        read_up_to(reader, asked.programs().epoch)
+        require_answers(asked, reader.known, vertices_of(history))
+
+
+def kill_while_it_writes(
+    daemon: Daemon, history: History, reader: Reader, rng: np.random.Generator, kills: int
+) -> None:
+    """Every time what is there is whole."""
     for kill in range(kills):
         point = f"{rng.choice(POINTS) if kill else 'results.sent'}:{rng.integers(1, 6)}"
         daemon.start(kill_at=point, ready_s=None)
@@ -81,13 +94,6 @@ def kill_and_go_on(daemon: Daemon, history: History, reader: Reader, rng: np.ran
         reader.read()
         snapshots = sum(end.snapshot for end in reader.ends)
         print(f"killed at {point}: {len(reader.ends)} transactions, {snapshots} of every vertex", flush=True)
-    daemon.start()
-    history.produce(5)
-    with daemon.client() as asked:
-        asked.wait(offsets_to_wire(history.next_offsets), timeout_ms=60_000)
-        read_up_to(reader, asked.programs().epoch)
-        require_answers(asked, reader.known, vertices_of(history))
-    assert daemon.stop() == 0
 
 
 def settled(daemon: Daemon) -> bool:
@@ -109,38 +115,15 @@ def counts(amount: Any) -> Iterator[int]:
 @pytest.mark.kafka
 @pytest.mark.kill
 @pytest.mark.timeout(3600)
-def test_a_topic_is_whole_and_right_whenever_the_daemon_dies(
-    kafka: Any, topics: tuple[str, str], producer: KafkaProducer, tmp_path: Path, seed: int, run_long: bool
+def test_a_topic_is_whole_and_right_whenever_the_daemon_dies_or_the_broker_is_away(
+    kafka: Any, topics: tuple[str, str], tmp_path: Path, seed: int, run_long: bool
 ) -> None:
-    updates, results = topics
     rng = np.random.default_rng(seed)
-    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [updates]}
-    settings = {**SETTINGS, "source": source, "results": {"kind": "kafka", "topic": results}}
-    with Daemon(tmp_path, settings) as daemon:
-        history = KafkaHistory(producer, updates, rng)
-        kill_and_go_on(daemon, history, TopicReader(kafka.bootstrap, results, 3), rng, 30 if run_long else 1)
-
-
-@pytest.mark.kill
-@pytest.mark.timeout(3600)
-def test_files_are_whole_and_right_whenever_the_daemon_dies(tmp_path: Path, seed: int, run_long: bool) -> None:
-    rng = np.random.default_rng(seed)
-    folder = tmp_path / "results"
-    settings = {**SETTINGS, "results": {"kind": "spool", "path": folder, "file_bytes": 1 << 16}}
-    with Daemon(tmp_path, settings) as daemon:
-        history = SpoolHistory(daemon.spool, rng)
-        kill_and_go_on(daemon, history, FilesReader(folder), rng, 30 if run_long else 1)
-
-
-@pytest.mark.kafka
-def test_the_stream_goes_on_while_the_broker_is_away(
-    kafka: Any, topics: tuple[str, str], tmp_path: Path, seed: int
-) -> None:
     results = {"kind": "kafka", "topic": topics[1], "bootstrap_servers": [kafka.bootstrap], "encoding": "json"}
     reader = TopicReader(kafka.bootstrap, topics[1], 3)
     with Daemon(tmp_path, {**SETTINGS, "results": results}) as daemon:
-        history = SpoolHistory(daemon.spool, np.random.default_rng(seed))
-        daemon.start()
+        history = SpoolHistory(daemon.spool, rng)
+        kill_and_go_on(daemon, history, reader, rng, 15 if run_long else 1)
         with daemon.client() as asked:
 
             def publish(records: int) -> tuple[int, int]:
@@ -149,7 +132,6 @@ def test_the_stream_goes_on_while_the_broker_is_away(
                 epoch: tuple[int, int] = asked.stats().epoch
                 return epoch
 
-            read_up_to(reader, publish(3))
             before = len(reader.ends)
             kafka.stop()
             try:
@@ -163,4 +145,33 @@ def test_the_stream_goes_on_while_the_broker_is_away(
             require_answers(asked, reader.known, vertices_of(history))
             assert len(reader.ends) - before < last[1] - first[1]  # most were merged
             until(lambda: asked.stats()["results"]["trouble"] is None)
+        assert daemon.stop() == 0
+
+
+@pytest.mark.kafka
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_a_topic_of_the_source_s_brokers_is_whole_and_right(
+    kafka: Any, topics: tuple[str, str], producer: KafkaProducer, tmp_path: Path, seed: int, run_long: bool
+) -> None:
+    updates, results = topics
+    rng = np.random.default_rng(seed)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [updates]}
+    settings = {**SETTINGS, "source": source, "results": {"kind": "kafka", "topic": results}}
+    with Daemon(tmp_path, settings) as daemon:
+        history = KafkaHistory(producer, updates, rng)
+        kill_and_go_on(daemon, history, TopicReader(kafka.bootstrap, results, 3), rng, 30 if run_long else 0)
+        assert daemon.stop() == 0
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(3600)
+def test_files_are_whole_and_right_whenever_the_daemon_dies(tmp_path: Path, seed: int, run_long: bool) -> None:
+    """A sample is of one life: ``test_results_topic.py`` has what a kill leaves in files."""
+    rng = np.random.default_rng(seed)
+    folder = tmp_path / "results"
+    settings = {**SETTINGS, "results": {"kind": "spool", "path": folder, "file_bytes": 1 << 16}}
+    with Daemon(tmp_path, settings) as daemon:
+        history = SpoolHistory(daemon.spool, rng)
+        kill_and_go_on(daemon, history, FilesReader(folder), rng, 30 if run_long else 0)
         assert daemon.stop() == 0

@@ -461,7 +461,9 @@ class ResultsConfig(Section):
         default=Path("./results"), description="Spool: the directory of files. It is made when missing."
     )
     programs: Words = Field(
-        default=(), description="The ids of the programs whose results are written; empty: all.", examples=["hops"]
+        default=(),
+        description="The ids of the programs whose results are written; empty: all of the configuration.",
+        examples=["hops"],
     )
     encoding: Literal["msgpack", "json"] = Field(default="msgpack", description="The encoding of keys and values.")
     threshold: float = Field(
