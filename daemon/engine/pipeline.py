@@ -223,9 +223,11 @@ class Pipeline:
             runs = self.engine.start([program.id]) if start else []
             self._audit()
             self._publish(runs, None)
-        except Exception:
+        except Exception as error:
             self.engine.remove(program.id)
             self.standing.remove(program.id)
+            reason = f"{type(error).__name__}: {error}"
+            self.standing.expect(program.id, program.kind, spec, "waiting", reason)  # whoever had it join goes on
             self.gate.settle()
             raise
         self._record_state()
