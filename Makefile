@@ -80,7 +80,7 @@ bench-gpu:  ## the packed array on a CUDA device, and a graph that has one, with
 	PYTHONPATH=.links $(PYTHON) benchmarks/device.py
 
 client-wheel: $(BIN)/.test  ## build dist/graphtide_client-*.whl: the clients alone
-	rm -rf build/client && mkdir -p build dist && cp -RL packaging/client build/client
+	rm -rf build/client && mkdir -p build dist && cp -RL ops/client build/client
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist build/client
 
 kafka: $(BIN)/.core  ## a single-node Apache Kafka on loopback with a topic (TOPIC=edges), until interrupted

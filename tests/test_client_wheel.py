@@ -20,7 +20,7 @@ import graphtide
 from graphtide.daemon import client
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "packaging" / "client"
+SOURCE = ROOT / "ops" / "client"
 
 ASK = """
 import sys
