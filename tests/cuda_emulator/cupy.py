@@ -816,6 +816,8 @@ USERS = (
     "graphtide.partition.device_side",
     "graphtide.compute.device.path_runs",
     "graphtide.compute.device.paths",
+    "graphtide.compute.device.walk_runs",
+    "graphtide.compute.device.pagerank",
 )
 
 

@@ -1,0 +1,208 @@
+"""PageRank on a CUDA device: both systems there in fixed point, the certificate and the estimates on the host.
+
+The proof, the weights and the certificate are those of ``compute/walks/pagerank.py``, whose program is kept beside.
+What is solved there is the system with shares that were rounded (``walks.cuh``); by how much that may differ from the
+true one at any vertex is counted by every run, and the certificate has it as its rounding.
+
+The estimates are written by the device into memory of the host. Residuals, weights and the majorant are fetched when a
+checkpoint or an audit asks for them, and are then a state of the host's program. The other way about, a state of that
+gives the device estimates to begin with: its residuals are not those of rounded shares, so that the next run makes all
+of them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from ...gpma.device.module import import_cupy
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ...partition.graph import Graph, GraphChange
+from ..program import Answer, Column, Parameter, Published, Refresh, Violation
+from ..saved_scalars import SCALARS
+from ..walks.certificate import SLACK_DRIFT
+from ..walks.pagerank import START_PASSES, PageRank, Solved
+from ..walks.walk import born
+from .program import DeviceProgram, Unfit
+from .walk_runs import Columns, WalkRun, WalkRuns
+
+TOLERANCE_MIN = 1e-5
+"""Rounded shares take about a tenth of what the certificate allows here; with less, soon all of it."""
+
+# The certificate takes a round for each time that it is tightened, by RATIO_STEP at most.
+_ROUNDS_MAX = 40
+
+
+class DevicePageRank(DeviceProgram):
+    """PageRank whose systems are kept on the device; made from the host's."""
+
+    kind: ClassVar[str] = PageRank.kind
+    summary: ClassVar[str] = PageRank.summary
+    family: ClassVar[str] = PageRank.family
+    value: ClassVar[type[np.float64]] = PageRank.value
+    value_scalars: ClassVar[tuple[str, ...]] = PageRank.value_scalars
+    parameters: ClassVar[tuple[Parameter, ...]] = PageRank.parameters
+    positional_scalars: ClassVar[tuple[str, ...]] = PageRank.positional_scalars
+    needs_in_edges: ClassVar[bool] = True
+    host: PageRank
+
+    def __init__(self, host: PageRank) -> None:
+        super().__init__(host)
+        self._runs: WalkRuns | None = None
+        self._n = 0
+        # Of the last run; what the device has is fetched for it.
+        self._graph: Graph | None = None
+        # Whether the device has been solved since the host's columns were.
+        self._is_ahead = False
+        # Whether the host's columns are others than those that were reported last.
+        self._is_unreported = False
+
+    def compile(self, graph: Graph) -> None:
+        assert graph.device is not None
+        self._runs_on(graph, graph.device).compile()
+
+    def warm_up(self, graph: Graph) -> None:
+        self.host.warm_up(graph)  # for when the device is lost
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        self._is_ahead = self._is_unreported = False
+        return super().start(graph)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        refresh = super().refresh(graph, change)
+        if not self.on_device:
+            self._is_ahead = False
+        if self._is_unreported:
+            self._is_unreported = False
+            refresh = replace(refresh, changed={"estimate": None})
+        return refresh
+
+    def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        host = self.host
+        runs = self._runs_on(graph, device)
+        host.begin(graph.n_vertices)
+        _, slack = host.limits
+        coarse = runs.start(device, graph.alive[: graph.n_vertices], slack, START_PASSES)
+        host.begin_from(coarse[1].ratio)
+        return self._settled(graph, device, coarse)
+
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        appeared, gone = born(graph, change, self._n), change.deleted_vertices
+        if not (len(change.arcs.inserted) or len(change.arcs.deleted) or appeared.size or gone.size):
+            return Refresh({}, error_bound=self.host.error_bound)
+        self._runs_on(graph, device).arrive(device, appeared, gone)
+        return self._settled(graph, device)
+
+    def _settled(self, graph: Graph, device: DeviceSide, before: tuple[WalkRun, ...] = ()) -> Refresh:
+        """Solve both systems, and again until the certificate holds. ``before``: runs that were needed already."""
+        host, runs = self.host, self._runs_on(graph, device)
+        passes = sum(run.passes for run in before)
+        self._graph, self._n = graph, graph.n_vertices
+        for _ in range(_ROUNDS_MAX):
+            solved = runs.solve(device, *host.limits)
+            passes += sum(run.passes for run in solved)
+            if any(run.over for run in solved):
+                raise Unfit("its residuals get no smaller in the numbers of the device")
+            if host.certify(self._n, _solved(solved, runs.units)):
+                break
+        if not host.error_bound <= host.tolerance or solved[1].rounded > SLACK_DRIFT:
+            raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
+        self._is_ahead = True
+        return Refresh(
+            {"estimate": None},
+            iterations=passes,
+            edges_read=passes * graph.n_arcs,
+            error_bound=host.error_bound,
+        )
+
+    def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        self._n = graph.n_vertices
+        self._is_ahead = False
+        state = self.host.state()
+        columns = (state[name] for name in ("estimate", "residual", "weight", "majorant", "slack"))
+        self._runs_on(graph, device).write(Columns(*columns))
+
+    def _let_go(self) -> None:
+        self._runs = None
+
+    def _runs_on(self, graph: Graph, device: DeviceSide) -> WalkRuns:
+        """Both systems on the device, with room for the graph's vertices."""
+        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        if self._runs is None:
+            self._runs = WalkRuns(self.host.damping, device)
+        self._runs.make_room(graph.n_vertices)
+        return self._runs
+
+    # -- the copy on the host ---------------------------------------------------------------------------------
+
+    def columns(self) -> dict[str, Column]:
+        if self._is_ahead and self._runs is not None:
+            return {"estimate": self._runs.estimates}
+        return self.host.columns()
+
+    def state(self) -> dict[str, Column]:
+        fetched = self._fetched()
+        return self.host.state() if fetched is None else fetched
+
+    def _fetched(self) -> dict[str, Column] | None:
+        """The state, where the device is ahead of the host. A device that fails now is lost: then the host's program
+        has one of its own, from scratch on the same graph."""
+        if not self._is_ahead:
+            return None
+        graph = self._graph
+        assert graph is not None
+        columns = self._on_device(graph, lambda device: self._runs_on(graph, device).read(self._n))
+        if columns is None:
+            self._is_ahead, self._is_unreported = False, True
+            self.host.start(graph)
+            return None
+        return {
+            "estimate": columns.values,
+            "residual": columns.residuals,
+            "weight": columns.weights,
+            "majorant": columns.majorant,
+            "slack": columns.slack,
+            SCALARS: self.host.saved_scalars(),
+        }
+
+    def _fetch(self, graph: Graph) -> None:
+        """Let the host's program have what the device has."""
+        fetched = self._fetched()
+        if fetched is not None:
+            self.host.restore(fetched, graph)
+            self._is_ahead = False
+
+    def memory_bytes(self) -> int:
+        return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+
+    def audit(self, graph: Graph) -> list[Violation]:
+        self._fetch(graph)
+        return super().audit(graph)
+
+    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        self._fetch(graph)
+        return super().audit_slice(graph, begin, end)
+
+    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        self._fetch(graph)
+        return super().audit_whole(graph)
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        self._is_ahead = False
+        super().restore(state, graph)
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        return PageRank.read(published, vertices)
+
+
+def _solved(runs: tuple[WalkRun, WalkRun], units: tuple[float, float]) -> Solved:
+    ranks, majorant = runs
+    norm, size, total = (number / units[0] for number in (ranks.norm, ranks.size, ranks.total))
+    return Solved(norm, size, total, ranks.rounded, majorant.ratio, majorant.rounded)
