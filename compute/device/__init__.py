@@ -14,7 +14,6 @@ from ..paths.program import PathProgram
 from ..program import Program
 from ..walks.pagerank import PageRank
 
-
 if TYPE_CHECKING:
     from .program import DeviceProgram
 

@@ -1,13 +1,13 @@
 """PageRank on a CUDA device: both systems there in fixed point, the certificate and the estimates on the host.
 
-The proof, the weights and the certificate are those of ``compute/walks/pagerank.py``, whose program is kept beside.
-What is solved there is the system with shares that were rounded (``walks.cuh``); by how much that may differ from the
-true one at any vertex is counted by every run, and the certificate has it as its rounding.
+The proof, the weights and the certificate are those of ``compute/walks/pagerank.py``, whose program is kept
+beside. What is solved there is the system with shares that were rounded (``walks.cuh``); by how much that may
+differ from the true one at any vertex is counted by every run, and the certificate has it as its rounding.
 
-The estimates are written by the device into memory of the host. Residuals, weights and the majorant are fetched when a
-checkpoint or an audit asks for them, and are then a state of the host's program. The other way about, a state of that
-gives the device estimates to begin with: its residuals are not those of rounded shares, so that the next run makes all
-of them anew.
+The estimates are written by the device into memory of the host. Residuals, weights and the majorant are fetched
+when a checkpoint or an audit asks for them, and are then a state of the host's program. The other way about, a
+state of that gives the device estimates to begin with: its residuals are not those of rounded shares, so that the
+next run makes all of them anew.
 """
 
 from __future__ import annotations
@@ -151,8 +151,10 @@ class DevicePageRank(DeviceProgram):
         return self.host.state() if fetched is None else fetched
 
     def _fetched(self) -> dict[str, Column] | None:
-        """The state, where the device is ahead of the host. A device that fails now is lost: then the host's program
-        has one of its own, from scratch on the same graph."""
+        """The state, where the device is ahead of the host.
+
+        A device that fails now is lost: then the host's program has one of its own, from scratch on the same graph.
+        """
         if not self._is_ahead:
             return None
         graph = self._graph

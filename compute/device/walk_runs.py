@@ -1,18 +1,19 @@
 """Runs of PageRank's two systems on the device: their numbers in fixed point, and the kernels of ``passes.cu``.
 
-Each run is one cooperative kernel for the ranks and one for the majorant, begun together and waited for once. A run
-allocates nothing, unless there are more vertices than ever before.
+Each run is one cooperative kernel for the ranks and one for the majorant, begun together and waited for once. A
+run allocates nothing, unless there are more vertices than ever before.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what a
-pass makes of any values that are not negative, since its factor balances what is lost and what is given. Weights are
-at most 1 + HYSTERESIS / HUB of an estimate, so that the majorant adds up to at most C * (1 + C / 3) a vertex. Bits
-behind the point are as many as leave all values of a system, for as many vertices as there is room for, below 2^60
-together: no sum of an int64 overflows, whatever it is of.
+pass makes of any values that are not negative: its factor balances what is lost, which is at least 1 - damping of
+all values, and what is given. Weights are at most 1 + WEIGHT_HYSTERESIS / HUB of an estimate, so that the majorant
+adds up to at most C * (1 + C / 3) a vertex. Bits behind the point are as many as leave all values of a system, for
+as many vertices as there is room for, below 2^60 together: no sum of int64 overflows, whatever it is of.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -71,9 +72,9 @@ _BITS_SHRUNK, _PASSES_LEAST = 40, 50
 class WalkRun(NamedTuple):
     """What a run told: the words of ``walks.cuh``, in that order, each of them 64 bits.
 
-    ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the system:
-    ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals. Doubles:
-    ``rounded``, by how much rounded shares may have put a residual off in multiples of its weight at most;
+    ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the
+    system: ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals.
+    Doubles: ``rounded``, by how much rounded shares may have put a residual off in multiples of its weight at most;
     ``ratio``, of a majorant the largest majorant / estimate.
     """
 
@@ -88,6 +89,7 @@ class WalkRun(NamedTuple):
 
 
 _SAID = len(WalkRun._fields)
+_BITS, _WORDS = struct.Struct("=8Q"), struct.Struct("=6q2d")
 
 
 class _Kernel(NamedTuple):
@@ -298,9 +300,9 @@ class WalkRuns:
 
     def _heard(self, told: Told) -> WalkRun:
         told.wait(self._sequence)
-        words = np.array([told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(_SAID)], np.uint64)
-        rounded, ratio = words[-2:].view(np.float64).tolist()
-        return WalkRun(*words[:-2].view(np.int64).tolist(), rounded, ratio)
+        said = [told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(_SAID)]
+        passes, over, over_edges, norm, size, total, rounded, ratio = _WORDS.unpack(_BITS.pack(*said))
+        return WalkRun(passes, over, over_edges, norm, size, total, rounded, ratio)
 
     # -- columns ----------------------------------------------------------------------------------------------
 
@@ -311,9 +313,9 @@ class WalkRuns:
             RuntimeError: the device, as CuPy says it.
         """
         there = self._there
-        (values, residuals), (majorant, slack) = (
-            self._floats(system, unit, n) for system, unit in zip((there.ranks, there.majorant), self.units, strict=True)
-        )
+        unit, majorant_unit = self.units
+        values, residuals = self._floats(there.ranks, unit, n)
+        majorant, slack = self._floats(there.majorant, majorant_unit, n)
         return Columns(values, residuals, there.weights[:n].get(stream=self._stream), majorant, slack)
 
     def _floats(self, system: _System, unit: float, n: int) -> tuple[F64, F64]:

@@ -476,7 +476,9 @@ class PageRank(RandomWalk):
         self._unseen = n + 1
         if not certificate.take_rounding(solved.rounded):
             return False
-        return certificate.take_ratio(solved.ratio or 1.0, of_all=True) and certificate.take_sum_error(self._sum_error)
+        return certificate.take_ratio(solved.ratio or 1.0, of_all=True) and certificate.take_sum_error(
+            self._sum_error
+        )
 
     # -- inside -----------------------------------------------------------------------------------------
 
