@@ -1,4 +1,4 @@
-"""PageRank on a device: after every batch within its certified bound, exact in every bit, and proven by the host."""
+"""PageRank on a device: after every batch within its certified bound, exact in every bit, proven by the host."""
 
 from __future__ import annotations
 
@@ -310,8 +310,7 @@ def test_it_moves_between_processors_under_an_engine(run_of: Callable[..., Ranks
 
 
 def failing_runs(run_of: Callable[..., RanksRun], fails: Callable[[int], Any], sees: Callable[[Any], bool]) -> int:
-    """Let call after call fail, of a refresh with vertices that come and of what a checkpoint asks; how many did."""
-    failed = 0
+    """Let call after call fail, of a refresh to which vertices come and of what a checkpoint asks; how many did."""
     for at in range(60):
         run = run_of()
         run.step(inserts([(0, 1), (1, 2)], 3))
@@ -326,8 +325,7 @@ def failing_runs(run_of: Callable[..., RanksRun], fails: Callable[[int], Any], s
         assert host.audit(run.graph) == []
         assert run.program.on_device != broken
         if not broken:
-            return failed
-        failed += 1
+            return at
         run.refresh(deletes([(1, 2)], 50))
         run.check_results()
     pytest.fail("every call failed")

@@ -2,7 +2,7 @@
 
 A twin is a ``Program`` with the id and the columns of the host's program that it is made from, and reads the rows
 of ``graph.device`` instead of the host's. Its results are those of the host bit for bit, where the family promises
-the same for any history.
+the same for any history; else they are within the same bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def twin(program: Program, graph: Graph) -> Program:
     """What is to be run in the place of a program of the host, on the graph's device; its kernels are compiled.
 
     Raises:
-        NoTwin: there is none for its family, or its functions cannot be printed or compiled.
+        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled.
     """
     made = _made(program)
     try:

@@ -153,7 +153,7 @@ class DevicePageRank(DeviceProgram):
     def _fetched(self) -> dict[str, Column] | None:
         """The state, where the device is ahead of the host.
 
-        A device that fails now is lost: then the host's program has one of its own, from scratch on the same graph.
+        A device that fails now is lost: then the host's program has one of its own, from scratch.
         """
         if not self._is_ahead:
             return None

@@ -28,8 +28,8 @@ class DeviceProgram(Program):
     It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
-    goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the last
-    anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
+    last anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
     """
 
     def __init__(self, host: Program) -> None:

@@ -3,8 +3,8 @@
 Each run is one cooperative kernel for the ranks and one for the majorant, begun together and waited for once. A
 run allocates nothing, unless there are more vertices than ever before.
 
-**The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what a
-pass makes of any values that are not negative: its factor balances what is lost, which is at least 1 - damping of
+**The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
+a pass makes of any values that are not negative: its factor balances what is lost, which is at least 1 - damping of
 all values, and what is given. Weights are at most 1 + WEIGHT_HYSTERESIS / HUB of an estimate, so that the majorant
 adds up to at most C * (1 + C / 3) a vertex. Bits behind the point are as many as leave all values of a system, for
 as many vertices as there is room for, below 2^60 together: no sum of int64 overflows, whatever it is of.
@@ -74,8 +74,8 @@ class WalkRun(NamedTuple):
 
     ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the
     system: ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals.
-    Doubles: ``rounded``, by how much rounded shares may have put a residual off in multiples of its weight at most;
-    ``ratio``, of a majorant the largest majorant / estimate.
+    Doubles: ``rounded``, by how much rounded shares may have put a residual off at most, in multiples of its
+    weight; ``ratio``, of a majorant the largest majorant / estimate.
     """
 
     passes: int

@@ -186,9 +186,9 @@ class _Budget:
 class Solved(NamedTuple):
     """What another processor tells of both systems, which it has solved.
 
-    ``norm``, ``size``, ``total``: the sums of the estimates, of the sizes of their residuals, and of these residuals.
-    ``rounded``: by how much those may be off at most, in multiples of their weights, and ``majorant_rounded`` the same
-    of the majorant's. ``ratio``: the largest majorant / estimate, 0 of no vertices.
+    ``norm``, ``size``, ``total``: the sums of the estimates, of the sizes of their residuals, and of these
+    residuals. ``rounded``: by how much those may be off at most, in multiples of their weights, and
+    ``majorant_rounded`` the same of the majorant's. ``ratio``: the largest majorant / estimate, 0 of no vertices.
     """
 
     norm: float
