@@ -1,14 +1,15 @@
-"""Path programs on a CUDA device: from scratch, after batches of updates, and the device's part of an epoch.
+"""Programs on a CUDA device: from scratch, after batches of updates, and the device's part of an epoch.
 
 R-MAT graphs as in ``storage_device.py``, generated on the device. Rows are those of ``partition/device_side.py``,
 runs those of ``compute/device/path_runs.py``. A batch is four fifths insertions of edges that are not there, and a
 fifth deletions; it is undone before the next one. Times are from the call to the device's word in pinned memory,
 the list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
 
-    python benchmarks/device.py --scale 22 [--parts fresh refresh hubs epoch host] [--seconds 60] [--json out.json]
+    python benchmarks/device.py --scale 22 [--parts fresh refresh hubs pagerank epoch host] [--seconds 60]
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
-of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on
+of the largest hubs. ``pagerank``: from scratch and after batches, against a solution in float64; the others are of
+path programs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on
 the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
 """
 
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from device_graph import Graph, Row, cupy, machine, show
+from device_ranks import pagerank
 
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
@@ -33,7 +35,7 @@ from graphtide.compute.paths.sssp import SSSP
 from graphtide.gpma.edges import DELETED, INSERTED, OVERWRITTEN, EdgeBatch, EdgeList
 from graphtide.partition.device_side import DeviceSide
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "host")
+PARTS = ("fresh", "refresh", "hubs", "pagerank", "epoch", "host")
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
 WARM_UP = 2
@@ -345,13 +347,21 @@ def run(
     share = seconds / len(parts)
     if "fresh" in parts:
         result["fresh"] = show(f"from scratch, scale {scale}", fresh(graph, roots, repeats, Budget(share)))
-    if {"refresh", "hubs", "epoch"} & set(parts):
+    if {"refresh", "hubs", "pagerank", "epoch"} & set(parts):
         bench = Bench(graph, graph.loaded)
         if "refresh" in parts:
             rows = refresh(bench, batches, repeats, Budget(share))
             result["refresh"] = show(f"after batches, scale {scale}, {graph.loaded.size:,} edges", rows)
         if "hubs" in parts:
             result["hubs"] = show(f"around hubs, scale {scale}", hubs(bench, repeats, Budget(share)))
+        if "pagerank" in parts:
+            budget = Budget(share)
+
+            def counted() -> Iterator[bool]:
+                return (step >= WARM_UP for step in budget.repeats(repeats))
+
+            rows = pagerank(bench, batches, counted)
+            result["pagerank"] = show(f"PageRank, scale {scale}, {graph.loaded.size:,} edges", rows)
         if "epoch" in parts:
             rows = epoch(bench, batches, repeats, Budget(share))
             result["epoch"] = show(f"the device's part of an epoch, scale {scale}", rows)

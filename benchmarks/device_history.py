@@ -1,7 +1,7 @@
-"""A short history of path programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
+"""A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of both programs runs: settling and trimming, searching and spreading, queues that hold everything and
-queues that run over, rows of one edge and of hundreds. Each allocation is one of the device's own, so that
+Every kernel of them runs: settling and trimming, searching and spreading, queues that hold everything and queues that
+run over, rows of one edge and of hundreds; and PageRank, bit by bit and against a float64 solution. Each allocation is one of the device's own, so that
 accesses behind its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
@@ -10,8 +10,10 @@ accesses behind its end are seen.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import numpy as np
+from device_ranks import Ranks
 
 from graphtide.compute.device import path_runs
 from graphtide.compute.device.path_runs import Limits, PathRuns
@@ -35,16 +37,17 @@ def run(seed: int) -> None:
         path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
         for kind in KINDS:
             history(kind, np.random.default_rng(seed))
-
     print(f"{2 * len(KINDS)} histories of {len(BATCHES)} batches: every value is that of a fresh start")
+    history_of_ranks(np.random.default_rng(seed))
+    print(f"{len(BATCHES)} batches: PageRank keeps to its bound, and sums in every bit")
 
 
-def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
+def rows(rng: np.random.Generator) -> Iterator[DeviceSide]:
+    """Rows on a device, at first none and then after every batch."""
     device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
     device.ensure_vertices(VERTICES)
     device.load(EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32)))
-    kept, fresh = runs_of(kind, device), runs_of(kind, device)
-    kept.start(device, SOURCE)
+    yield device
     for n in BATCHES:
         src = (VERTICES * rng.random(n) ** 4).astype(np.uint32)  # hubs
         dst = rng.integers(0, VERTICES, n)
@@ -52,12 +55,32 @@ def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
         plan = device.prepare(EdgeBatch.of(src, dst, ops, rng.choice([0.0, 0.5, 1.0, 1e8], n).astype(np.float32)))
         device.launch(plan)
         device.finish(plan)
+        yield device
+
+
+def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
+    states = rows(rng)
+    device = next(states)
+    kept, fresh = runs_of(kind, device), runs_of(kind, device)
+    kept.start(device, SOURCE)
+    for _ in states:
         kept.make_room(VERTICES, device.out.n_edges)
         fresh.make_room(VERTICES, device.out.n_edges)
         if kept.mend(device, np.empty(0, np.uint32), ALL).gave_up:  # a queue was too small
             kept.start(device, SOURCE)
         fresh.start(device, SOURCE)
         assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
+
+
+def history_of_ranks(rng: np.random.Generator) -> None:
+    states = rows(rng)
+    ranks = Ranks(next(states))
+    ranks.start()
+    for _ in states:
+        report = ranks.refresh(ranks.change())
+        assert report.error_bound is not None
+        assert ranks.error() <= report.error_bound
+        assert ranks.wrong_bits() == 0
 
 
 def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:

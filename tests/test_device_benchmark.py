@@ -26,11 +26,12 @@ def test_every_part_has_rows(
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
     finally:
-        for name in ("device", "device_graph"):
+        for name in ("device", "device_graph", "device_ranks"):
             sys.modules.pop(name, None)
     for part in parts:
         assert result[part], part
     assert [row["wrong"] for row in result["host"]] == [0] * 4
+    assert [(row["batch"], row["wrong"]) for row in result["pagerank"]] == [(0, 0), (1, 0), (30, 0)]
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
 
@@ -42,4 +43,5 @@ def test_the_history_that_sanitizers_run(emulated_cupy: ModuleType, monkeypatch:
         monkeypatch.setattr(history, "BATCHES", (2000, 1, 300))
         history.run(1)
     finally:
-        sys.modules.pop("device_history", None)
+        for name in ("device_history", "device_ranks", "device_graph"):
+            sys.modules.pop(name, None)

@@ -4,7 +4,7 @@ Each run is one cooperative kernel for the ranks and one for the majorant, begun
 run allocates nothing, unless there are more vertices than ever before.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
-a pass makes of any values that are not negative: its factor balances what is lost, which is at least 1 - damping of
+a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of
 all values, and what is given. Weights are at most 1 + WEIGHT_HYSTERESIS / HUB of an estimate, so that the majorant
 adds up to at most C * (1 + C / 3) a vertex. Bits behind the point are as many as leave all values of a system, for
 as many vertices as there is room for, below 2^60 together: no sum of int64 overflows, whatever it is of.

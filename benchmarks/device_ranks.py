@@ -1,0 +1,173 @@
+"""PageRank's part of ``device.py``: from scratch and after batches, against a float64 solution and bit by bit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import numpy as np
+from device_graph import Row, cupy
+
+from graphtide.compute.device.pagerank import DevicePageRank
+from graphtide.compute.program import Refresh
+from graphtide.compute.walks.pagerank import PageRank
+from graphtide.gpma.device.array import DevicePackedArray
+from graphtide.gpma.edges import DELETED, INSERTED, EdgeBatch
+from graphtide.partition.device_side import DeviceSide
+
+HALF = np.uint64(32)
+# The reference is iterated until nothing changes by more than this.
+REFERENCE_ERROR, REFERENCE_ROUNDS = 1e-13, 400
+
+
+class Batches(Protocol):
+    """What of ``device.Bench`` is needed."""
+
+    device: DeviceSide
+
+    def apply(self, batch: EdgeBatch) -> EdgeBatch:
+        """Apply a batch; returns what undoes it."""
+        ...
+
+    def mixed(self, n: int) -> EdgeBatch:
+        """A batch of so many updates."""
+        ...
+
+
+class Rows:
+    """What a program asks of a graph, of rows that are on a device alone."""
+
+    def __init__(self, device: DeviceSide) -> None:
+        self.device = device
+        self.n_vertices = device.n_vertices
+        self.alive = np.ones(device.n_vertices, bool)
+
+    @property
+    def n_arcs(self) -> int:
+        return self.device.out.n_edges
+
+    def drop_device(self, reason: str) -> None:
+        raise RuntimeError(reason)
+
+
+class Ranks:
+    """PageRank on the rows of a device."""
+
+    def __init__(self, device: DeviceSide) -> None:
+        self.rows: Any = Rows(device)
+        self.program = DevicePageRank(PageRank("ranks"))
+
+    def start(self) -> Refresh:
+        return self.program.start(self.rows)
+
+    def change(self) -> Any:
+        """The batch that was applied last, as a graph tells of it."""
+        outcome = self.rows.device.report.outcome
+        inserted, deleted = (int(cupy.count_nonzero(outcome == which)) for which in (INSERTED, DELETED))
+        return SimpleNamespace(
+            arcs=SimpleNamespace(inserted=range(inserted), deleted=range(deleted)),
+            deleted_vertices=np.empty(0, np.uint32),
+            revived_vertices=np.empty(0, np.uint32),
+        )
+
+    def refresh(self, change: Any) -> Refresh:
+        return self.program.refresh(self.rows, change)
+
+    def error(self) -> float:
+        """The largest relative error of a result, against a solution in float64."""
+        assert self.program.on_device
+        n = self.rows.n_vertices
+        exact = solution(self.rows.device, self.program.host.damping)
+        found = cupy.asarray(self.program.columns()["estimate"][:n])
+        return float(cupy.abs(found / found.sum() / (exact / exact.sum()) - 1).max())
+
+    def wrong_bits(self) -> int:
+        """How many vertices have another sum than what their right-hand side and in-neighbours' shares come to."""
+        runs = self.program._runs
+        assert runs is not None
+        there, n, device = runs._there, self.rows.n_vertices, self.rows.device
+        tails, heads = arcs_in(device.in_rows)
+        wrong = 0
+        weights = there.weights[:n].astype(np.float64)
+        for system, unit, rhs in (
+            (there.ranks, runs.units[0], cupy.ones(n)),
+            (there.majorant, runs.units[1], weights),
+        ):
+            shares = system.shares[:n].astype(np.int64)[tails]
+            sums = (rhs * unit).astype(np.int64)
+            # Float64 adds integers up exactly that are as small as these parts.
+            for shift, part in ((0, shares & 0x3FFF_FFFF), (30, shares >> 30)):
+                added = cupy.bincount(heads, weights=part.astype(np.float64), minlength=n)
+                sums += added.astype(np.int64) << shift
+            wrong += int(cupy.count_nonzero(sums != system.sums[:n]))
+        return wrong
+
+
+def arcs_in(array: DevicePackedArray) -> tuple[Any, Any]:
+    """Tails and heads of all arcs, int64 on the device, from in-rows."""
+    keys = array.export().keys
+    return (keys & np.uint64(0xFFFF_FFFF)).astype(np.int64), (keys >> HALF).astype(np.int64)
+
+
+def solution(device: DeviceSide, damping: float) -> Any:
+    """The y of y = 1 + what in-neighbours pass on, float64 on the device, its scale aside."""
+    n = device.n_vertices
+    tails, heads = arcs_in(device.in_rows)
+    degrees = cupy.bincount(tails, minlength=n)
+    passes_on = degrees > 0
+    shares = damping / cupy.maximum(degrees, 1)
+    y = cupy.ones(n)
+    for _ in range(REFERENCE_ROUNDS):
+        new = 1 + cupy.bincount(heads, weights=(y * shares)[tails], minlength=n)
+        new *= n / (new.sum() - damping * new[passes_on].sum())
+        off = float(cupy.abs(new / y - 1).max())
+        y = new
+        if off < REFERENCE_ERROR:
+            break
+    return y
+
+
+def clocked(work: Callable[[], Refresh]) -> tuple[float, Refresh]:
+    """Microseconds of one call, and what it returned."""
+    cupy.cuda.Device().synchronize()
+    begin = time.perf_counter()
+    result = work()
+    return (time.perf_counter() - begin) * 1e6, result
+
+
+def pagerank(bench: Batches, batches: list[int], repeats: Callable[[], Iterator[bool]]) -> list[Row]:
+    """From scratch (``batch`` 0) and after batches; ``repeats`` gives whether each of them is a measurement.
+
+    A refresh ends with the certified estimates in the host's memory; the arrays are left out.
+    """
+    ranks = Ranks(bench.device)
+    rows = []
+    took = [us for counts in repeats() for us, _ in [clocked(ranks.start)] if counts]
+    rows.append(row(0, took, ranks.start(), ranks))
+    for n in batches:
+        took = []
+        for counts in repeats():
+            undone = bench.apply(bench.mixed(n))
+            change = ranks.change()
+            us, _ = clocked(lambda change=change: ranks.refresh(change))
+            if counts:
+                took.append(us)
+            bench.apply(undone)
+            ranks.refresh(ranks.change())
+        bench.apply(bench.mixed(n))
+        rows.append(row(n, took, ranks.refresh(ranks.change()), ranks))
+    return rows
+
+
+def row(batch: int, took: list[float], report: Refresh, ranks: Ranks) -> Row:
+    bound, error = report.error_bound, ranks.error()
+    assert bound is not None
+    return (
+        {"batch": batch, "ms": median(took) / 1e3, "min ms": min(took) / 1e3, "max ms": max(took) / 1e3}
+        | {"times": len(took), "iterations": report.iterations, "edges": report.edges_read}
+        | {"active": report.active, "bound": bound, "error": error}
+        | {"wrong": int(error > bound) + ranks.wrong_bits()}
+    )
