@@ -1,8 +1,9 @@
 """A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of them runs: settling and trimming, searching and spreading, queues that hold everything and queues that
-run over, rows of one edge and of hundreds; and PageRank, bit by bit and against a float64 solution. Each allocation is one of the device's own, so that
-accesses behind its end are seen.
+Every kernel of them runs: settling and trimming, searching and spreading, queues that hold everything and queues
+that run over, rows of one edge and of hundreds; and PageRank, bit by bit and against a solution in float64. Each
+allocation is one of the device's own, so that accesses behind
+its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
 """
