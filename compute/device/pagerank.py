@@ -4,6 +4,9 @@ The proof, the weights and the certificate are those of ``compute/walks/pagerank
 beside. What is solved there is the system with shares that were rounded (``walks.cuh``); by how much that may
 differ from the true one at any vertex is counted by every run, and the certificate has it as its rounding.
 
+After few updates residuals are pushed along out-edges (``pushes.cu``), after many, or where that costs too much,
+passes over all in-edges go on from the estimates as they are (``passes.cu``).
+
 The estimates are written by the device into memory of the host. Residuals, weights and the majorant are fetched
 when a checkpoint or an audit asks for them, and are then a state of the host's program. The other way about, a
 state of that gives the device estimates to begin with: its residuals are not those of rounded shares, so that the
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -25,16 +28,85 @@ from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation
 from ..saved_scalars import SCALARS
 from ..walks.certificate import SLACK_DRIFT
-from ..walks.pagerank import START_PASSES, PageRank, Solved
+from ..walks.pagerank import HUB, START_PASSES, WEIGHT_HYSTERESIS, PageRank, Solved
+from ..walks.passes import Limits
 from ..walks.walk import born
 from .program import DeviceProgram, Unfit
-from .walk_runs import Columns, WalkRun, WalkRuns
+from .push_runs import PushRun, PushRuns
+from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns
 
 TOLERANCE_MIN = 1e-5
 """Rounded shares take about a tenth of what the certificate allows here; with less, soon all of it."""
 
 # The certificate takes a round for each time that it is tightened, by RATIO_STEP at most.
 _ROUNDS_MAX = 40
+# Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
+PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+
+
+class _Kept(NamedTuple):
+    """What holds of the numbers on the device, which are exact.
+
+    In units of the ranks: the sums of all values, of the sizes of residuals, of residuals. ``rounded``,
+    ``majorant_rounded``, ``ratio``: see ``Solved``, of which they are bounds. ``units``: see ``WalkRuns``.
+    Residuals are within ``limits``, of the ranks and of the majorant.
+    """
+
+    norm: int
+    size: int
+    total: int
+    rounded: float
+    ratio: float
+    majorant_rounded: float
+    units: tuple[float, float]
+    limits: tuple[Limits, Limits]
+
+    @classmethod
+    def of(cls, runs: tuple[WalkRun, WalkRun], units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
+        """After passes."""
+        ranks, majorant = runs
+        sums = ranks.norm, ranks.size, ranks.total
+        return cls(*sums, ranks.rounded, majorant.ratio, majorant.rounded, units, limits)
+
+    def pushed(self, run: PushRun, appeared: int, limits: tuple[Limits, Limits]) -> _Kept:
+        """After pushes to these limits, for which so many vertices had appeared.
+
+        A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
+        residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
+        """
+        ratio = max(self.ratio, run.ratio, 1.0)
+        estimate = HUB * WEIGHT_HYSTERESIS
+        rounded, majorant_rounded = (
+            max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
+            for before, value, allowed, unit in zip(
+                (self.rounded, self.majorant_rounded),
+                (estimate, ratio * estimate),
+                limits,
+                self.units,
+                strict=True,
+            )
+        )
+        return _Kept(
+            self.norm + run.norm + appeared * int(self.units[0]),
+            self.size + run.size,
+            self.total + run.total,
+            rounded,
+            ratio,
+            majorant_rounded,
+            self.units,
+            limits,
+        )
+
+    @property
+    def solved(self) -> Solved:
+        norm, size, total = (number / self.units[0] for number in (self.norm, self.size, self.total))
+        return Solved(norm, size, total, self.rounded, self.ratio, self.majorant_rounded)
+
+    def covers(self, limits: tuple[Limits, Limits]) -> bool:
+        """Whether residuals are within these limits, too."""
+        now = (limit for allowed in limits for limit in allowed)
+        then = (limit for allowed in self.limits for limit in allowed)
+        return all(limit >= before for limit, before in zip(now, then, strict=True))
 
 
 class DevicePageRank(DeviceProgram):
@@ -53,6 +125,9 @@ class DevicePageRank(DeviceProgram):
     def __init__(self, host: PageRank) -> None:
         super().__init__(host)
         self._runs: WalkRuns | None = None
+        self._pushes: PushRuns | None = None
+        # None: the numbers on the device are those of another graph, or not exact.
+        self._kept: _Kept | None = None
         self._n = 0
         # Of the last run; what the device has is fetched for it.
         self._graph: Graph | None = None
@@ -63,7 +138,9 @@ class DevicePageRank(DeviceProgram):
 
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
-        self._runs_on(graph, graph.device).compile()
+        runs, pushes = self._there(graph, graph.device)
+        runs.compile()
+        pushes.compile()
 
     def warm_up(self, graph: Graph) -> None:
         self.host.warm_up(graph)  # for when the device is lost
@@ -85,7 +162,7 @@ class DevicePageRank(DeviceProgram):
 
     def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
         host = self.host
-        runs = self._runs_on(graph, device)
+        runs, _ = self._there(graph, device)
         host.begin(graph.n_vertices)
         _, slack = host.limits
         coarse = runs.start(device, graph.alive[: graph.n_vertices], slack, START_PASSES)
@@ -96,48 +173,94 @@ class DevicePageRank(DeviceProgram):
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
         if not (len(change.arcs.inserted) or len(change.arcs.deleted) or appeared.size or gone.size):
             return Refresh({}, error_bound=self.host.error_bound)
-        self._runs_on(graph, device).arrive(device, appeared, gone)
-        return self._settled(graph, device)
+        runs, pushes = self._there(graph, device)
+        runs.arrive(device, appeared, gone)
+        runs.estimates[appeared] = 1
+        self._graph, self._n = graph, graph.n_vertices
+        kept, self._kept = self._kept, None
+        if (
+            kept is None
+            or gone.size
+            or kept.units != runs.units
+            or not kept.covers(self.host.limits)
+            or len(device.report) > max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
+        ):
+            return self._settled(graph, device)
+        limits = self.host.limits
+        run = pushes.push(device, *limits, kept.size)
+        if run.is_solved:
+            kept = kept.pushed(run, appeared.size, limits)
+            if self._is_certified(kept, of_all=False):
+                self._kept, self._is_ahead = kept, True
+                return self._pushed(run, pushes.changes(run), appeared)
+        refresh = self._settled(graph, device)
+        return replace(refresh, edges_read=refresh.edges_read + run.edges)
+
+    def _pushed(self, run: PushRun, changed: Vertices | None, appeared: Vertices) -> Refresh:
+        if changed is not None and appeared.size:
+            changed = np.union1d(changed, appeared)
+        return Refresh(
+            {"estimate": changed} if changed is None or changed.size else {},
+            iterations=run.rounds,
+            edges_read=run.edges,
+            active=run.moved,
+            error_bound=self.host.error_bound,
+        )
 
     def _settled(self, graph: Graph, device: DeviceSide, before: tuple[WalkRun, ...] = ()) -> Refresh:
-        """Solve both systems, and again until the certificate holds. ``before``: runs that were needed already."""
-        host, runs = self.host, self._runs_on(graph, device)
+        """Solve both systems by passes, until the certificate holds. ``before``: runs that were needed already."""
+        host = self.host
+        runs, _ = self._there(graph, device)
         passes = sum(run.passes for run in before)
         self._graph, self._n = graph, graph.n_vertices
         for _ in range(_ROUNDS_MAX):
-            solved = runs.solve(device, *host.limits)
+            limits = host.limits
+            solved = runs.solve(device, *limits)
             passes += sum(run.passes for run in solved)
             if any(run.over for run in solved):
                 raise Unfit("its residuals get no smaller in the numbers of the device")
-            if host.certify(self._n, _solved(solved, runs.units)):
-                break
-        if not host.error_bound <= host.tolerance or solved[1].rounded > SLACK_DRIFT:
-            raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
-        self._is_ahead = True
-        return Refresh(
-            {"estimate": None},
-            iterations=passes,
-            edges_read=passes * graph.n_arcs,
-            error_bound=host.error_bound,
+            kept = _Kept.of(solved, runs.units, limits)
+            if self._is_certified(kept, of_all=True):
+                self._kept, self._is_ahead = kept, True
+                return Refresh(
+                    {"estimate": None},
+                    iterations=passes,
+                    edges_read=passes * graph.n_arcs,
+                    error_bound=host.error_bound,
+                )
+        raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
+
+    def _is_certified(self, kept: _Kept, *, of_all: bool) -> bool:
+        """Whether everything holds that the error bound rests on; else limits have been tightened, if they can be."""
+        host = self.host
+        return (
+            host.certify(self._n, kept.solved, of_all=of_all)
+            and host.error_bound <= host.tolerance
+            and kept.majorant_rounded <= SLACK_DRIFT
         )
 
     def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        self._kept = None
         self._n = graph.n_vertices
         self._is_ahead = False
         state = self.host.state()
         columns = (state[name] for name in ("estimate", "residual", "weight", "majorant", "slack"))
-        self._runs_on(graph, device).write(Columns(*columns))
+        runs, _ = self._there(graph, device)
+        runs.write(Columns(*columns))
 
     def _let_go(self) -> None:
-        self._runs = None
+        self._runs = self._pushes = self._kept = None
 
-    def _runs_on(self, graph: Graph, device: DeviceSide) -> WalkRuns:
-        """Both systems on the device, with room for the graph's vertices."""
+    def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
+        """Both systems on the device, with room for the graph's vertices and rows."""
         import_cupy().cuda.Device().use()  # for the thread that runs programs now
         if self._runs is None:
             self._runs = WalkRuns(self.host.damping, device)
         self._runs.make_room(graph.n_vertices)
-        return self._runs
+        if self._pushes is None:
+            self._pushes = PushRuns(self._runs, device)
+        self._pushes.make_room(graph.n_vertices, device.out.n_edges)
+        return self._runs, self._pushes
 
     # -- the copy on the host ---------------------------------------------------------------------------------
 
@@ -159,7 +282,7 @@ class DevicePageRank(DeviceProgram):
             return None
         graph = self._graph
         assert graph is not None
-        columns = self._on_device(graph, lambda device: self._runs_on(graph, device).read(self._n))
+        columns = self._on_device(graph, lambda device: self._there(graph, device)[0].read(self._n))
         if columns is None:
             self._is_ahead, self._is_unreported = False, True
             self.host.start(graph)
@@ -202,9 +325,3 @@ class DevicePageRank(DeviceProgram):
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
         return PageRank.read(published, vertices)
-
-
-def _solved(runs: tuple[WalkRun, WalkRun], units: tuple[float, float]) -> Solved:
-    ranks, majorant = runs
-    norm, size, total = (number / units[0] for number in (ranks.norm, ranks.size, ranks.total))
-    return Solved(norm, size, total, ranks.rounded, majorant.ratio, majorant.rounded)

@@ -115,13 +115,13 @@ template <bool IS_MAJORANT> struct Passes {
         for_vertices([&](u32 v) { return Vertex{load_cached(own.sums + v), 0, load_row(out, v).degree, job.weights[v]}; },
             [&](u32 v, const Vertex& vertex) {
                 const i64 restart = right_hand_side(vertex.weight);
-                i64 sum = vertex.sum;
+                i64 sum = max(vertex.sum, i64(0));  // pushes that were given up may leave others
                 if (job.begins == ANEW) {
                     sum = restart;
                     // What it is does not count, but in proportion to others: the factor sees to the rest.
                     if (restart && load_row(in, v).degree) sum = first_guess(v, restart);
-                    own.sums[v] = sum;
                 }
+                if (sum != vertex.sum) own.sums[v] = sum;
                 count(sums, sum, restart, vertex.degree);
             });
         add_by_block(sums, &job.counters->passes[0].mass);
@@ -162,12 +162,6 @@ template <bool IS_MAJORANT> struct Passes {
                 [&](u32 row, i64 sum) { add(own.sums + row, sum); });
     }
 
-    __device__ __forceinline__ float followed(float weight, i64 value) const
-    {
-        const double target = max(1.0, double(value) / unit / job.hub), now = weight;
-        return now > job.hysteresis * target || target > job.hysteresis * now ? exact::narrow(target) : weight;
-    }
-
     __device__ __forceinline__ void look(PassSums* to)
     {
         u64 sums[PASS_SUMS] = {};
@@ -178,7 +172,7 @@ template <bool IS_MAJORANT> struct Passes {
             [&](u32 v, const Vertex& vertex) {
                 float weight = vertex.weight;
                 if (!IS_MAJORANT && weight > 0.0f) {
-                    weight = followed(weight, vertex.value);
+                    weight = followed(job, weight, double(vertex.value) / unit);
                     if (weight != vertex.weight) job.weights[v] = weight;
                 }
                 count(sums, vertex.sum, right_hand_side(weight), vertex.degree);

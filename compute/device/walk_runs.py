@@ -88,12 +88,15 @@ class WalkRun(NamedTuple):
     ratio: float
 
 
+# By how much a rounded share may be off: of itself, and beyond that in units; see ``passes.cu``.
+SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
+
 _SAID = len(WalkRun._fields)
 _BITS, _WORDS = struct.Struct("=8Q"), struct.Struct("=6q2d")
 
 
-class _Kernel(NamedTuple):
-    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch."""
+class Kernel(NamedTuple):
+    """A cooperative kernel. ``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch."""
 
     function: Any
     handle: Any
@@ -139,7 +142,6 @@ class WalkRuns:
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        self._cupy = import_cupy()
         self._damping = damping
         self._stream: Any = device.stream
         self._out, self._in, self._ranks_job, self._majorant_job = (
@@ -149,13 +151,12 @@ class WalkRuns:
         self._launch_majorant = Launcher(self._stream, (self._out, self._in, self._majorant_job))
         self._told = tuple(Told(2 * _SAID, self._stream) for _ in range(2))
         self._sequence = 0
-        self._kernels: dict[str, _Kernel] = {}
-        self._multiprocessors = int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
+        self._kernels: dict[str, Kernel] = {}
         with self._stream:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
         self._columns: _Columns | None = None
         self._shifts = (0, 0)
-        self._arrivals_pinned, self._arrivals = self._pinned(0, np.uint64)
+        self._arrivals_pinned, self._arrivals = pinned(0, np.uint64)
         for job, told in zip(self._jobs, self._told, strict=True):
             job["counters"], job["status"] = address(self._counters), told.address
             job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
@@ -177,6 +178,11 @@ class WalkRuns:
         """What 1 is in the numbers of the ranks, and of the majorant."""
         ranks, majorant = self._there.bits
         return 2.0**ranks, 2.0**majorant
+
+    @property
+    def room(self) -> int:
+        """For how many vertices there is room."""
+        return self._there.room
 
     @property
     def memory_bytes(self) -> int:
@@ -201,11 +207,11 @@ class WalkRuns:
         room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
         bits = point(room, self._damping)
         with self._stream:
-            pinned, estimates = self._pinned(room, np.float64)
+            memory, estimates = pinned(room, np.float64)
             ranks, majorant = (
                 _System(zeros(room, np.int64), zeros(room, np.int64), zeros(room, np.float32)) for _ in range(2)
             )
-            made = _Columns(room, bits, ranks, majorant, zeros(room, np.float32), pinned, estimates)
+            made = _Columns(room, bits, ranks, majorant, zeros(room, np.float32), memory, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
                 for system, old in ((made.ranks, before.ranks), (made.majorant, before.majorant)):
@@ -223,11 +229,6 @@ class WalkRuns:
                 job[name] = [address(column) for column in system]
             job["weights"] = address(made.weights)
             job["unit"], job["majorant_unit"] = self.units
-
-    def _pinned(self, n: int, dtype: npt.DTypeLike) -> tuple[Any, Any]:
-        """(what keeps it, an array of so many) in memory that host and device share."""
-        memory = self._cupy.cuda.alloc_pinned_memory(max(1, n) * np.dtype(dtype).itemsize)
-        return memory, np.frombuffer(memory, dtype, max(1, n))
 
     # -- runs -------------------------------------------------------------------------------------------------
 
@@ -255,7 +256,7 @@ class WalkRuns:
         if n == 0 and self._shifts == (0, 0):
             return
         if n > self._arrivals.size:
-            self._arrivals_pinned, self._arrivals = self._pinned(int(_ROOM * n), np.uint64)
+            self._arrivals_pinned, self._arrivals = pinned(int(_ROOM * n), np.uint64)
         self._arrivals[: appeared.size] = appeared.astype(np.uint64) | np.uint64(1 << 32)
         self._arrivals[appeared.size : n] = gone
         job, _ = self._jobs
@@ -273,6 +274,12 @@ class WalkRuns:
             As ``start``.
         """
         return self._run(device, limits, slack, _KEPT, self._passes_max)
+
+    def write_job(self, job: npt.NDArray[np.void], device: DeviceSide, limits: Limits) -> None:
+        """The ranks and everything else that runs work in, for a kernel that tells by itself how it ended."""
+        self._point_at(device)
+        job[:] = self._ranks_job
+        job.view(WALK_JOB)["below"], job.view(WALK_JOB)["above"] = limits
 
     def _run(
         self, device: DeviceSide, limits: Limits, slack: Limits, begins: int, passes: int
@@ -342,12 +349,24 @@ class WalkRuns:
         for name in KERNELS:
             self._compiled(name)
 
-    def _compiled(self, name: str) -> _Kernel:
-        function = load_cooperative_text(source(FILE), weighted=False).get_function(name)
-        handle = function.kernel.ptr
-        fit = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
-        made = self._kernels[name] = _Kernel(function, handle, self._multiprocessors * min(fit, KERNELS[name]))
+    def _compiled(self, name: str) -> Kernel:
+        made = self._kernels[name] = compiled(FILE, name, blocks=KERNELS[name])
         return made
+
+
+def compiled(file: Path, name: str, *, blocks: int) -> Kernel:
+    """A kernel of a file, launched with at most so many blocks on a multiprocessor."""
+    function = load_cooperative_text(source(file), weighted=False).get_function(name)
+    handle = function.kernel.ptr
+    cuda = import_cupy().cuda
+    fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
+    return Kernel(function, handle, int(cuda.Device().attributes["MultiProcessorCount"]) * min(fit, blocks))
+
+
+def pinned(n: int, dtype: npt.DTypeLike) -> tuple[Any, Any]:
+    """(what keeps it, an array of so many, and of one at least) in memory that host and device share."""
+    memory = import_cupy().cuda.alloc_pinned_memory(max(1, n) * np.dtype(dtype).itemsize)
+    return memory, np.frombuffer(memory, dtype, max(1, n))
 
 
 def point(room: int, damping: float) -> tuple[int, int]:

@@ -81,7 +81,7 @@ __device__ __forceinline__ void tell(const WalkJob& job, u32 place, u64 value)
     publish(job.status + 2 * place + 1, u64(job.sequence) << 32 | value >> 32);
 }
 
-// The nearest integer of a number that is not negative, to within 1/2 and the last bit of the number.
+// The nearest integer, to within 1/2 and the last bit of the number.
 __device__ __forceinline__ i64 nearest(double x) { return i64(exact::floor_of(exact::add(x, 0.5))); }
 
 __device__ __forceinline__ float share_of(i64 value, u32 degree, double damping)
@@ -89,6 +89,13 @@ __device__ __forceinline__ float share_of(i64 value, u32 degree, double damping)
     if (degree == 0) return 0.0f;
     const double share = exact::divide(exact::multiply(double(value), damping), double(degree));
     return exact::narrow(exact::floor_of(exact::add(share, 0.5)));
+}
+
+// The weight that goes with an estimate, or the one of before where that is near enough.
+__device__ __forceinline__ float followed(const WalkJob& job, float weight, double estimate)
+{
+    const double target = max(1.0, estimate / job.hub), now = weight;
+    return now > job.hysteresis * target || target > job.hysteresis * now ? exact::narrow(target) : weight;
 }
 
 __device__ __forceinline__ i64 integer(float share) { return i64(share); }

@@ -459,11 +459,12 @@ class PageRank(RandomWalk):
         """Set the limits for coarse estimates with such a majorant (see ``Solved.ratio``)."""
         self._certificate.allow(ratio or 1.0)
 
-    def certify(self, n: int, solved: Solved) -> bool:
+    def certify(self, n: int, solved: Solved, *, of_all: bool) -> bool:
         """Take what was solved elsewhere, to ``limits``, into the certificate, but not the columns.
 
-        False where the limits have been tightened, and both systems are to be solved to the new ones: as in
-        ``_certify``, whose order this is.
+        ``of_all``: the ratio is the largest of all vertices, and not only one that none exceeds. False where the
+        limits have been tightened, and both systems are to be solved to the new ones: as in ``_certify``, whose
+        order this is.
         """
         ranks, certificate = self._ranks, self._certificate
         self._n = n
@@ -476,9 +477,8 @@ class PageRank(RandomWalk):
         self._unseen = n + 1
         if not certificate.take_rounding(solved.rounded):
             return False
-        return certificate.take_ratio(solved.ratio or 1.0, of_all=True) and certificate.take_sum_error(
-            self._sum_error
-        )
+        ratio_holds = certificate.take_ratio(solved.ratio or 1.0, of_all=of_all)
+        return ratio_holds and certificate.take_sum_error(self._sum_error)
 
     # -- inside -----------------------------------------------------------------------------------------
 

@@ -817,6 +817,7 @@ USERS = (
     "graphtide.compute.device.path_runs",
     "graphtide.compute.device.paths",
     "graphtide.compute.device.walk_runs",
+    "graphtide.compute.device.push_runs",
     "graphtide.compute.device.pagerank",
 )
 
