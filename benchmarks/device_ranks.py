@@ -19,8 +19,7 @@ from graphtide.gpma.edges import DELETED, INSERTED, EdgeBatch
 from graphtide.partition.device_side import DeviceSide
 
 HALF = np.uint64(32)
-# The reference is iterated until nothing changes by more than this.
-REFERENCE_ERROR, REFERENCE_ROUNDS = 1e-13, 400
+ROUNDS_MAX = 400
 
 
 class Batches(Protocol):
@@ -76,11 +75,11 @@ class Ranks:
     def refresh(self, change: Any) -> Refresh:
         return self.program.refresh(self.rows, change)
 
-    def error(self) -> float:
-        """The largest relative error of a result, against a solution in float64."""
+    def error(self, precision: float = 1e-13) -> float:
+        """The largest relative error of a result, against a solution in float64 of this precision."""
         assert self.program.on_device
         n = self.rows.n_vertices
-        exact = solution(self.rows.device, self.program.host.damping)
+        exact = solution(self.rows.device, self.program.host.damping, precision)
         found = cupy.asarray(self.program.columns()["estimate"][:n])
         return float(cupy.abs(found / found.sum() / (exact / exact.sum()) - 1).max())
 
@@ -112,20 +111,23 @@ def arcs_in(array: DevicePackedArray) -> tuple[Any, Any]:
     return (keys & np.uint64(0xFFFF_FFFF)).astype(np.int64), (keys >> HALF).astype(np.int64)
 
 
-def solution(device: DeviceSide, damping: float) -> Any:
-    """The y of y = 1 + what in-neighbours pass on, float64 on the device, its scale aside."""
+def solution(device: DeviceSide, damping: float, precision: float) -> Any:
+    """The y of y = 1 + what in-neighbours pass on, float64 on the device, its scale aside.
+
+    It is iterated until nothing changes by more than ``precision`` of itself.
+    """
     n = device.n_vertices
     tails, heads = arcs_in(device.in_rows)
     degrees = cupy.bincount(tails, minlength=n)
     passes_on = degrees > 0
     shares = damping / cupy.maximum(degrees, 1)
     y = cupy.ones(n)
-    for _ in range(REFERENCE_ROUNDS):
+    for _ in range(ROUNDS_MAX):
         new = 1 + cupy.bincount(heads, weights=(y * shares)[tails], minlength=n)
         new *= n / (new.sum() - damping * new[passes_on].sum())
         off = float(cupy.abs(new / y - 1).max())
         y = new
-        if off < REFERENCE_ERROR:
+        if off < precision:
             break
     return y
 

@@ -45,9 +45,12 @@ class RanksRun:
         return self.report
 
     def refresh(self, epoch: Epoch) -> Refresh:
+        """Apply an epoch; what is not reported is as before."""
         graph = self.graph
+        before = self.program.columns()["estimate"][: graph.n_vertices].copy()
         change = graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
         self.report = self.program.refresh(graph, change)
+        check_changed(before, self.program.columns()["estimate"][: graph.n_vertices], self.report)
         return self.report
 
     def check(self) -> None:
@@ -104,6 +107,18 @@ class RanksRun:
         there, n = self.program._runs._there, self.graph.n_vertices
         columns = (*there.ranks[:2], *there.majorant[:2], there.weights)
         return [column.get()[:n].view(np.uint32).tolist() for column in columns]
+
+
+def check_changed(before: np.ndarray, after: np.ndarray, report: Refresh) -> None:
+    """Whoever has what was there before, and what was reported, has what is there after."""
+    reported = report.changed.get("estimate", np.empty(0, np.uint32))
+    if reported is None:
+        return
+    assert np.unique(reported).size == reported.size
+    told = np.zeros(after.size, bool)
+    told[reported] = True
+    assert told[before.size :].all()
+    assert np.array_equal(before[~told[: before.size]], after[: before.size][~told[: before.size]])
 
 
 def solved(graph: Graph, damping: float) -> np.ndarray:
@@ -168,15 +183,14 @@ def test_every_epoch_of_any_history_is_within_its_bound(
 def test_hubs_of_a_larger_graph(run_of: Callable[..., RanksRun], seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)
     scale = 11 if run_long else 8
-    history = rmat_history(seed, directed=True, scale=scale, degree=12, epochs=4, updates=200, vertex_share=0.02)
+    history = rmat_history(seed, directed=True, scale=scale, degree=12, updates=(200, 200, 5), vertex_share=0.02)
     run = run_of()
     for k, epoch in enumerate(history.epochs):
         report = run.step(epoch)
         assert k or int(run.graph.out_rows().degrees.max()) > 64
-        assert report.changed == {"estimate": None}
     # From estimates, it takes less than from nothing.
     run.report = run.program.start(run.graph)
-    assert report.iterations < run.report.iterations
+    assert report.edges_read < run.report.edges_read
     run.check()
 
 
@@ -195,6 +209,87 @@ def test_any_order_of_threads_gives_the_same_bits(
             run.refresh(epoch)
         found.append((run.bits(), run.program.scalars()))
     assert found[0] == found[1] == found[2]
+
+
+class Pushed:
+    """Counts the runs of pushes: those that solved, and those that were given up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from graphtide.compute.device.push_runs import PushRuns
+
+        self.solved = self.given_up = self.looked = self.rounds = 0
+        push: Any = PushRuns.push
+
+        def counted(runs: Any, *given: Any, looks: bool) -> Any:
+            run = push(runs, *given, looks=looks)
+            self.solved += run.is_solved
+            self.given_up += not run.is_solved
+            self.looked += looks
+            self.rounds += run.rounds
+            return run
+
+        monkeypatch.setattr(PushRuns, "push", counted)
+
+
+def test_few_updates_are_pushed(
+    run_of: Callable[..., RanksRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some rows come to be, some empty, some change a little against their degree, and some much."""
+    from graphtide.compute.device import push_runs
+
+    rng = np.random.default_rng(seed)
+    for directed in (True, False):
+        for name, value in (("FIRST_SHARE", 10.0), ("MOST_SHARE", 1e6)):  # never given up
+            monkeypatch.setattr(push_runs, name, value)
+        cuda_emulator.seed(seed)
+        pushed = Pushed(monkeypatch)
+        run = run_of(directed=directed, tolerance=float(rng.choice([1e-2, 1e-3, 1e-4])))
+        (load,) = rmat_history(seed, directed=directed, scale=7, degree=6, epochs=0).epochs
+        n = load.n_vertices
+        run.step(load)
+        wholes = 0
+        for batch in range(200 if run_long else 12):
+            n += int(rng.random() < 0.2)
+            size = int(rng.integers(1, 12))
+            src = rng.integers(0, 4 if batch % 3 else n, size)
+            edges = zip(rng.integers(0, 2, size), src, rng.integers(0, n, size), np.ones(size), strict=True)
+            run.step(epoch_of(list(edges), n))
+            wholes += run.report.changed.get("estimate", load.src) is None
+        assert wholes <= 2  # columns grew, and the point moved
+        assert pushed.solved >= 12 - wholes
+        assert pushed.given_up == 0
+
+
+def test_pushes_that_are_given_up_end_in_passes(
+    run_of: Callable[..., RanksRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues and lists run over, long rows are those of few edges, stamps begin anew."""
+    from graphtide.compute.device import push_runs
+    from graphtide.gpma.device import constants
+
+    monkeypatch.setattr(constants, "LONG_ROW", 4)
+    monkeypatch.setattr(push_runs, "LONG_ROW", 4)
+    monkeypatch.setattr(push_runs, "STAMP_MAX", 60)
+    pushed = Pushed(monkeypatch)
+    for own_seed in range(seed, seed + (40 if run_long else 4)):
+        rng = np.random.default_rng(own_seed)
+        for name, values in (
+            ("QUEUE_LEAST", [2, 20, 1000]),
+            ("CHANGES_LEAST", [1, 10, 1000]),
+            ("FIRST_LEAST", [3, 50, 1000]),
+            ("MOST_LEAST", [20, 300, 10000]),
+        ):
+            monkeypatch.setattr(push_runs, name, int(rng.choice(values)))
+        monkeypatch.setattr(push_runs, "QUEUE_SHARE", 1 << 20)
+        monkeypatch.setattr(push_runs, "CHANGES_SHARE", 1 << 20)
+        cuda_emulator.seed(own_seed)
+        run = run_of(directed=bool(own_seed % 2))
+        history = random_history(own_seed, directed=True, epochs=8, vertices=60, vertex_share=0.05)
+        for epoch in history.epochs:
+            run.step(epoch)
+    assert pushed.solved
+    assert pushed.given_up
+    assert pushed.looked
 
 
 def test_awkward_graphs(run_of: Callable[..., RanksRun]) -> None:
@@ -398,6 +493,8 @@ def test_what_the_numbers_of_a_device_do_not_hold_goes_on_at_the_host(
         monkeypatch.setattr(pagerank, "_ROUNDS_MAX", 1)
         run.program.host.tolerance = 1e-12
     else:
+        monkeypatch.setattr(pagerank, "DUE_SHARE", 0)
+        monkeypatch.setattr(pagerank, "PUSH_LEAST", 0)
         run.program._runs._passes_max = 1
     with caplog.at_level(logging.WARNING):
         report = run.refresh(deletes([(0, 1), (3, 22), (5, 36)], 40))
@@ -424,19 +521,22 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
+    from graphtide.compute.device.push_runs import PUSH_COUNTERS, PUSH_JOB
     from graphtide.compute.device.walk_runs import WALK_COUNTERS, WALK_JOB
 
     dtypes = {"WalkJob": WALK_JOB, "WalkCounters": WALK_COUNTERS}
+    dtypes |= {"PushJob": PUSH_JOB, "PushCounters": PUSH_COUNTERS}
     for name, dtype in dtypes.items():
         assert sum(size for field, (_, size) in to_host(dtype).items() if field) == dtype.itemsize, name
-    assert differences(cupy, tmp_path, dtypes, "../../compute/device/walks.cuh") == {}
+    assert differences(cupy, tmp_path, dtypes, "../../compute/device/pushes.cu") == {}
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> None:
-    from graphtide.compute.device.walk_runs import FILE
+    from graphtide.compute.device import push_runs, walk_runs
     from graphtide.gpma.device import module
 
     options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
-    done, log, _ = compiled(nvrtc, module.source(FILE), FILE.name, options)
-    assert done and not log, log
+    for file in (walk_runs.FILE, push_runs.FILE):
+        done, log, _ = compiled(nvrtc, module.source(file), file.name, options)
+        assert done and not log, log

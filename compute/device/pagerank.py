@@ -42,6 +42,10 @@ TOLERANCE_MIN = 1e-5
 _ROUNDS_MAX = 40
 # Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
 PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+# Passes end when pushing what is still over its limits begins with this share of the arcs: on an H200 three times
+# as much took longer.
+DUE_SHARE = 0.1
+_NONE = np.empty(0, np.uint32)
 
 
 class _Kept(NamedTuple):
@@ -68,13 +72,18 @@ class _Kept(NamedTuple):
         sums = ranks.norm, ranks.size, ranks.total
         return cls(*sums, ranks.rounded, majorant.ratio, majorant.rounded, units, limits)
 
-    def pushed(self, run: PushRun, appeared: int, limits: tuple[Limits, Limits]) -> _Kept:
-        """After pushes to these limits, for which so many vertices had appeared.
+    def joined(self, appeared: int) -> _Kept:
+        """With so many vertices more, whose estimates and majorants are 1."""
+        norm = self.norm + appeared * int(self.units[0])
+        return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
+
+    def pushed(self, run: PushRun, limits: tuple[Limits, Limits]) -> _Kept:
+        """After pushes to these limits.
 
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        ratio = max(self.ratio, run.ratio, 1.0)
+        ratio = max(self.ratio, run.ratio)
         estimate = HUB * WEIGHT_HYSTERESIS
         rounded, majorant_rounded = (
             max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
@@ -87,7 +96,7 @@ class _Kept(NamedTuple):
             )
         )
         return _Kept(
-            self.norm + run.norm + appeared * int(self.units[0]),
+            self.norm + run.norm,
             self.size + run.size,
             self.total + run.total,
             rounded,
@@ -167,71 +176,69 @@ class DevicePageRank(DeviceProgram):
         _, slack = host.limits
         coarse = runs.start(device, graph.alive[: graph.n_vertices], slack, START_PASSES)
         host.begin_from(coarse[1].ratio)
-        return self._settled(graph, device, coarse)
+        return self._settled(graph, device, None, _NONE, sum(run.passes for run in coarse))
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
         if not (len(change.arcs.inserted) or len(change.arcs.deleted) or appeared.size or gone.size):
             return Refresh({}, error_bound=self.host.error_bound)
-        runs, pushes = self._there(graph, device)
+        runs, _ = self._there(graph, device)
         runs.arrive(device, appeared, gone)
         runs.estimates[appeared] = 1
-        self._graph, self._n = graph, graph.n_vertices
         kept, self._kept = self._kept, None
-        if (
-            kept is None
-            or gone.size
-            or kept.units != runs.units
-            or not kept.covers(self.host.limits)
-            or len(device.report) > max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
-        ):
-            return self._settled(graph, device)
-        limits = self.host.limits
-        run = pushes.push(device, *limits, kept.size)
-        if run.is_solved:
-            kept = kept.pushed(run, appeared.size, limits)
-            if self._is_certified(kept, of_all=False):
-                self._kept, self._is_ahead = kept, True
-                return self._pushed(run, pushes.changes(run), appeared)
-        refresh = self._settled(graph, device)
-        return replace(refresh, edges_read=refresh.edges_read + run.edges)
+        if kept is not None:
+            kept = kept.joined(appeared.size)
+            is_small = len(device.report) <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
+            if not is_small or gone.size or kept.units != runs.units or not kept.covers(self.host.limits):
+                kept = None
+        return self._settled(graph, device, kept, appeared)
 
-    def _pushed(self, run: PushRun, changed: Vertices | None, appeared: Vertices) -> Refresh:
-        if changed is not None and appeared.size:
-            changed = np.union1d(changed, appeared)
-        return Refresh(
-            {"estimate": changed} if changed is None or changed.size else {},
-            iterations=run.rounds,
-            edges_read=run.edges,
-            active=run.moved,
-            error_bound=self.host.error_bound,
-        )
+    def _settled(
+        self, graph: Graph, device: DeviceSide, kept: _Kept | None, appeared: Vertices, passes: int = 0
+    ) -> Refresh:
+        """Solve both systems, and again until the certificate holds.
 
-    def _settled(self, graph: Graph, device: DeviceSide, before: tuple[WalkRun, ...] = ()) -> Refresh:
-        """Solve both systems by passes, until the certificate holds. ``before``: runs that were needed already."""
+        ``kept``: what held before the batch that the device applied last, which is to be pushed; None: passes
+        begin. Later on limits may have been tightened, or passes have left the rest to pushes. ``passes``: how
+        many there were already.
+        """
         host = self.host
-        runs, _ = self._there(graph, device)
-        passes = sum(run.passes for run in before)
+        runs, pushes = self._there(graph, device)
         self._graph, self._n = graph, graph.n_vertices
+        due_max = int(DUE_SHARE * graph.n_arcs)
+        looks, edges, rounds, active = False, passes * graph.n_arcs, passes, 0
+        changed: Vertices | None = appeared
         for _ in range(_ROUNDS_MAX):
             limits = host.limits
-            solved = runs.solve(device, *limits)
-            passes += sum(run.passes for run in solved)
-            if any(run.over for run in solved):
-                raise Unfit("its residuals get no smaller in the numbers of the device")
-            kept = _Kept.of(solved, runs.units, limits)
-            if self._is_certified(kept, of_all=True):
+            by_passes = kept is None
+            if kept is None:
+                solved = runs.solve(device, *limits, due_max)
+                kept, changed = _Kept.of(solved, runs.units, limits), None
+                passed = sum(run.passes for run in solved)
+                rounds, edges = rounds + passed, edges + passed * graph.n_arcs
+                is_solved = not any(run.over for run in solved)
+            else:
+                run = pushes.push(device, *limits, kept.size, looks=looks)
+                rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved
+                if not run.is_solved:  # by passes alone, then
+                    kept, due_max = None, 0
+                    continue
+                kept, is_solved = kept.pushed(run, limits), True
+                changed = _united(changed, pushes.changes(run))
+            looks = True
+            if is_solved and self._is_certified(kept, of_all=by_passes):
                 self._kept, self._is_ahead = kept, True
                 return Refresh(
-                    {"estimate": None},
-                    iterations=passes,
-                    edges_read=passes * graph.n_arcs,
+                    {"estimate": changed} if changed is None or changed.size else {},
+                    iterations=rounds,
+                    edges_read=edges,
+                    active=active,
                     error_bound=host.error_bound,
                 )
         raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
 
     def _is_certified(self, kept: _Kept, *, of_all: bool) -> bool:
-        """Whether everything holds that the error bound rests on; else limits have been tightened, if they can be."""
+        """Whether everything holds that the error bound rests on; else limits were tightened, if they can be."""
         host = self.host
         return (
             host.certify(self._n, kept.solved, of_all=of_all)
@@ -325,3 +332,10 @@ class DevicePageRank(DeviceProgram):
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
         return PageRank.read(published, vertices)
+
+
+def _united(one: Vertices | None, other: Vertices | None) -> Vertices | None:
+    """The vertices of both; None: all."""
+    if one is None or other is None:
+        return None
+    return np.union1d(one, other) if one.size else other

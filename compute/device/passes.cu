@@ -1,4 +1,5 @@
-// Dense passes of PageRank over all in-edges. One cooperative kernel goes on until residuals are within their limits.
+// Dense passes of PageRank over all in-edges. One cooperative kernel goes on until residuals are within their limits, or
+// so few are not that pushing them costs less.
 //
 // A pass is a Jacobi step: values become the sums of the pass before, times a factor; shares are made of them; and every
 // vertex adds up what it receives. The factor is the one for which residuals add up to zero: it takes away the slow mode
@@ -70,7 +71,7 @@ template <bool IS_MAJORANT> struct Passes {
         begin();
         barrier();
         u32 passes = 0;
-        u64 over = 0;
+        u64 due = 0;
         do {
             const PassSums* const before = job.counters->passes + (passes & 1);
             passes++;
@@ -81,15 +82,16 @@ template <bool IS_MAJORANT> struct Passes {
             barrier();
             look(job.counters->passes + (passes & 1));
             barrier();
-            over = load_cached(&job.counters->passes[passes & 1].over);
-        } while (over && passes < job.passes_max);
+            due = load_cached(&job.counters->passes[passes & 1].over_edges);
+            if (!due) due = load_cached(&job.counters->passes[passes & 1].over);
+        } while (due > job.due_max && passes < job.passes_max);
         account();
         barrier();
         if (place.thread) return;
         WalkCounters* const counters = job.counters;
         const WalkTotals& totals = counters->totals;
-        const u64 over_edges = load_cached(&counters->passes[passes & 1].over_edges);
-        const u64 said[WALK_SAID] = {passes, over, over_edges, load_cached(&totals.norm), load_cached(&totals.size),
+        const PassSums& last = counters->passes[passes & 1];
+        const u64 said[WALK_SAID] = {passes, load_cached(&last.over), load_cached(&last.over_edges), load_cached(&totals.norm), load_cached(&totals.size),
             load_cached(&totals.total), load_cached(&totals.rounded), load_cached(&totals.ratio)};
         counters->passes[0] = counters->passes[1] = PassSums();
         counters->totals = WalkTotals();

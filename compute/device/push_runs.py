@@ -31,7 +31,7 @@ PUSH_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("degree_changes", "short_rows", "long_rows", "counters", "changes")),
         *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
         *((name, np.float64) for name in ("majorant_below", "majorant_above", "size")),
-        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp")),
+        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "unused")),
     ]
 )
 """struct PushJob of ``pushes.cu``."""
@@ -66,8 +66,8 @@ class PushRun(NamedTuple):
 
     ``is_solved``: 0 when it was given up; sums are no longer exact then. ``moved``: whose estimates changed. By
     how much these grew, in units of the ranks: ``norm``, the sum of all values, ``size`` that of the sizes of
-    residuals, ``total`` that of residuals. ``degree``: the largest in-degree by weight of those that got in-edges or another
-    weight; ``ratio``: the largest majorant / estimate of those where either changed.
+    residuals, ``total`` that of residuals. ``degree``: the largest in-degree by weight of those that got in-edges
+    or another weight; ``ratio``: the largest majorant / estimate of those where either changed.
     """
 
     is_solved: int
@@ -175,11 +175,12 @@ class PushRuns:
         short_rows = allocate(queue_room * _ENTRY_BYTES, np.uint8)
         return _ByVertex(room, queue_room, ranks, majorant, zeros(room, np.int32), short_rows, memory, changes)
 
-    def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int) -> PushRun:
-        """Take the batch that ``device`` applied last, and push until both systems keep to their limits.
+    def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int, *, looks: bool) -> PushRun:
+        """Push until both systems keep to their limits.
 
-        ``size``: the sum of the sizes of the ranks' residuals before. All vertices are there already, and none has
-        gone. Whoever was within these limits before, and has been touched by nothing, is not looked at.
+        Either whoever is over them (``looks``), or take the batch that ``device`` applied last, and then whom that
+        touches: all others were within these limits. ``size``: the sum of the sizes of the ranks' residuals
+        before. All vertices are there already, and none has gone.
 
         Raises:
             MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
@@ -201,9 +202,10 @@ class PushRuns:
         walk_job["status"], walk_job["sequence"] = self._told.address, self._sequence
         report, arcs = device.report, device.out.n_edges
         job["keys"], job["outcomes"] = address(report.keys), address(report.all_outcomes)
-        job["n_updates"], job["stamp"], job["size"] = len(report), self._stamp, size
-        job["edges_first"] = max(FIRST_LEAST, int(FIRST_SHARE * arcs))
-        job["edges_max"] = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        job["n_updates"], job["looks"] = 0 if looks else len(report), looks
+        job["stamp"], job["size"] = self._stamp, size
+        job["edges_max"] = edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        job["edges_first"] = edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs))
         job["majorant_below"], job["majorant_above"] = slack
         self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
         self._told.wait(self._sequence)

@@ -55,6 +55,8 @@ struct PushJob {
     u32 changes_room;
     u32 n_updates;
     u32 stamp;            // no vertex has this one or a higher one
+    u32 looks;            // whether any vertex may be over its limits, or only those that updates touch
+    u32 unused;
 };
 static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
 
@@ -111,6 +113,7 @@ struct Pushes {
 
     __device__ __forceinline__ void run()
     {
+        if (push.looks) look();
         edit();
         barrier();
         follow_degrees();
@@ -227,6 +230,29 @@ struct Pushes {
     __device__ __forceinline__ void count_degree(u32 v, float weight)
     {
         if (weight > 0.0f) degree = max(degree, double(load_row(in, v).degree) / double(weight));
+    }
+
+    __device__ __forceinline__ void look()
+    {
+        for (u64 first = place.warp * 64; first < job.n_vertices; first += 2 * u64(place.n_threads)) {
+            const u32 vertex[2] = {u32(first) + place.lane, u32(first) + 32 + place.lane};
+            i64 residual[2][2];
+            float weight[2];
+#pragma unroll
+            for (u32 j = 0; j < 2; j++) {
+                const u32 v = min(vertex[j], job.n_vertices - 1);
+                residual[j][0] = load_cached(job.ranks.sums + v) - load_cached(job.ranks.values + v);
+                residual[j][1] = load_cached(job.majorant.sums + v) - load_cached(job.majorant.values + v);
+                weight[j] = load_cached(job.weights + v);
+            }
+            bool is_due[2][2];
+            for (u32 j = 0; j < 2; j++) {
+                is_due[0][j] = vertex[j] < job.n_vertices && is_over<false>(residual[j][0], weight[j]);
+                is_due[1][j] = vertex[j] < job.n_vertices && is_over<true>(residual[j][1], weight[j]);
+            }
+            propose<false>(0, is_due[0][0], is_due[0][1], vertex);
+            propose<true>(0, is_due[1][0], is_due[1][1], vertex);
+        }
     }
 
     // -- 1 and 2. edit ---------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ WALK_JOB: Final = np.dtype(
         *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
         *((name, np.float64) for name in ("below", "above")),
+        ("due_max", np.uint64),
         *((name, np.uint32) for name in ("passes_max", "begins", "shift", "majorant_shift")),
         *((name, np.uint32) for name in ("n_arrivals", "n_vertices", "sequence", "unused")),
     ]
@@ -266,14 +267,22 @@ class WalkRuns:
         self._point_at(device)
         self._begin("arrive", self._launch_ranks)
 
-    def solve(self, device: DeviceSide, limits: Limits, slack: Limits) -> tuple[WalkRun, WalkRun]:
+    def solve(
+        self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int = 0
+    ) -> tuple[WalkRun, WalkRun]:
         """Passes of the ranks until they keep to their limits, and of the majorant: from what there is, which need
         not be of this graph.
 
+        ``due_max``: they end when vertices that are over have so many out-edges together, or fewer.
+
         Raises:
-            As ``start``.
+            Unfit: they get no closer in the numbers of the device.
+            MemoryError, RuntimeError: as ``start``.
         """
-        return self._run(device, limits, slack, _KEPT, self._passes_max)
+        runs = self._run(device, limits, slack, _KEPT, self._passes_max, due_max)
+        if any(run.passes == self._passes_max and max(run.over, run.over_edges) > due_max for run in runs):
+            raise Unfit("its residuals get no smaller in the numbers of the device")
+        return runs
 
     def write_job(self, job: npt.NDArray[np.void], device: DeviceSide, limits: Limits) -> None:
         """The ranks and everything else that runs work in, for a kernel that tells by itself how it ended."""
@@ -282,12 +291,13 @@ class WalkRuns:
         job.view(WALK_JOB)["below"], job.view(WALK_JOB)["above"] = limits
 
     def _run(
-        self, device: DeviceSide, limits: Limits, slack: Limits, begins: int, passes: int
+        self, device: DeviceSide, limits: Limits, slack: Limits, begins: int, passes: int, due_max: int = 0
     ) -> tuple[WalkRun, WalkRun]:
         self._point_at(device)
         self._sequence = self._sequence % 0xFFFF_FFFF + 1
         for job, allowed, most in zip(self._jobs, (limits, slack), (passes, self._passes_max), strict=True):
             job["below"], job["above"] = allowed
+            job["due_max"] = due_max
             job["begins"], job["passes_max"], job["sequence"] = begins, most, self._sequence
         self._begin("ranks", self._launch_ranks)
         self._begin("majorant", self._launch_majorant)

@@ -59,6 +59,7 @@ struct WalkJob {
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them
     double below, above;         // residuals are to be from -below * weight to above * weight
+    u64 due_max;                 // passes end when those over that have so many out-edges, or fewer
     u32 passes_max;
     u32 begins;  // with what, see enum Begin
     u32 shift, majorant_shift;  // by how many bits numbers are to be moved to a new point
