@@ -58,6 +58,27 @@ class Ranks:
     def __init__(self, device: DeviceSide) -> None:
         self.rows: Any = Rows(device)
         self.program = DevicePageRank(PageRank("ranks"))
+        self.steps: list[str] = []
+
+    def watch(self) -> None:
+        """From here on let ``steps`` say of every run what it did and its microseconds."""
+        runs: Any = self.program._runs
+        pushes: Any = self.program._pushes
+        solve, push = runs.solve, pushes.push
+
+        def solved(*given: Any) -> Any:
+            us, made = clocked(lambda: solve(*given))
+            self.steps.append(f"{made[0].passes}+{made[1].passes} passes {us:.0f}")
+            return made
+
+        def pushed(*given: Any, looks: bool) -> Any:
+            us, run = clocked(lambda: push(*given, looks=looks))
+            kind = "look" if looks else "push"
+            end = "" if run.is_solved else " given up"
+            self.steps.append(f"{kind} {run.rounds} rounds {run.edges} edges {us:.0f}{end}")
+            return run
+
+        runs.solve, pushes.push = solved, pushed
 
     def start(self) -> Refresh:
         return self.program.start(self.rows)
@@ -132,7 +153,7 @@ def solution(device: DeviceSide, damping: float, precision: float) -> Any:
     return y
 
 
-def clocked(work: Callable[[], Refresh]) -> tuple[float, Refresh]:
+def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
     """Microseconds of one call, and what it returned."""
     cupy.cuda.Device().synchronize()
     begin = time.perf_counter()
@@ -148,6 +169,7 @@ def pagerank(bench: Batches, batches: list[int], repeats: Callable[[], Iterator[
     ranks = Ranks(bench.device)
     rows = []
     took = [us for counts in repeats() for us, _ in [clocked(ranks.start)] if counts]
+    ranks.watch()
     rows.append(row(0, took, ranks.start(), ranks))
     for n in batches:
         took = []
@@ -160,7 +182,9 @@ def pagerank(bench: Batches, batches: list[int], repeats: Callable[[], Iterator[
             bench.apply(undone)
             ranks.refresh(ranks.change())
         bench.apply(bench.mixed(n))
-        rows.append(row(n, took, ranks.refresh(ranks.change()), ranks))
+        change = ranks.change()
+        ranks.steps.clear()
+        rows.append(row(n, took, ranks.refresh(change), ranks))
     return rows
 
 
@@ -171,5 +195,5 @@ def row(batch: int, took: list[float], report: Refresh, ranks: Ranks) -> Row:
         {"batch": batch, "ms": median(took) / 1e3, "min ms": min(took) / 1e3, "max ms": max(took) / 1e3}
         | {"times": len(took), "iterations": report.iterations, "edges": report.edges_read}
         | {"active": report.active, "bound": bound, "error": error}
-        | {"wrong": int(error > bound) + ranks.wrong_bits()}
+        | {"wrong": int(error > bound) + ranks.wrong_bits(), "steps": "; ".join(ranks.steps)}
     )
