@@ -472,10 +472,16 @@ def test_what_could_not_be_fetched_is_reported_anew(emulated_run_of: Callable[..
     run = emulated_run_of()
     run.step(inserts([(v, (7 * v + 1) % 40) for v in range(40)], 40))
     run.refresh(deletes([(0, 1)], 40))
+    published = run.program.columns()["estimate"][:40].copy()
     with cuda_emulator.failing_card(0, quiet=False):
         state = run.program.state()
     assert "made to fail" in str(run.graph.device_lost)
-    assert np.array_equal(state["estimate"], run.program.columns()["estimate"][:40])
+    host = run.make()
+    host.restore(state, run.graph)
+    assert host.audit(run.graph) == []
+    # An audit of what readers see finds what was published.
+    assert np.array_equal(run.program.columns()["estimate"][:40], published)
+    assert run.program.scalars()["error_bound"] == run.report.error_bound
     run.check_results()
     assert run.refresh(epoch_of([], 40)).changed == {"estimate": None}
     assert run.refresh(epoch_of([], 40)).changed == {}

@@ -142,8 +142,8 @@ class DevicePageRank(DeviceProgram):
         self._graph: Graph | None = None
         # Whether the device has been solved since the host's columns were.
         self._is_ahead = False
-        # Whether the host's columns are others than those that were reported last.
-        self._is_unreported = False
+        # What the last run left, where the host's program has others: its columns and scalars.
+        self._published: tuple[dict[str, Column], dict[str, float]] | None = None
 
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
@@ -157,15 +157,15 @@ class DevicePageRank(DeviceProgram):
     # -- runs -------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
-        self._is_ahead = self._is_unreported = False
+        self._is_ahead, self._published = False, None
         return super().start(graph)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         refresh = super().refresh(graph, change)
         if not self.on_device:
             self._is_ahead = False
-        if self._is_unreported:
-            self._is_unreported = False
+        if self._published is not None:
+            self._published = None
             refresh = replace(refresh, changed={"estimate": None})
         return refresh
 
@@ -271,7 +271,12 @@ class DevicePageRank(DeviceProgram):
 
     # -- the copy on the host ---------------------------------------------------------------------------------
 
+    def scalars(self) -> dict[str, float]:
+        return self.host.scalars() if self._published is None else self._published[1]
+
     def columns(self) -> dict[str, Column]:
+        if self._published is not None:
+            return self._published[0]
         if self._is_ahead and self._runs is not None:
             return {"estimate": self._runs.estimates}
         return self.host.columns()
@@ -283,15 +288,22 @@ class DevicePageRank(DeviceProgram):
     def _fetched(self) -> dict[str, Column] | None:
         """The state, where the device is ahead of the host.
 
-        A device that fails now is lost: then the host's program has one of its own, from scratch.
+        A device that fails now is lost: then the host's program has one of its own, from scratch. What was
+        published stays until the next run.
         """
         if not self._is_ahead:
             return None
-        graph = self._graph
-        assert graph is not None
-        columns = self._on_device(graph, lambda device: self._there(graph, device)[0].read(self._n))
+        graph, runs = self._graph, self._runs
+        assert graph is not None and runs is not None
+        published = self.columns(), self.scalars()
+
+        def read(_: DeviceSide) -> Columns:
+            import_cupy().cuda.Device().use()
+            return runs.read(self._n)
+
+        columns = self._on_device(graph, read)
         if columns is None:
-            self._is_ahead, self._is_unreported = False, True
+            self._is_ahead, self._published = False, published
             self.host.start(graph)
             return None
         return {
@@ -326,7 +338,7 @@ class DevicePageRank(DeviceProgram):
         return super().audit_whole(graph)
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        self._is_ahead = False
+        self._is_ahead, self._published = False, None
         super().restore(state, graph)
 
     @staticmethod
