@@ -465,7 +465,7 @@ def test_a_start_that_fails_is_made_by_the_host(emulated_run_of: Callable[..., R
         assert run.program.on_device != broken
         run.check_results()
         failed += broken
-    assert failed >= 3
+    assert failed >= 2  # it begins, and goes on to tighter limits
 
 
 def test_what_could_not_be_fetched_is_reported_anew(emulated_run_of: Callable[..., RanksRun]) -> None:

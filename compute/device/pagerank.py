@@ -28,7 +28,7 @@ from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation
 from ..saved_scalars import SCALARS
 from ..walks.certificate import SLACK_DRIFT
-from ..walks.pagerank import HUB, START_PASSES, WEIGHT_HYSTERESIS, PageRank, Solved
+from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from .program import DeviceProgram, Unfit
@@ -66,11 +66,10 @@ class _Kept(NamedTuple):
     limits: tuple[Limits, Limits]
 
     @classmethod
-    def of(cls, runs: tuple[WalkRun, WalkRun], units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
+    def of(cls, run: WalkRun, units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
         """After passes."""
-        ranks, majorant = runs
-        sums = ranks.norm, ranks.size, ranks.total
-        return cls(*sums, ranks.rounded, majorant.ratio, majorant.rounded, units, limits)
+        sums = run.norm, run.size, run.total
+        return cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
 
     def joined(self, appeared: int) -> _Kept:
         """With so many vertices more, whose estimates and majorants are 1."""
@@ -173,10 +172,10 @@ class DevicePageRank(DeviceProgram):
         host = self.host
         runs, _ = self._there(graph, device)
         host.begin(graph.n_vertices)
-        _, slack = host.limits
-        coarse = runs.start(device, graph.alive[: graph.n_vertices], slack, START_PASSES)
-        host.begin_from(coarse[1].ratio)
-        return self._settled(graph, device, None, _NONE, sum(run.passes for run in coarse))
+        self._graph, self._n = graph, graph.n_vertices
+        coarse = runs.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
+        host.begin_from(coarse.ratio)
+        return self._settled(graph, device, None, _NONE, coarse.passes)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
@@ -214,9 +213,8 @@ class DevicePageRank(DeviceProgram):
             if kept is None:
                 solved = runs.solve(device, *limits, due_max)
                 kept, changed = _Kept.of(solved, runs.units, limits), None
-                passed = sum(run.passes for run in solved)
-                rounds, edges = rounds + passed, edges + passed * graph.n_arcs
-                is_solved = not any(run.over for run in solved)
+                rounds, edges = rounds + solved.passes, edges + solved.passes * graph.n_arcs
+                is_solved = solved.over == 0
             else:
                 run = pushes.push(device, *limits, kept.size, looks=looks)
                 rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved

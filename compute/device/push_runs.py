@@ -30,7 +30,7 @@ PUSH_JOB: Final = np.dtype(
         ("majorant", np.uint64, len(_LISTS)),
         *((name, np.uint64) for name in ("degree_changes", "short_rows", "long_rows", "counters", "changes")),
         *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
-        *((name, np.float64) for name in ("majorant_below", "majorant_above", "size")),
+        *((name, np.float64) for name in ("size",)),
         *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "unused")),
     ]
 )
@@ -197,7 +197,7 @@ class PushRuns:
         self._sequence = self._sequence % 0xFFFF_FFFF + 1
         device.out.write_state(self._out)
         device.in_rows.write_state(self._in)
-        self._walks.write_job(self._walk_job, device, limits)
+        self._walks.write_job(self._walk_job, device, limits, slack)
         walk_job, job = self._walk_job.view(WALK_JOB), self._job.view(PUSH_JOB)
         walk_job["status"], walk_job["sequence"] = self._told.address, self._sequence
         report, arcs = device.report, device.out.n_edges
@@ -206,7 +206,6 @@ class PushRuns:
         job["stamp"], job["size"] = self._stamp, size
         job["edges_max"] = edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
         job["edges_first"] = edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs))
-        job["majorant_below"], job["majorant_above"] = slack
         self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
         self._told.wait(self._sequence)
         said = [self._told.word(2 * k) | self._told.word(2 * k + 1) << 32 for k in range(_SAID)]
