@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, deletes, epoch_of, inserts, random_history, rmat_history
+from histories import Epoch, random_history
 from test_components import Ids
-from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
-from test_device_structures import differences, to_host
 
 from graphtide.compute.forest.components import Components
 from graphtide.compute.program import Published, Refresh
-from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
 
 

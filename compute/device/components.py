@@ -69,7 +69,7 @@ class DeviceComponents(DeviceProgram):
         if not len(device.report) and graph.n_vertices == change.n_vertices_before:
             return Refresh(self.host.take(graph, change, _told(np.empty((0, 4), np.uint32))))
         runs = self._runs_on(graph, device)
-        run = runs.mend(device, _limits(graph))
+        run = runs.mend(device, limits(graph.n_vertices, graph.n_arcs))
         if run.gave_up:
             fresh = self._start(graph, device)
             return replace(fresh, edges_read=fresh.edges_read + run.edges, started_over=True)
@@ -103,12 +103,12 @@ class DeviceComponents(DeviceProgram):
     touched = staticmethod(Components.touched)
 
 
-def _limits(graph: Graph) -> Limits:
-    n = graph.n_vertices
+def limits(n_vertices: int, n_arcs: int) -> Limits:
+    """What mending may come to on a graph of this size."""
     return Limits(
-        max(LOST_LEAST, int(LOST_SHARE * n)),
-        max(MOVED_LEAST, int(MOVED_SHARE * n)),
-        max(SETTLE_LEAST, int(SETTLE_SHARE * graph.n_arcs)),
+        max(LOST_LEAST, int(LOST_SHARE * n_vertices)),
+        max(MOVED_LEAST, int(MOVED_SHARE * n_vertices)),
+        max(SETTLE_LEAST, int(SETTLE_SHARE * n_arcs)),
     )
 
 
