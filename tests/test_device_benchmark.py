@@ -21,18 +21,20 @@ def test_every_part_has_rows(
     monkeypatch.syspath_prepend(BENCHMARKS)
     try:
         benchmark = importlib.import_module("device")
-        monkeypatch.setattr(benchmark, "WARM_UP", 1)
+        for name in ("device_rows", "device_components", "device"):
+            monkeypatch.setattr(importlib.import_module(name), "WARM_UP", 1)
         monkeypatch.setattr(benchmark, "HUBS", (3,))
         parts = list(benchmark.PARTS)
         result = benchmark.run(8, parts, [1, 30], repeats=1, roots=2, seconds=60)
     finally:
-        for name in ("device", "device_graph"):
+        for name in ("device", "device_graph", "device_rows", "device_components"):
             sys.modules.pop(name, None)
     for part in parts:
         assert result[part], part
     assert [row["wrong"] for row in result["host"]] == [0] * 4
     printed = capsys.readouterr().out
     assert printed.count("{'bfs': 0, 'sssp': 0}") == 2
+    assert "wrong components after refreshes: 0\n" in printed
 
 
 def test_the_history_that_sanitizers_run(emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

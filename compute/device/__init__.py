@@ -7,9 +7,15 @@ the same for any history.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...partition.graph import Graph
+from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
+
+if TYPE_CHECKING:
+    from .program import DeviceProgram
 
 
 class NoTwin(LookupError):
@@ -22,17 +28,8 @@ def twin(program: Program, graph: Graph) -> Program:
     Raises:
         NoTwin: there is none for its family, or its functions cannot be printed or compiled.
     """
-    if not isinstance(program, PathProgram):
-        raise NoTwin(f"programs of the family {program.family!r} have no twin on a device")
-    # Not on machines without a device: what it imports takes a while.
-    from .functor import Unprintable, cuda_text
-    from .paths import DevicePathProgram
-
-    try:
-        cuda_text(program.form)
-    except Unprintable as error:
-        raise NoTwin(str(error)) from error
-    made = DevicePathProgram(program)
+    # Not on machines without a device: what they import takes a while.
+    made = _path_program(program) if isinstance(program, PathProgram) else _of_another_family(program)
     try:
         made.compile(graph)
     except MemoryError as error:
@@ -40,3 +37,22 @@ def twin(program: Program, graph: Graph) -> Program:
     except Exception as error:  # whatever compilers say, or a card
         raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
     return made
+
+
+def _path_program(program: PathProgram) -> DeviceProgram:
+    from .functor import Unprintable, cuda_text
+    from .paths import DevicePathProgram
+
+    try:
+        cuda_text(program.form)
+    except Unprintable as error:
+        raise NoTwin(str(error)) from error
+    return DevicePathProgram(program)
+
+
+def _of_another_family(program: Program) -> DeviceProgram:
+    if type(program) is not Components:
+        raise NoTwin(f"programs of the family {program.family!r} have no twin on a device")
+    from .components import DeviceComponents
+
+    return DeviceComponents(program)

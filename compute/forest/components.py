@@ -42,6 +42,7 @@ from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .span import new_reach, span
+from .taken import Told, add_own, depths, list_free, take, take_all
 
 # A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
@@ -100,6 +101,7 @@ class Components(Program):
         self._start_edges: int | None = None
         self._hopeless = math.inf
         empty = [np.empty(0, np.uint32) for _ in range(7)]
+        self._place = empty[0]  # of free handles in their list, where the forest is computed elsewhere
         self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
         self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
         self._search = Search._make([np.empty(0, np.uint64), *empty[:4], np.zeros(4, np.int64)])
@@ -208,6 +210,49 @@ class Components(Program):
             changed["representative"], changed["size"] = handles[other | fresh], handles[resized | fresh]
         return {name: indices for name, indices in changed.items() if indices is None or indices.size}
 
+    # -- what was computed elsewhere --------------------------------------------------------------------
+
+    def forest_of(self, graph: Graph) -> Told:
+        """The whole forest as it is, which belongs to the graph, for another to go on with.
+
+        That one tells then what it makes of it, by ``take`` and ``take_all``.
+        """
+        n = graph.n_vertices
+        self._place = grown(self._place, n)
+        forest = self._forest
+        list_free(forest, n, self._place)
+        vertices = np.arange(n, dtype=np.uint32)
+        return Told(vertices, forest.parent[:n], forest.handle[:n], depths(forest, n))
+
+    def take_all(self, graph: Graph, told: Told) -> dict[str, Vertices | None]:
+        """Take over the forest of a fresh start; what changed."""
+        n = graph.n_vertices
+        self._grow(n)
+        self._place = grown(self._place, n)
+        self._n, self._n_dead = n, n - graph.n_alive
+        self._sorted = SortedVertices(self._order)
+        take_all(self._forest, n, told, self._place)
+        self._name_all()
+        return dict.fromkeys(("handle", "representative", "size"))
+
+    def take(self, graph: Graph, change: GraphChange, told: Told) -> dict[str, Vertices | None]:
+        """Take over what a change made of some vertices, each once; what changed."""
+        before, self._n = self._n, graph.n_vertices
+        self._n_dead = self._n - graph.n_alive
+        self._grow(self._n)
+        self._place = grown(self._place, self._n)
+        self._sorted.renamed(change.revived_vertices)
+        self._new_run(0)
+        forest, n = self._forest, told.vertices.size
+        if self._n > before:
+            add_own(forest, self._changes, self._place, before, self._n)
+        candidates, orphans = np.empty(3 * n, np.uint32), np.empty((n, 2), np.uint32)
+        n_candidates, n_orphans = take(forest, self._changes, self._place, before, told, candidates, orphans)
+        self._name(candidates[:n_candidates])
+        for h, leaver in orphans[:n_orphans].tolist():
+            self._name_orphan(h, int(forest.representative[h]), leaver)
+        return self._changed(before)
+
     # -- labels -----------------------------------------------------------------------------------------
 
     def _name(self, candidates: Vertices) -> None:
@@ -228,7 +273,9 @@ class Components(Program):
             self._name(np.flatnonzero(shared[handle]).astype(np.uint32))
 
     def _name_orphan(self, h: int, member: int, leaver: int) -> None:
-        """Find the representative of tree h after ``leaver``, which was it; ``member`` is left."""
+        """Find the representative of tree h after ``leaver``, which was it.
+
+        ``member`` is a member now, and the smallest of those that are new."""
         forest = self._forest
         size = int(forest.size[h])
         if size <= _SORTED_MAX // 16 or size * size <= self._n:
@@ -241,16 +288,15 @@ class Components(Program):
             members = np.flatnonzero(forest.handle[: self._n] == h).astype(np.uint32)
             forest.representative[h] = self._order.smallest(members)
             return
-        # Whatever is left has a larger external id than the one that went.
+        # Whatever is left of it has a larger external id than the one that went.
         self._passes = 0
         ordered = self._sorted.prepare(self._n)
         begin = self._sorted.position(leaver)
         first = kernels.first_of_handle(forest, ordered, begin, h)
         tail = np.flatnonzero(forest.handle[ordered.size : self._n] == h).astype(np.uint32)
         loose = self._sorted.loose()
-        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h]])
-        if first >= 0:
-            candidates = np.append(candidates, np.uint32(first))
+        here = np.array([member, first] if first >= 0 else [member], np.uint32)
+        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h], here])
         forest.representative[h] = self._order.smallest(candidates)
 
     # -- columns and state ------------------------------------------------------------------------------
@@ -291,7 +337,7 @@ class Components(Program):
             raise ValueError("saved parents form no forest")
 
     def memory_bytes(self) -> int:
-        held: list[Column] = [*self._forest, *self._changes[:-1], *self._search]
+        held: list[Column] = [*self._forest, *self._changes[:-1], *self._search, self._place]
         return sum(column.nbytes for column in held) + self._sorted.memory_bytes()
 
     @staticmethod
