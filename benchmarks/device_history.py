@@ -1,9 +1,8 @@
 """A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of them runs: settling and trimming, searching and spreading, queues that hold everything and queues
-that run over, rows of one edge and of hundreds; and PageRank, bit by bit and against a solution in float64. Each
-allocation is one of the device's own, so that accesses behind
-its end are seen.
+Every kernel of two path programs, of components and of PageRank runs: settling and trimming, searching and
+spreading, mending a forest, passes and pushes, queues that hold everything and queues that run over, rows of one
+edge and of hundreds. Each allocation is one of the device's own, so that accesses behind its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
 """
@@ -11,12 +10,13 @@ its end are seen.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from device_ranks import Ranks
 
-from graphtide.compute.device import path_runs
+from graphtide.compute.device import forest_runs, path_runs
+from graphtide.compute.device.forest_runs import ForestRuns
 from graphtide.compute.device.path_runs import Limits, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
@@ -36,20 +36,22 @@ SOURCE = np.zeros(1, np.uint32)
 def run(seed: int) -> None:
     for queue_share, ties_min in ((1, 0.0), (VERTICES // 7, 2.0)):
         path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
+        forest_runs.QUEUE_SHARE, forest_runs.QUEUE_LEAST = queue_share, 1
         for kind in KINDS:
             history(kind, np.random.default_rng(seed))
-    print(f"{2 * len(KINDS)} histories of {len(BATCHES)} batches: every value is that of a fresh start")
+        history_of_components(np.random.default_rng(seed))
+    print(f"{2 * (len(KINDS) + 1)} histories of {len(BATCHES)} batches: every value is that of a fresh start")
     history_of_ranks(np.random.default_rng(seed))
     print(f"{len(BATCHES)} batches: PageRank keeps to its bound, and sums in every bit")
 
 
-def rows(rng: np.random.Generator) -> Iterator[DeviceSide]:
+def rows(rng: np.random.Generator, batches: Sequence[int]) -> Iterator[DeviceSide]:
     """Rows on a device, at first none and then after every batch."""
     device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
     device.ensure_vertices(VERTICES)
     device.load(EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32)))
     yield device
-    for n in BATCHES:
+    for n in batches:
         src = (VERTICES * rng.random(n) ** 4).astype(np.uint32)  # hubs
         dst = rng.integers(0, VERTICES, n)
         ops = (rng.random(n) < (0.7 if n > 2 else 0.0)).astype(np.uint8)
@@ -60,7 +62,7 @@ def rows(rng: np.random.Generator) -> Iterator[DeviceSide]:
 
 
 def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
-    states = rows(rng)
+    states = rows(rng, BATCHES)
     device = next(states)
     kept, fresh = runs_of(kind, device), runs_of(kind, device)
     kept.start(device, SOURCE)
@@ -73,8 +75,24 @@ def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
         assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
 
 
+def history_of_components(rng: np.random.Generator) -> None:
+    states = rows(rng, (*BATCHES[1:3], *BATCHES, *BATCHES[1:3]))
+    device = next(states)
+    kept, fresh = ForestRuns(device), ForestRuns(device)
+    kept.make_room(VERTICES, 0)
+    kept.start(device)
+    for _ in states:
+        for runs in (kept, fresh):
+            runs.make_room(VERTICES, device.out.n_edges)
+        if kept.mend(device, forest_runs.Limits(VERTICES, VERTICES, (1 << 63) - 1)).gave_up:
+            kept.start(device)
+        fresh.start(device)
+        handles = np.stack([kept.read(VERTICES)[:, 2], fresh.read(VERTICES)[:, 2]])
+        assert np.unique(handles, axis=1).shape[1] == np.unique(handles[0]).size == np.unique(handles[1]).size
+
+
 def history_of_ranks(rng: np.random.Generator) -> None:
-    states = rows(rng)
+    states = rows(rng, BATCHES)
     ranks = Ranks(next(states))
     ranks.start()
     for _ in states:

@@ -2,41 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
 from statistics import median
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from device_graph import Row, cupy
+from device_graph import Graph, Row, cupy
+from device_rows import WARM_UP, Budget, Rows, clocked
 
 from graphtide.compute.device.pagerank import DevicePageRank
 from graphtide.compute.program import Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.gpma.device.array import DevicePackedArray
-from graphtide.gpma.edges import DELETED, INSERTED, EdgeBatch
+from graphtide.gpma.edges import DELETED, INSERTED
 from graphtide.partition.device_side import DeviceSide
 
 HALF = np.uint64(32)
 ROUNDS_MAX = 400
 
 
-class Batches(Protocol):
-    """What of ``device.Bench`` is needed."""
-
-    device: DeviceSide
-
-    def apply(self, batch: EdgeBatch) -> EdgeBatch:
-        """Apply a batch; returns what undoes it."""
-        ...
-
-    def mixed(self, n: int) -> EdgeBatch:
-        """A batch of so many updates."""
-        ...
-
-
-class Rows:
+class OnDevice:
     """What a program asks of a graph, of rows that are on a device alone."""
 
     def __init__(self, device: DeviceSide) -> None:
@@ -56,7 +41,7 @@ class Ranks:
     """PageRank on the rows of a device."""
 
     def __init__(self, device: DeviceSide) -> None:
-        self.rows: Any = Rows(device)
+        self.rows: Any = OnDevice(device)
         self.program = DevicePageRank(PageRank("ranks"))
         self.steps: list[str] = []
 
@@ -153,31 +138,24 @@ def solution(device: DeviceSide, damping: float, precision: float) -> Any:
     return y
 
 
-def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Microseconds of one call, and what it returned."""
-    cupy.cuda.Device().synchronize()
-    begin = time.perf_counter()
-    result = work()
-    return (time.perf_counter() - begin) * 1e6, result
-
-
-def pagerank(bench: Batches, batches: list[int], repeats: Callable[[], Iterator[bool]]) -> list[Row]:
-    """From scratch (``batch`` 0) and after batches; ``repeats`` gives whether each of them is a measurement.
+def pagerank(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> list[Row]:
+    """From scratch (``batch`` 0) and after batches.
 
     A refresh ends with the certified estimates in the host's memory; the arrays are left out.
     """
+    bench = Rows(graph, graph.loaded)
     ranks = Ranks(bench.device)
     rows = []
-    took = [us for counts in repeats() for us, _ in [clocked(ranks.start)] if counts]
+    took = [us for step in budget.repeats(repeats) for us, _ in [clocked(ranks.start)] if step >= WARM_UP]
     ranks.watch()
     rows.append(row(0, took, ranks.start(), ranks))
     for n in batches:
         took = []
-        for counts in repeats():
+        for step in budget.repeats(repeats):
             undone = bench.apply(bench.mixed(n))
             change = ranks.change()
             us, _ = clocked(lambda change=change: ranks.refresh(change))
-            if counts:
+            if step >= WARM_UP:
                 took.append(us)
             bench.apply(undone)
             ranks.refresh(ranks.change())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...partition.graph import Graph
+from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
 from ..walks.pagerank import PageRank
@@ -54,6 +55,10 @@ def _made(program: Program) -> DeviceProgram:
         except Unprintable as error:
             raise NoTwin(str(error)) from error
         return DevicePathProgram(program)
+    if type(program) is Components:
+        from .components import DeviceComponents
+
+        return DeviceComponents(program)
     if type(program) is PageRank:
         from .pagerank import TOLERANCE_MIN, DevicePageRank
 
