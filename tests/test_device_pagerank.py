@@ -132,11 +132,16 @@ def solved(graph: Graph, damping: float) -> np.ndarray:
     return np.asarray(values / values.sum())
 
 
+def set_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    from graphtide.compute.device import push_runs, walk_runs
+
+    for module in (walk_runs, push_runs):
+        monkeypatch.setattr(module, "BLOCK_THREADS", threads)
+
+
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:
     """What makes runs, of blocks of few threads; then their graphs are closed."""
-    from graphtide.compute.device import walk_runs
-
-    monkeypatch.setattr(walk_runs, "BLOCK_THREADS", FEW_THREADS)
+    set_threads(monkeypatch, FEW_THREADS)
     made: list[RanksRun] = []
 
     def make(**how: Any) -> RanksRun:
@@ -197,12 +202,10 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., RanksRun], seed: int, run_
 def test_any_order_of_threads_gives_the_same_bits(
     run_of: Callable[..., RanksRun], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphtide.compute.device import walk_runs
-
     history = random_history(seed, directed=True, epochs=5, vertex_share=0.1)
     found = []
     for threads, order in ((FEW_THREADS, seed), (FEW_THREADS, seed + 1), (32, seed + 2)):
-        monkeypatch.setattr(walk_runs, "BLOCK_THREADS", threads)
+        set_threads(monkeypatch, threads)
         cuda_emulator.seed(order)
         run = run_of()
         for epoch in history.epochs:
@@ -248,7 +251,7 @@ def test_few_updates_are_pushed(
         n = load.n_vertices
         run.step(load)
         wholes = 0
-        for batch in range(200 if run_long else 12):
+        for batch in range(200 if run_long else 8):
             n += int(rng.random() < 0.2)
             size = int(rng.integers(1, 12))
             src = rng.integers(0, 4 if batch % 3 else n, size)
@@ -256,7 +259,7 @@ def test_few_updates_are_pushed(
             run.step(epoch_of(list(edges), n))
             wholes += run.report.changed.get("estimate", load.src) is None
         assert wholes <= 2  # columns grew, and the point moved
-        assert pushed.solved >= 12 - wholes
+        assert pushed.solved >= 8 - wholes
         assert pushed.given_up == 0
 
 
@@ -271,7 +274,7 @@ def test_pushes_that_are_given_up_end_in_passes(
     monkeypatch.setattr(push_runs, "LONG_ROW", 4)
     monkeypatch.setattr(push_runs, "STAMP_MAX", 60)
     pushed = Pushed(monkeypatch)
-    for own_seed in range(seed, seed + (40 if run_long else 4)):
+    for own_seed in range(seed, seed + (40 if run_long else 3)):
         rng = np.random.default_rng(own_seed)
         for name, values in (
             ("QUEUE_LEAST", [2, 20, 1000]),
@@ -543,6 +546,7 @@ def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> N
     from graphtide.gpma.device import module
 
     options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
-    for file in (walk_runs.FILE, push_runs.FILE):
-        done, log, _ = compiled(nvrtc, module.source(file), file.name, options)
+    folder = Path(module.__file__).parents[2] / "compute" / "device"
+    for origin in (*walk_runs.SOURCES.values(), push_runs.SOURCE):
+        done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
         assert done and not log, log

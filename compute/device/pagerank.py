@@ -25,7 +25,7 @@ from ...gpma.device.module import import_cupy
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Answer, Column, Parameter, Published, Refresh, Violation
+from ..program import Answer, Column, Parameter, Published, Refresh
 from ..saved_scalars import SCALARS
 from ..walks.certificate import SLACK_DRIFT
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
@@ -314,7 +314,6 @@ class DevicePageRank(DeviceProgram):
         }
 
     def _fetch(self, graph: Graph) -> None:
-        """Let the host's program have what the device has."""
         fetched = self._fetched()
         if fetched is not None:
             self.host.restore(fetched, graph)
@@ -322,18 +321,6 @@ class DevicePageRank(DeviceProgram):
 
     def memory_bytes(self) -> int:
         return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
-
-    def audit(self, graph: Graph) -> list[Violation]:
-        self._fetch(graph)
-        return super().audit(graph)
-
-    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
-        self._fetch(graph)
-        return super().audit_slice(graph, begin, end)
-
-    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        self._fetch(graph)
-        return super().audit_whole(graph)
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self._is_ahead, self._published = False, None

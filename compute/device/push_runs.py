@@ -7,7 +7,6 @@ A run is one cooperative kernel for both systems, waited for once. It goes on fr
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,7 +19,8 @@ from ...gpma.device.waiting import Told
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
-from .walk_runs import WALK_JOB, Kernel, WalkRuns, compiled, pinned
+from .kernels import Kernel, Source, compiled
+from .walk_runs import WALK_JOB, WalkRuns, pinned
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
 
@@ -46,7 +46,7 @@ PUSH_COUNTERS: Final = np.dtype(
 )
 """struct PushCounters of ``pushes.cu``."""
 
-FILE: Final = Path(__file__).parent / "pushes.cu"
+SOURCE: Final = Source("pushes.cu")
 
 _ENTRY_BYTES = 16
 # The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
@@ -221,5 +221,5 @@ class PushRuns:
 
     def compile(self) -> Kernel:
         """Have the kernel compiled, or loaded from CuPy's cache, now."""
-        self._kernel = compiled(FILE, "pushes", blocks=1)
+        self._kernel = compiled(SOURCE, weighted=False)
         return self._kernel

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 import struct
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.constants import BLOCK_THREADS
-from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, zeros
 from ...gpma.device.structures import STATE
 from ...gpma.device.update import Launcher
@@ -30,6 +29,7 @@ from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
+from .kernels import Kernel, Source, compiled
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -53,9 +53,7 @@ WALK_COUNTERS: Final = np.dtype(
 )
 """struct WalkCounters of ``walks.cuh``."""
 
-FILE: Final = Path(__file__).parent / "passes.cu"
-# Kernels, and how many of their blocks a multiprocessor gets at most.
-KERNELS: Final = {"passes": 2, "arrive": 1}
+SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arrive.cu")}
 
 # With what a run begins; see enum Begin.
 _KEPT, _ANEW = 0, 1
@@ -95,14 +93,6 @@ SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
 
 _SAID = len(WalkRun._fields)
 _BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=6q3d")
-
-
-class Kernel(NamedTuple):
-    """A cooperative kernel. ``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch."""
-
-    function: Any
-    handle: Any
-    blocks: int
 
 
 class _System(NamedTuple):
@@ -313,7 +303,9 @@ class WalkRuns:
         self._job["n_vertices"] = device.n_vertices
 
     def _begin(self, name: str) -> None:
-        kernel = self._kernels.get(name) or self._compiled(name)
+        if name not in self._kernels:
+            self.compile()
+        kernel = self._kernels[name]
         self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
 
     # -- columns ----------------------------------------------------------------------------------------------
@@ -351,21 +343,8 @@ class WalkRuns:
 
     def compile(self) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
-        for name in KERNELS:
-            self._compiled(name)
-
-    def _compiled(self, name: str) -> Kernel:
-        made = self._kernels[name] = compiled(FILE, name, blocks=KERNELS[name])
-        return made
-
-
-def compiled(file: Path, name: str, *, blocks: int) -> Kernel:
-    """A kernel of a file, launched with at most so many blocks on a multiprocessor."""
-    function = load_cooperative_text(source(file), weighted=False).get_function(name)
-    handle = function.kernel.ptr
-    cuda = import_cupy().cuda
-    fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
-    return Kernel(function, handle, int(cuda.Device().attributes["MultiProcessorCount"]) * min(fit, blocks))
+        for name, origin in SOURCES.items():
+            self._kernels[name] = compiled(origin, weighted=False)
 
 
 def pinned(n: int, dtype: npt.DTypeLike) -> tuple[Any, Any]:
