@@ -116,7 +116,7 @@ class DeviceProgram(Program):
         return None
 
     def _fetch(self, graph: Graph) -> None:
-        """Let the host's program have what the device has, of the graph as it is; where that fails, one of its own."""
+        """Let the host's program have what the device has, of the graph as it is; where that fails, its own."""
 
     # -- the copy on the host -----------------------------------------------------------------------------------
 
