@@ -133,10 +133,9 @@ def solved(graph: Graph, damping: float) -> np.ndarray:
 
 
 def set_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    from graphtide.compute.device import push_runs, walk_runs
+    from graphtide.compute.device import walk_runs
 
-    for module in (walk_runs, push_runs):
-        monkeypatch.setattr(module, "BLOCK_THREADS", threads)
+    monkeypatch.setattr(walk_runs, "BLOCK_THREADS", threads)
 
 
 def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:

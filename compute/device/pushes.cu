@@ -61,6 +61,7 @@ static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
 
 // Words of the status; the host has them as a tuple, PushRun.
 constexpr u32 PUSH_SAID = 9;
+static_assert(PUSH_SAID == WALK_SAID, "the host waits for as many words of either");
 
 struct Pushes {
     const State& out;

@@ -91,8 +91,25 @@ class WalkRun(NamedTuple):
 # By how much a rounded share may be off: of itself, and beyond that in units; see ``passes.cu``.
 SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
 
-_SAID = len(WalkRun._fields)
+SAID = len(WalkRun._fields)
+"""Words that any kernel on both systems tells."""
 _BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=6q3d")
+
+# The part of a job that differs from run to run; ``WalkRuns.run`` packs it in this order.
+_CALL = struct.Struct("=4dQ8I")
+assert WALK_JOB.fields is not None
+_CALL_BEGINS = WALK_JOB.fields["below"][1]
+assert _CALL_BEGINS + _CALL.size == WALK_JOB.itemsize
+
+
+class Call(NamedTuple):
+    """To which limits a kernel solves the ranks and the majorant; of passes, also when they end and with what they
+    begin."""
+
+    limits: Limits
+    slack: Limits
+    due_max: int = 0
+    begins: int = _KEPT
 
 
 class _System(NamedTuple):
@@ -143,8 +160,10 @@ class WalkRuns:
         self._out, self._in, self._bytes = (
             np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, WALK_JOB)
         )
-        self._launcher = Launcher(self._stream, (self._out, self._in, self._bytes))
-        self._told = Told(2 * _SAID, self._stream)
+        self._call_bytes = memoryview(self._bytes.view(np.uint8))
+        self._job: Any = self._bytes.view(WALK_JOB)
+        self._launcher = self.launcher()
+        self._told = Told(2 * SAID, self._stream)
         self._sequence = 0
         self._kernels: dict[str, Kernel] = {}
         with self._stream:
@@ -157,9 +176,9 @@ class WalkRuns:
         job["counters"], job["status"] = address(self._counters), self._told.address
         job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
 
-    @property
-    def _job(self) -> Any:
-        return self._bytes.view(WALK_JOB)
+    def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
+        """Of kernels that take out-rows, in-rows, the job of ``walks.cuh``, and these structures."""
+        return Launcher(self._stream, (self._out, self._in, self._bytes, *further))
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -259,9 +278,12 @@ class WalkRuns:
         job = self._job
         job["shift"], job["majorant_shift"] = self._shifts
         job["arrivals"], job["n_arrivals"] = self._arrivals.ctypes.data, n
+        job["n_vertices"] = device.n_vertices
         self._shifts = (0, 0)
-        self._point_at(device)
-        self._begin("arrive")
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        kernel = self._kernel("arrive")
+        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
 
     def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
         """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
@@ -273,40 +295,47 @@ class WalkRuns:
         """
         return self._passes(device, limits, slack, due_max, _KEPT)
 
-    def write_job(self, job: npt.NDArray[np.void], device: DeviceSide, limits: Limits, slack: Limits) -> None:
-        """Everything that runs work in, for a kernel that tells by itself how it ended."""
-        self._point_at(device)
-        own = self._job
-        own["below"], own["above"] = limits
-        own["majorant_below"], own["majorant_above"] = slack
-        job[:] = self._bytes
+    def run(self, launcher: Launcher, kernel: Kernel, device: DeviceSide, call: Call) -> list[int]:
+        """Launch a kernel on these systems, and wait for its words, 64 bits each.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        self._sequence = sequence = self._sequence % 0xFFFF_FFFF + 1
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        limits, slack, due_max, begins = call
+        _CALL.pack_into(
+            self._call_bytes,
+            _CALL_BEGINS,
+            *limits,
+            *slack,
+            due_max,
+            self._passes_max,
+            begins,
+            0,
+            0,
+            0,
+            device.n_vertices,
+            sequence,
+            0,
+        )
+        launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        told = self._told
+        told.wait(sequence)
+        return [told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(SAID)]
 
     def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
-        self._point_at(device)
-        job = self._job
-        job["below"], job["above"] = limits
-        job["majorant_below"], job["majorant_above"] = slack
-        job["due_max"], job["passes_max"], job["begins"] = due_max, self._passes_max, begins
-        job["sequence"] = self._sequence
-        self._begin("passes")
-        self._told.wait(self._sequence)
-        said = [self._told.word(2 * k) | self._told.word(2 * k + 1) << 32 for k in range(_SAID)]
+        said = self.run(self._launcher, self._kernel("passes"), device, Call(limits, slack, due_max, begins))
         run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
         if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
 
-    def _point_at(self, device: DeviceSide) -> None:
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
-        self._job["n_vertices"] = device.n_vertices
-
-    def _begin(self, name: str) -> None:
+    def _kernel(self, name: str) -> Kernel:
         if name not in self._kernels:
             self.compile()
-        kernel = self._kernels[name]
-        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        return self._kernels[name]
 
     # -- columns ----------------------------------------------------------------------------------------------
 
