@@ -174,7 +174,7 @@ def test_every_epoch_of_any_history_is_within_its_bound(
         run = run_of(
             directed=directed,
             damping=float(rng.choice([0.85, 0.85, 0.5])),
-            tolerance=float(rng.choice([0.1, 1e-2, 1e-3, 1e-5])),
+            tolerance=float(rng.choice([0.1, 1e-2, 1e-3, 1e-4])),
         )
         run.check()
         share = 0.15 if own_seed % 2 else 0.0
@@ -520,7 +520,7 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
     for name in ("kind", "summary", "value", "family", "parameters", "value_scalars", "positional_scalars"):
         assert getattr(made, name) == getattr(host, name)
     own = type("Own", (PageRank,), {})
-    for program in (PageRank("id", tolerance=1e-6), PersonalisedPageRank("id", (0,)), own("id")):
+    for program in (PageRank("id", tolerance=1e-5), PersonalisedPageRank("id", (0,)), own("id")):
         with pytest.raises(NoTwin):
             twin(program, graphs[0])
 
