@@ -19,6 +19,7 @@ from test_device_structures import differences, to_host
 
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.engine import Engine
+from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
@@ -401,7 +402,7 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -
 def test_it_moves_between_processors_under_an_engine(run_of: Callable[..., RanksRun], seed: int) -> None:
     """What is reported leads from column to column, wherever they are; audits and saving change nothing."""
     run = run_of()
-    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32))
+    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32), judge=Homes(lambda _: False))
     engine.start()
     for k, epoch in enumerate(random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs):
         change = run.graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())

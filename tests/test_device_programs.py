@@ -13,20 +13,23 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, random_history
+from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
 
 from graphtide.compute.device import twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
+from graphtide.compute.forest.components import Components
+from graphtide.compute.homes import Homes
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
-from graphtide.compute.program import Program, Refresh
+from graphtide.compute.program import Program, Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.gpma.edges import NO_VERTEX
+from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.gpma.index.id_order import IdOrder
 from graphtide.partition.graph import Graph, GraphChange
 
 MAKERS: dict[str, Callable[[str], Program]] = {
@@ -38,6 +41,9 @@ MAKERS: dict[str, Callable[[str], Program]] = {
 }
 
 
+STAY = Homes(lambda _: False)
+
+
 class Both:
     """A graph with a device and one without, and an engine with the same programs on each."""
 
@@ -45,7 +51,8 @@ class Both:
         self.graph = Graph(directed=directed, device=True)
         self.host_graph = Graph(directed=directed)
         graphs += [self.graph, self.host_graph]
-        self.engine = Engine(self.graph, [make(id) for id, make in makers.items()], self.resolve, **engine)
+        programs = [make(id) for id, make in makers.items()]
+        self.engine = Engine(self.graph, programs, self.resolve, **{"judge": STAY, **engine})
         self.host = Engine(self.host_graph, [make(id) for id, make in makers.items()], self.resolve)
 
     @staticmethod
@@ -99,7 +106,10 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values."""
+    """The bits of a path program's values, or the labels of components."""
+    if program.family == "forest":
+        published = Published(program.columns(), program.scalars(), n)
+        return type(program).read(published, np.arange(n, dtype=np.uint32)).values.tolist()
     return (program.columns()["word"][:n] >> np.uint64(32)).tolist()
 
 
@@ -115,6 +125,8 @@ def check_report(
         told[reported] = True
         differs = np.ones(graph.n_vertices, bool)
         differs[:n_before] = before[name][:n_before] != column[:n_before]
+        if name in ("representative", "size"):  # of handles, of which some are nobody's
+            differs &= np.isin(np.arange(graph.n_vertices), after["handle"][: graph.n_vertices])
         assert not (differs & ~told).any(), name
 
 
@@ -144,6 +156,122 @@ def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
         assert all(run.on_device for run in runs)
         runs = pair.step(epoch)
     assert pair.graph.device is not None
+
+
+class ByNumber:
+    """External ids are the dense ones."""
+
+    def smallest(self, dense: Vertices) -> int:
+        return int(dense.min())
+
+    def sort_by_external(self, dense: Vertices) -> Vertices:
+        return np.sort(dense)
+
+    def comparable(self, n_vertices: int) -> IdOrder:
+        raise NotImplementedError
+
+
+class Anywhere:
+    """Moves programs at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.moves: list[str] = []
+
+    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+        return bool(self._rng.random() < 0.5)
+
+    def moved(self, id: str, seconds: float) -> None:
+        self.moves.append(id)
+
+    def forget(self, id: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_programs_that_move_compute_what_those_on_the_host_do(
+    both: Callable[..., Both], directed: bool, seed: int
+) -> None:
+    """And what is published changes by no move, but by runs only."""
+    makers = {**MAKERS, "parts": lambda id: Components(id, ByNumber())}
+    cuda_emulator.seed(seed)
+    judge = Anywhere(seed)
+    pair = both(directed=directed, makers=makers, judge=judge)
+    pair.start()
+    homes = set()
+    history = random_history(seed, directed=directed, epochs=14, vertex_share=0.1)
+    for epoch in history.epochs:
+        where = {program.id: program.on_device for program in pair.engine.programs}
+        runs = pair.step(epoch)
+        assert {run.id: run.on_device for run in runs} == where
+        for run in runs:
+            assert pair.engine_program(run.id).on_device == (run.on_device != run.moved)
+            homes.add((run.id, run.on_device))
+    assert len(homes) > len(makers) + 2
+    assert judge.moves
+    assert pair.graph.device is not None
+
+
+def test_ranks_that_move_keep_their_bound(both: Callable[..., Both], seed: int) -> None:
+    cuda_emulator.seed(seed)
+    pair = both(makers={"ranks": lambda id: PageRank(id)}, judge=Anywhere(seed))
+    pair.start()
+    (program,) = pair.engine.programs
+    moves = 0
+    for epoch in random_history(seed, directed=True, epochs=16, vertex_share=0.1).epochs:
+        apply(pair.host_graph, epoch)
+        change = apply(pair.graph, epoch)
+        (run,) = pair.engine.refresh(change)
+        assert run.error is None and run.refresh is not None
+        assert run.refresh.error_bound is not None and run.refresh.error_bound <= program.host.tolerance
+        assert not any(pair.engine.audit().values())
+        moves += run.moved
+        published = {name: column.copy() for name, column in program.columns().items()}
+        program.move(pair.graph)
+        for name, column in program.columns().items():
+            n = pair.graph.n_vertices
+            np.testing.assert_array_equal(column[:n], published[name][:n])
+        assert not any(pair.engine.audit().values())
+    assert pair.graph.device is not None
+
+
+def test_a_program_that_fails_to_move_is_quarantined_and_comes_back(
+    both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Always(Anywhere):
+        def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+            return True
+
+    pair = both(makers={"bfs": MAKERS["bfs"]}, judge=Always(1))
+    pair.start()
+    (program,) = pair.engine.programs
+
+    def fails(*given: Any) -> None:
+        raise MemoryError("of the host")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program.host, "restore", fails)
+        (run,) = pair.engine.refresh(apply(pair.graph, epoch_of([(1, 0, 1, 1.0)], 2)))
+    assert run.error == "MemoryError: of the host"
+    assert pair.engine.states()["bfs"].state == "quarantined"
+    apply(pair.host_graph, epoch_of([(1, 0, 1, 1.0)], 2))
+    pair.engine.start()
+    pair.host.start()
+    pair.check_values()
+
+
+def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> None:
+    judge = Anywhere(seed)
+    pair = both(judge=judge)
+    pair.start()
+    epochs = random_history(seed, directed=True, epochs=12, vertex_share=0.1).epochs
+    for epoch in epochs[:6]:
+        pair.step(epoch)
+    pair.graph.drop_device("out of order")
+    before = len(judge.moves)
+    for epoch in epochs[6:]:
+        assert not any(run.on_device for run in pair.step(epoch))
+    assert len(judge.moves) == before
 
 
 # -- which programs run where ------------------------------------------------------------------------------------

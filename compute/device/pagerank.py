@@ -257,6 +257,7 @@ class DevicePageRank(DeviceProgram):
 
     def _let_go(self) -> None:
         self._runs = self._pushes = self._kept = None
+        self._is_ahead = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
         """Both systems on the device, with room for the graph's vertices and rows."""
