@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from histories import Epoch, random_history
 from own_programs import Fading, Within
+from test_components import Ids
 
 from graphtide.compute.device import twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
+from graphtide.compute.forest.components import Components
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
@@ -34,6 +36,7 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "sswp": lambda id: SSWP(id, (0,)),
     "within": lambda id: Within(id, (2,), limit=3),
     "fading": lambda id: Fading(id, (0,)),
+    "components": lambda id: Components(id, Ids(5)),
 }
 
 
@@ -98,8 +101,11 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values."""
-    return (program.columns()["word"][:n] >> np.uint64(32)).tolist()
+    """The bits of a path program's values, and the names of components."""
+    columns = program.columns()
+    if "word" in columns:
+        return (columns["word"][:n] >> np.uint64(32)).tolist()
+    return columns["representative"][columns["handle"][:n]].tolist()
 
 
 def check_report(
@@ -112,7 +118,7 @@ def check_report(
             continue
         told = np.zeros(graph.n_vertices, bool)
         told[reported] = True
-        differs = np.ones(graph.n_vertices, bool)
+        differs = np.full(graph.n_vertices, name in ("word", "handle"))  # a new handle need not be in use
         differs[:n_before] = before[name][:n_before] != column[:n_before]
         assert not (differs & ~told).any(), name
 
@@ -209,7 +215,7 @@ def test_without_a_device_nothing_is_asked_for_a_twin() -> None:
     graph.close()
 
 
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_state_moves_to_the_device_and_back(
     both: Callable[..., Both], graphs: list[Graph], name: str, seed: int
 ) -> None:
@@ -345,7 +351,7 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_fail_at_any_call_of_a_run(
     both: Callable[..., Both], name: str, quiet: bool, seed: int
 ) -> None:
@@ -369,7 +375,7 @@ def test_a_card_may_fail_at_any_call_of_a_run(
     assert calls >= 12  # each of two programs launches, and waits
 
 
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_be_full_at_any_allocation_of_a_run(both: Callable[..., Both], name: str, seed: int) -> None:
     first, second = random_history(seed, directed=True, epochs=2).epochs
     at, failed = 0, True

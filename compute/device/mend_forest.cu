@@ -12,6 +12,7 @@
 
 struct Mending : Foresting {
     u32 n_lost = 0, n_left = 0;
+    u64 n_moved = 0;
     u32 turn = 0;  // of what is hung
 
     using Foresting::Foresting;
@@ -29,11 +30,14 @@ struct Mending : Foresting {
         if (n_lost) {
             const u32 n_hung = hang_again();
             n_left = n_lost - n_hung;
-            if (n_left) split();
+            if (n_left && is_worth_it()) split();
         }
-        if (n_joins && !join(n_joins)) return give_up();
+        if (n_joins && is_worth_it()) join(n_joins);
+        if (!is_worth_it()) return give_up();
         finish();
     }
+
+    __device__ __forceinline__ bool is_worth_it() const { return rounds <= job.rounds_max && n_moved <= job.moved_max; }
 
     // Each is a tree of its own, under its own number: no other tree was ever given that.
     __device__ __forceinline__ void add_vertices()
@@ -123,7 +127,7 @@ struct Mending : Foresting {
             if (!n) return true;
             edges += n_edges_of(counts);
             rounds++;
-            if (n > job.room || edges > job.edges_max || rounds > job.rounds_max) return false;
+            if (n > job.room || edges > job.edges_max || !is_worth_it()) return false;
             if (place.thread == 0) {
                 clear_counts(job.counters->asked + (turn + 2) % 3);
                 clear_counts(job.counters->passing + (turn + 2) % 3);
@@ -146,7 +150,8 @@ struct Mending : Foresting {
     {
         const auto begin = [&](u32 vertex) { return load_node(vertex); };
         walk_both(queue, counts, begin, [&](const Node& own, u32 vertex, const Edges& row, bool) {
-            if (own.parent != ASKED) return true;  // another part of its rows had the answer
+            // Another part of its rows had the answer: lanes may have read it before and after that.
+            if (__any_sync(ALL_LANES, own.parent != ASKED)) return true;
             const u32 found = neighbour(row, [&](const Node& other) {
                 return other.handle == own.handle && other.level < own.level && other.parent != LOST;
             });
@@ -204,7 +209,7 @@ struct Mending : Foresting {
         rounds++;
         const auto begin = [&](u32 vertex) { return load_node(vertex); };
         walk_both(pulling(), counts, begin, [&](const Node& own, u32 vertex, const Edges& row, bool) {
-            if (own.label != NOBODY) return true;
+            if (__any_sync(ALL_LANES, own.label != NOBODY)) return true;  // likewise
             const u32 found = neighbour(
                 row, [&](const Node& other) { return other.handle == own.handle && other.parent != LOST; });
             if (found != NOBODY && place.lane == 0) store_cached(&job.nodes[vertex].label, found);
@@ -236,8 +241,8 @@ struct Mending : Foresting {
         });
     }
 
-    // Rounds: below those that were hung last hang their neighbours that are lost, or of a tree that joins theirs.
-    // How many were hung, with the first ones.
+    // Rounds: below those that were hung last hang their neighbours that are lost, or of a tree that joins theirs; until
+    // nobody is, or it is not worth it. How many were hung, with the first ones.
     __device__ __forceinline__ u32 hang_below()
     {
         u32 n_hung = 0;
@@ -247,7 +252,7 @@ struct Mending : Foresting {
             if (place.thread == 0) clear_counts(job.counters->hanging + (turn + 2) % 3);
             turn++;
             n_hung += n_vertices_of(counts);
-            if (is_empty(counts)) return n_hung;
+            if (is_empty(counts) || !is_worth_it()) return n_hung;
             edges += n_edges_of(counts);
             rounds++;
             const auto begin = [&](u32 vertex) { return load_node(vertex); };
@@ -381,8 +386,7 @@ struct Mending : Foresting {
 
     __device__ __forceinline__ u32 handle_of(u32 vertex) const { return load_cached(&job.nodes[vertex].handle); }
 
-    // Whether it was worth it.
-    __device__ __forceinline__ bool join(u32 n)
+    __device__ __forceinline__ void join(u32 n)
     {
         const Sets classes = {reinterpret_cast<u32*>(job.trees)};
         rounds++;
@@ -405,7 +409,8 @@ struct Mending : Foresting {
         barrier();
         for_each(n, [&](u32 x, bool is_there) { choose(classes, x, is_there); });
         barrier();
-        if (load_cached(&job.counters->moved) > job.moved_max) return false;
+        n_moved = load_cached(&job.counters->moved);
+        if (!is_worth_it()) return;
         for_each(u32(load_cached(&job.counters->joined)), [&](u32 x, bool is_there) {
             if (!is_there) return;
             const uint2 tree = load_pair(x);
@@ -420,7 +425,6 @@ struct Mending : Foresting {
             store_cached(&tree->boss, u32(tree - job.trees));
             store_cached(&tree->largest, 0ull);
         });
-        return true;
     }
 
     __device__ __forceinline__ uint2 load_pair(u32 x) const
