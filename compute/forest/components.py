@@ -52,6 +52,7 @@ _WORK_FLOOR = 1 << 14
 # much more, since the graph may be another by then.
 _HOPELESS_SHARE = 0.75
 _HOPE = 1.05
+_AT_ONCE = np.zeros(1, np.int64)
 # Trees larger than this are named without sorting their members.
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
@@ -131,27 +132,31 @@ class Components(Program):
         if self._n > before:
             kernels.add_vertices(self._forest, self._changes, before, self._n)
         forest, inserted, deleted = self._forest, change.arcs.inserted.keys, change.arcs.deleted.keys
-        found = np.empty(deleted.size, np.int64)
-        joining, n_links = kernels.classify(forest.handle, forest.parent, inserted, deleted, found)
-        if self._n == before and not joining and not n_links:
+        joining, links = np.empty(inserted.size, np.uint64), np.empty(deleted.size, np.uint64)
+        most = max(inserted.size, deleted.size)
+        pieces = _AT_ONCE if most <= kernels.PIECE else np.zeros(1 - (-most // kernels.PIECE), np.int64)
+        n_joining, n_links = kernels.classify(
+            forest.handle, forest.parent, inserted, deleted, joining, links, pieces, graph.crew
+        )
+        joining, links = joining[:n_joining], links[:n_links]
+        if self._n == before and not n_joining and not n_links:
             return Refresh({})
         counts = self._search.counts
         counts[:] = 0
-        if joining + n_links >= self._hopeless:
+        if n_joining + n_links >= self._hopeless:
             self._hopeless *= _HOPE
             return self._start_over(graph, 0)
         read = graph.n_arcs if self._start_edges is None else self._start_edges
         work_max = max(_WORK_FLOOR, (read + self._n) // _WORK_SHARE)
-        steps = self._join(inserted, work_max) if joining else 0
-        links = deleted[found[:n_links]]
+        steps = self._join(joining, work_max) if n_joining else 0
         if graph.directed and n_links:
             links = links[~graph.has_edge(transpose(links))]  # these have a second support
         if steps > work_max or (links.size and not self._settle(graph, links, work_max - steps)):
-            self._hopeless = _HOPELESS_SHARE * (joining + n_links)
+            self._hopeless = _HOPELESS_SHARE * (n_joining + n_links)
             return self._start_over(graph, steps)
         return Refresh(
             self._changed(before),
-            iterations=bool(joining) + bool(links.size),
+            iterations=bool(n_joining) + bool(links.size),
             edges_read=int(counts[cutting.N_EDGES]),
             active=steps + int(counts[cutting.N_STEPS]),
         )
@@ -163,10 +168,10 @@ class Components(Program):
         active = fresh.active + steps + int(counts[cutting.N_STEPS])
         return Refresh(fresh.changed, iterations=1, edges_read=edges, active=active, started_over=True)
 
-    def _join(self, inserted: Keys, steps_max: int) -> int:
+    def _join(self, joining: Keys, steps_max: int) -> int:
         """The steps that it took; more than ``steps_max``: the state is good for nothing but a fresh start."""
-        candidates = np.empty(2 * inserted.size, np.uint32)
-        _, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates, steps_max)
+        candidates = np.empty(2 * joining.size, np.uint32)
+        _, n_candidates, steps = kernels.join(self._forest, self._changes, joining, candidates, steps_max)
         if steps <= steps_max:
             self._name(candidates[:n_candidates])
         return int(steps)
