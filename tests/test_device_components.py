@@ -102,6 +102,16 @@ class TwinRun:
 @pytest.fixture
 def run_of(cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
     """Makes runs, and closes their graphs."""
+    yield from runs()
+
+
+@pytest.fixture
+def emulated_run_of(emulated_cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
+    """Likewise, on the emulated device only, which can be told to fail."""
+    yield from runs()
+
+
+def runs() -> Iterator[Callable[..., TwinRun]]:
     made: list[TwinRun] = []
 
     def make(**how: Any) -> TwinRun:
@@ -390,14 +400,12 @@ def test_large_trees_are_named_anew_wherever_the_forest_is(
 # -- what fails --------------------------------------------------------------------------------------------------
 
 
-def test_a_refresh_allocates_nothing_and_reads_what_changed(
-    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun]
-) -> None:
+def test_a_refresh_allocates_nothing_and_reads_what_changed(emulated_run_of: Callable[..., TwinRun]) -> None:
     parts, length = 400, 8
     n = 1 + parts * length
     chains = [(v, v + 1) for v in range(1, n) if v % length]
     heads = [(0, v) for v in range(1, n - length, length)]
-    run = run_of()
+    run = emulated_run_of()
     run.step(inserts([*chains, *heads], n))
     changes = [
         deletes([(41, 42), (801, 802)], n),
@@ -423,12 +431,10 @@ def grown(run: TwinRun) -> Any:
     return change
 
 
-def test_without_memory_the_program_goes_on_at_the_host(
-    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun]
-) -> None:
+def test_without_memory_the_program_goes_on_at_the_host(emulated_run_of: Callable[..., TwinRun]) -> None:
     failed = 0
     for at in range(40):
-        run = run_of()
+        run = emulated_run_of()
         change = grown(run)
         with cuda_emulator.failing_allocation(at):
             refresh = run.twin.refresh(run.graph, change)
@@ -449,12 +455,10 @@ def test_without_memory_the_program_goes_on_at_the_host(
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_a_card_that_fails_is_dropped_within_the_run(
-    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun], quiet: bool
-) -> None:
+def test_a_card_that_fails_is_dropped_within_the_run(emulated_run_of: Callable[..., TwinRun], quiet: bool) -> None:
     failed = 0
     for at in range(40):
-        run = run_of()
+        run = emulated_run_of()
         change = grown(run)
         with cuda_emulator.failing_card(at, quiet=quiet) as fault:
             refresh = run.twin.refresh(run.graph, change)
