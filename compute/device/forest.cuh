@@ -212,9 +212,13 @@ struct Foresting {
     {
 #pragma unroll 1
         for (u32 side = 0; side <= job.is_directed; side++) {
+            // Copies, so that what is used of them is in registers.
+            const State rows = side ? in : out;
+            const Frontier queue = side ? pair.in : pair.out;
+            const Counts there = side ? counts.in : counts.out;
             Place at = place;
             if (side) at.warp = place.n_warps - 1 - place.warp;
-            walk_rows(side ? in : out, side ? pair.in : pair.out, side ? counts.in : counts.out, at, begin, visit);
+            walk_rows(rows, queue, there, at, begin, visit);
         }
     }
 

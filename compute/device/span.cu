@@ -215,7 +215,7 @@ struct Spanning : Foresting {
         u32 parent = NOT_SEEN;
 #pragma unroll 1
         for (u32 side = 0; side <= job.is_directed; side++) {
-            const State& rows = side ? in : out;
+            const State rows = side ? in : out;  // a copy: what is used of it is in registers
             const Row row = vertex < job.n_vertices ? load_row(rows, vertex) : Row{0, 0};
             const bool is_wanted = row.degree && parent == NOT_SEEN && !(seen >> place.lane & 1);
             if (!__any_sync(ALL_LANES, is_wanted)) continue;
