@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
+from test_components import Ids
 
 from graphtide.compute.device import twin
 from graphtide.compute.device.program import DeviceProgram
@@ -25,11 +26,10 @@ from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
-from graphtide.compute.program import Program, Published, Refresh
+from graphtide.compute.program import Program, Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.gpma.edges import NO_VERTEX, Vertices
-from graphtide.gpma.index.id_order import IdOrder
+from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
 
 MAKERS: dict[str, Callable[[str], Program]] = {
@@ -38,6 +38,7 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "sswp": lambda id: SSWP(id, (0,)),
     "within": lambda id: Within(id, (2,), limit=3),
     "fading": lambda id: Fading(id, (0,)),
+    "components": lambda id: Components(id, Ids(5)),
 }
 
 
@@ -106,11 +107,11 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values, or the labels of components."""
-    if program.family == "forest":
-        published = Published(program.columns(), program.scalars(), n)
-        return type(program).read(published, np.arange(n, dtype=np.uint32)).values.tolist()
-    return (program.columns()["word"][:n] >> np.uint64(32)).tolist()
+    """The bits of a path program's values, and the names of components."""
+    columns = program.columns()
+    if "word" in columns:
+        return (columns["word"][:n] >> np.uint64(32)).tolist()
+    return columns["representative"][columns["handle"][:n]].tolist()
 
 
 def check_report(
@@ -123,7 +124,7 @@ def check_report(
             continue
         told = np.zeros(graph.n_vertices, bool)
         told[reported] = True
-        differs = np.ones(graph.n_vertices, bool)
+        differs = np.full(graph.n_vertices, name in ("word", "handle"))  # a new handle need not be in use
         differs[:n_before] = before[name][:n_before] != column[:n_before]
         if name in ("representative", "size"):  # of handles, of which some are nobody's
             differs &= np.isin(np.arange(graph.n_vertices), after["handle"][: graph.n_vertices])
@@ -158,19 +159,6 @@ def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
     assert pair.graph.device is not None
 
 
-class ByNumber:
-    """External ids are the dense ones."""
-
-    def smallest(self, dense: Vertices) -> int:
-        return int(dense.min())
-
-    def sort_by_external(self, dense: Vertices) -> Vertices:
-        return np.sort(dense)
-
-    def comparable(self, n_vertices: int) -> IdOrder:
-        raise NotImplementedError
-
-
 class Anywhere:
     """Moves programs at random."""
 
@@ -193,10 +181,9 @@ def test_programs_that_move_compute_what_those_on_the_host_do(
     both: Callable[..., Both], directed: bool, seed: int
 ) -> None:
     """And what is published changes by no move, but by runs only."""
-    makers = {**MAKERS, "parts": lambda id: Components(id, ByNumber())}
     cuda_emulator.seed(seed)
     judge = Anywhere(seed)
-    pair = both(directed=directed, makers=makers, judge=judge)
+    pair = both(directed=directed, judge=judge)
     pair.start()
     homes = set()
     history = random_history(seed, directed=directed, epochs=14, vertex_share=0.1)
@@ -207,7 +194,7 @@ def test_programs_that_move_compute_what_those_on_the_host_do(
         for run in runs:
             assert pair.engine_program(run.id).on_device == (run.on_device != run.moved)
             homes.add((run.id, run.on_device))
-    assert len(homes) > len(makers) + 2
+    assert len(homes) > len(MAKERS) + 2
     assert judge.moves
     assert pair.graph.device is not None
 
@@ -345,7 +332,7 @@ def test_without_a_device_nothing_is_asked_for_a_twin() -> None:
     graph.close()
 
 
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_state_moves_to_the_device_and_back(
     both: Callable[..., Both], graphs: list[Graph], name: str, seed: int
 ) -> None:
@@ -481,7 +468,7 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_fail_at_any_call_of_a_run(
     both: Callable[..., Both], name: str, quiet: bool, seed: int
 ) -> None:
@@ -505,7 +492,7 @@ def test_a_card_may_fail_at_any_call_of_a_run(
     assert calls >= 12  # each of two programs launches, and waits
 
 
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_be_full_at_any_allocation_of_a_run(both: Callable[..., Both], name: str, seed: int) -> None:
     first, second = random_history(seed, directed=True, epochs=2).epochs
     at, failed = 0, True
