@@ -19,6 +19,7 @@ from test_device_structures import differences, to_host
 
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.engine import Engine
+from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
@@ -391,6 +392,23 @@ def test_one_that_was_restored_before_it_got_a_twin_runs_on_the_host_once(
     run.check()
 
 
+def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., RanksRun], seed: int) -> None:
+    run = run_of()
+    for k, epoch in enumerate(random_history(seed, directed=True, epochs=9, vertex_share=0.1).epochs):
+        on_device = k % 5 < 3
+        if run.program.on_device != on_device:
+            before = run.program.columns()["estimate"][: run.graph.n_vertices].copy(), run.program.scalars()
+            run.program.move(run.graph)
+            assert np.array_equal(run.program.columns()["estimate"][: run.graph.n_vertices], before[0])
+            assert run.program.scalars() == before[1]
+            run.check_results()
+        run.refresh(epoch)
+        assert run.program.on_device == on_device
+        run.check_results()
+    if on_device:
+        run.check()
+
+
 def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -> None:
     run = emulated_run_of()
     run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
@@ -403,7 +421,7 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -
 def test_it_moves_between_processors_under_an_engine(run_of: Callable[..., RanksRun], seed: int) -> None:
     """What is reported leads from column to column, wherever they are; audits and saving change nothing."""
     run = run_of()
-    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32))
+    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32), judge=Homes(lambda _: False))
     engine.start()
     for k, epoch in enumerate(random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs):
         change = run.graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())

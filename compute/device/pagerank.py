@@ -161,8 +161,6 @@ class DevicePageRank(DeviceProgram):
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         refresh = super().refresh(graph, change)
-        if not self.on_device:
-            self._is_ahead = False
         if self._published is not None:
             self._published = None
             refresh = replace(refresh, changed={"estimate": None})
@@ -255,6 +253,8 @@ class DevicePageRank(DeviceProgram):
 
     def _let_go(self) -> None:
         self._runs = self._pushes = self._kept = None
+        self._is_ahead = False
+        self._is_ahead = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
         """Both systems on the device, with room for the graph's vertices and rows."""
@@ -275,7 +275,8 @@ class DevicePageRank(DeviceProgram):
     def columns(self) -> dict[str, Column]:
         if self._published is not None:
             return self._published[0]
-        if self._is_ahead and self._runs is not None:
+        if self._is_ahead:
+            assert self._runs is not None
             return {"estimate": self._runs.estimates}
         return self.host.columns()
 
@@ -301,7 +302,7 @@ class DevicePageRank(DeviceProgram):
 
         columns = self._on_device(graph, read)
         if columns is None:
-            self._is_ahead, self._published = False, published
+            self._published = published
             self.host.start(graph)
             return None
         return {
