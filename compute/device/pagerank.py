@@ -76,13 +76,13 @@ class _Kept(NamedTuple):
         norm = self.norm + appeared * int(self.units[0])
         return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
 
-    def pushed(self, run: PushRun, limits: tuple[Limits, Limits]) -> _Kept:
-        """After pushes to these limits.
+    def pushed(self, run: PushRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
+        """After pushes to these limits; ``looked``: for which all vertices were looked at.
 
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        ratio = max(self.ratio, run.ratio)
+        ratio = run.ratio if looked else max(self.ratio, run.ratio)
         estimate = HUB * WEIGHT_HYSTERESIS
         rounded, majorant_rounded = (
             max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
@@ -207,7 +207,7 @@ class DevicePageRank(DeviceProgram):
         changed: Vertices | None = appeared
         for _ in range(_ROUNDS_MAX):
             limits = host.limits
-            by_passes = kept is None
+            of_all = looks or kept is None
             if kept is None:
                 solved = runs.solve(device, *limits, due_max)
                 kept, changed = _Kept.of(solved, runs.units, limits), None
@@ -219,10 +219,10 @@ class DevicePageRank(DeviceProgram):
                 if not run.is_solved:  # by passes alone, then
                     kept, due_max = None, 0
                     continue
-                kept, is_solved = kept.pushed(run, limits), True
+                kept, is_solved = kept.pushed(run, limits, looked=looks), True
                 changed = _united(changed, pushes.changes(run))
             looks = True
-            if is_solved and self._is_certified(kept, of_all=by_passes):
+            if is_solved and self._is_certified(kept, of_all=of_all):
                 self._kept, self._is_ahead = kept, True
                 return Refresh(
                     {"estimate": changed} if changed is None or changed.size else {},
@@ -253,7 +253,6 @@ class DevicePageRank(DeviceProgram):
 
     def _let_go(self) -> None:
         self._runs = self._pushes = self._kept = None
-        self._is_ahead = False
         self._is_ahead = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
