@@ -1,8 +1,8 @@
 """A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of two path programs and of components runs: settling and trimming, searching and spreading, mending a
-forest, queues that hold everything and queues that run over, rows of one edge and of hundreds. Each allocation is
-one of the device's own, so that accesses behind its end are seen.
+Every kernel of two path programs, of components and of PageRank runs: settling and trimming, searching and
+spreading, mending a forest, passes and pushes, queues that hold everything and queues that run over, rows of one
+edge and of hundreds. Each allocation is one of the device's own, so that accesses behind its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
 """
@@ -10,8 +10,10 @@ one of the device's own, so that accesses behind its end are seen.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from device_ranks import Ranks
 
 from graphtide.compute.device import forest_runs, path_runs
 from graphtide.compute.device.forest_runs import ForestRuns
@@ -39,16 +41,33 @@ def run(seed: int) -> None:
         for kind in KINDS:
             history(kind, np.random.default_rng(seed))
         history_of_components(np.random.default_rng(seed))
-
     print(f"{2 * (len(KINDS) + 1)} histories of batches: every value is that of a fresh start")
+    history_of_ranks(np.random.default_rng(seed))
+    print(f"{len(BATCHES)} batches: PageRank keeps to its bound, and sums in every bit")
+
+
+def rows(rng: np.random.Generator, batches: Sequence[int]) -> Iterator[DeviceSide]:
+    """Rows on a device, at first none and then after every batch."""
+    device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
+    device.ensure_vertices(VERTICES)
+    device.load(EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32)))
+    yield device
+    for n in batches:
+        src = (VERTICES * rng.random(n) ** 4).astype(np.uint32)  # hubs
+        dst = rng.integers(0, VERTICES, n)
+        ops = (rng.random(n) < (0.7 if n > 2 else 0.0)).astype(np.uint8)
+        plan = device.prepare(EdgeBatch.of(src, dst, ops, rng.choice([0.0, 0.5, 1.0, 1e8], n).astype(np.float32)))
+        device.launch(plan)
+        device.finish(plan)
+        yield device
 
 
 def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
-    device = new_device()
+    states = rows(rng, BATCHES)
+    device = next(states)
     kept, fresh = runs_of(kind, device), runs_of(kind, device)
     kept.start(device, SOURCE)
-    for n in BATCHES:
-        apply(device, n, rng)
+    for _ in states:
         kept.make_room(VERTICES, device.out.n_edges)
         fresh.make_room(VERTICES, device.out.n_edges)
         if kept.mend(device, np.empty(0, np.uint32), ALL).gave_up:  # a queue was too small
@@ -58,12 +77,12 @@ def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
 
 
 def history_of_components(rng: np.random.Generator) -> None:
-    device = new_device()
+    states = rows(rng, FOREST_BATCHES)
+    device = next(states)
     kept, fresh = ForestRuns(device), ForestRuns(device)
     kept.make_room(VERTICES, 0)
     kept.start(device)
-    for n in FOREST_BATCHES:
-        apply(device, n, rng)
+    for _ in states:
         for runs in (kept, fresh):
             runs.make_room(VERTICES, device.out.n_edges)
         if kept.mend(device, forest_runs.Limits(VERTICES, VERTICES, (1 << 63) - 1)).gave_up:
@@ -73,20 +92,16 @@ def history_of_components(rng: np.random.Generator) -> None:
         assert np.unique(handles, axis=1).shape[1] == np.unique(handles[0]).size == np.unique(handles[1]).size
 
 
-def new_device() -> DeviceSide:
-    device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
-    device.ensure_vertices(VERTICES)
-    device.load(EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32)))
-    return device
-
-
-def apply(device: DeviceSide, n: int, rng: np.random.Generator) -> None:
-    src = (VERTICES * rng.random(n) ** 4).astype(np.uint32)  # hubs
-    dst = rng.integers(0, VERTICES, n)
-    ops = (rng.random(n) < (0.7 if n > 2 else 0.0)).astype(np.uint8)
-    plan = device.prepare(EdgeBatch.of(src, dst, ops, rng.choice([0.0, 0.5, 1.0, 1e8], n).astype(np.float32)))
-    device.launch(plan)
-    device.finish(plan)
+def history_of_ranks(rng: np.random.Generator) -> None:
+    states = rows(rng, BATCHES)
+    ranks = Ranks(next(states))
+    ranks.start()
+    for _ in states:
+        report = ranks.refresh(ranks.change())
+        assert ranks.wrong_bits() == 0
+    assert report.error_bound is not None
+    # A sanitizer takes long for each of the reference's many steps.
+    assert ranks.error(precision=1e-5) <= report.error_bound
 
 
 def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:

@@ -17,7 +17,7 @@ from histories import Epoch, random_history
 from own_programs import Fading, Within
 from test_components import Ids
 
-from graphtide.compute.device import twin
+from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.forest.components import Components
@@ -27,6 +27,7 @@ from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -151,6 +152,21 @@ def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
     assert pair.graph.device is not None
 
 
+def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: int) -> None:
+    makers = {name + side: make for name, make in MAKERS.items() for side in ("", "-at-home")}
+
+    def place(program: Program, graph: Graph) -> Program:
+        if program.id.endswith("-at-home"):
+            raise NoTwin("it is to stay")
+        return twin(program, graph)
+
+    pair = both(makers=makers, place=place)
+    runs = pair.start()
+    for epoch in random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs:
+        runs = pair.step(epoch)
+        assert [run.on_device for run in runs] == [True, False] * len(MAKERS)
+
+
 # -- which programs run where ------------------------------------------------------------------------------------
 
 
@@ -174,7 +190,8 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     both: Callable[..., Both], caplog: pytest.LogCaptureFixture
 ) -> None:
     makers = {
-        "ranks": lambda id: PageRank(id, damping=0.85, tolerance=1e-3),
+        "near": lambda id: PersonalisedPageRank(id, (0,)),
+        "ranks": lambda id: PageRank(id, tolerance=1e-6),
         "odd": lambda id: Exponential(id, (0,)),
         "sssp": MAKERS["sssp"],
     }
@@ -182,10 +199,16 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
         pair = both(makers=makers)
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
-        "program ranks stays on the host: programs of the family 'walk' have no twin on a device",
+        "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
+        "program ranks stays on the host: a tolerance below 1e-05 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
-    assert {run.id: run.on_device for run in pair.start()} == {"ranks": False, "odd": False, "sssp": True}
+    assert {run.id: run.on_device for run in pair.start()} == {
+        "near": False,
+        "ranks": False,
+        "odd": False,
+        "sssp": True,
+    }
 
 
 def test_a_failing_compiler_leaves_a_program_on_the_host(

@@ -2,7 +2,7 @@
 
 A twin is a ``Program`` with the id and the columns of the host's program that it is made from, and reads the rows
 of ``graph.device`` instead of the host's. Its results are those of the host bit for bit, where the family promises
-the same for any history.
+the same for any history; else they are within the same bound.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ...partition.graph import Graph
 from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
+from ..walks.pagerank import PageRank
 
 if TYPE_CHECKING:
     from .program import DeviceProgram
@@ -26,10 +27,9 @@ def twin(program: Program, graph: Graph) -> Program:
     """What is to be run in the place of a program of the host, on the graph's device; its kernels are compiled.
 
     Raises:
-        NoTwin: there is none for its family, or its functions cannot be printed or compiled.
+        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled.
     """
-    # Not on machines without a device: what they import takes a while.
-    made = _path_program(program) if isinstance(program, PathProgram) else _of_another_family(program)
+    made = _made(program)
     try:
         made.compile(graph)
     except MemoryError as error:
@@ -39,20 +39,30 @@ def twin(program: Program, graph: Graph) -> Program:
     return made
 
 
-def _path_program(program: PathProgram) -> DeviceProgram:
-    from .functor import Unprintable, cuda_text
-    from .paths import DevicePathProgram
+def _made(program: Program) -> DeviceProgram:
+    """The twin, nothing of it compiled.
 
-    try:
-        cuda_text(program.form)
-    except Unprintable as error:
-        raise NoTwin(str(error)) from error
-    return DevicePathProgram(program)
+    Raises:
+        NoTwin: there is none, or its functions cannot be printed.
+    """
+    # What twins import takes a while, and is not for machines without a device.
+    if isinstance(program, PathProgram):
+        from .functor import Unprintable, cuda_text
+        from .paths import DevicePathProgram
 
+        try:
+            cuda_text(program.form)
+        except Unprintable as error:
+            raise NoTwin(str(error)) from error
+        return DevicePathProgram(program)
+    if type(program) is Components:
+        from .components import DeviceComponents
 
-def _of_another_family(program: Program) -> DeviceProgram:
-    if type(program) is not Components:
-        raise NoTwin(f"programs of the family {program.family!r} have no twin on a device")
-    from .components import DeviceComponents
+        return DeviceComponents(program)
+    if type(program) is PageRank:
+        from .pagerank import TOLERANCE_MIN, DevicePageRank
 
-    return DeviceComponents(program)
+        if program.tolerance < TOLERANCE_MIN:
+            raise NoTwin(f"a tolerance below {TOLERANCE_MIN:g} is beyond what a device keeps of numbers")
+        return DevicePageRank(program)
+    raise NoTwin(f"programs of the kind {program.kind!r} have no twin on a device")

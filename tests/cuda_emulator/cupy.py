@@ -819,6 +819,9 @@ USERS = (
     "graphtide.compute.device.paths",
     "graphtide.compute.device.forest_runs",
     "graphtide.compute.device.components",
+    "graphtide.compute.device.walk_runs",
+    "graphtide.compute.device.push_runs",
+    "graphtide.compute.device.pagerank",
 )
 
 
