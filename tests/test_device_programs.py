@@ -373,8 +373,10 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
     assert pair.engine.states()["one"].state == "quarantined"
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
+@pytest.mark.parametrize(
+    ("name", "quiet"),
+    [("bfs", False), ("bfs", True), ("sssp", False), ("sssp", True), ("components", True)],
+)
 def test_a_card_may_fail_at_any_call_of_a_run(
     both: Callable[..., Both], name: str, quiet: bool, seed: int
 ) -> None:
