@@ -213,7 +213,7 @@ def test_fresh_starts_on_a_larger_graph(
     star = [(n + 200, v) for v in range(n + 201, n + 300)]
     chain = [(v, v + 1) for v in range(n + 300, n + 330)]
     run = run_of()
-    run.step(inserts([*zip(load.src.tolist(), load.dst.tolist(), strict=True), *others, *star, *chain], n + 340))
+    run.step(inserts([*zip(load.src.tolist(), load.dst.tolist(), strict=True), *others, *star, *chain], n + 9000))
     for program in (run.host, run.twin):
         program.start(run.graph)
     run.check()
