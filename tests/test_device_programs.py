@@ -309,7 +309,7 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
         "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
-        "program ranks stays on the host: a tolerance below 1e-05 is beyond what a device keeps of numbers",
+        "program ranks stays on the host: a tolerance below 0.0001 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
     assert {run.id: run.on_device for run in pair.start()} == {
