@@ -17,7 +17,7 @@ from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
 from test_components import Ids
 
-from graphtide.compute.device import twin
+from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.forest.components import Components
@@ -261,6 +261,21 @@ def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> N
     assert len(judge.moves) == before
 
 
+def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: int) -> None:
+    makers = {name + side: make for name, make in MAKERS.items() for side in ("", "-at-home")}
+
+    def place(program: Program, graph: Graph) -> Program:
+        if program.id.endswith("-at-home"):
+            raise NoTwin("it is to stay")
+        return twin(program, graph)
+
+    pair = both(makers=makers, place=place)
+    runs = pair.start()
+    for epoch in random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs:
+        runs = pair.step(epoch)
+        assert [run.on_device for run in runs] == [True, False] * len(MAKERS)
+
+
 # -- which programs run where ------------------------------------------------------------------------------------
 
 
@@ -467,8 +482,10 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
     assert pair.engine.states()["one"].state == "quarantined"
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
+@pytest.mark.parametrize(
+    ("name", "quiet"),
+    [("bfs", False), ("bfs", True), ("sssp", False), ("sssp", True), ("components", True)],
+)
 def test_a_card_may_fail_at_any_call_of_a_run(
     both: Callable[..., Both], name: str, quiet: bool, seed: int
 ) -> None:
