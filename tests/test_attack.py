@@ -23,7 +23,6 @@ from kafka import KafkaProducer
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.tools.verify import FinalGraph
 from graphtide.ops.kafka import DevKafka, free_port
 
@@ -37,7 +36,12 @@ def check(target: Target) -> None:
     stream = target.stream
     stream.send_good()
     offsets = stream.offsets()
-    until(lambda: _covered(target, offsets), 180)
+
+    def covered() -> bool:
+        assert target.lives(), f"the daemon ended:\n{target.daemon.log_tail()}"
+        return target.covers(offsets)
+
+    until(covered)
     updates = stream.updates()
     final = FinalGraph.replay(updates.src, updates.dst, updates.ops)
     with target.daemon.client() as client:
@@ -47,19 +51,6 @@ def check(target: Target) -> None:
         np.testing.assert_array_equal(hops, final.hops(0).astype(np.uint32))
         np.testing.assert_array_equal(client.get("components", final.ids).values, final.component_labels())
         np.testing.assert_allclose(client.get("pagerank", final.ids).values, final.pagerank(), rtol=1e-3)
-
-
-def _covered(target: Target, offsets: dict[str, dict[str, int]]) -> bool:
-    process = target.daemon.process
-    assert process is not None and process.poll() is None, f"the daemon ended:\n{target.daemon.log_tail()}"
-    try:
-        with target.daemon.client() as client:
-            client.wait(offsets, timeout_ms=10_000)
-    except GraphtideError as error:
-        if not error.retriable:
-            raise
-        return False
-    return True
 
 
 def test_answers_stay_right_under_attack(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:

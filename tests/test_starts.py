@@ -292,6 +292,7 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         fed(daemon, "a", edges((1, 2)))
         until(lambda: probe(port, "/ready")[0] == 200)
         assert daemon.stop() == 0
+        until(lambda: "STOPPING=1" in told)
         assert told.index("READY=1") < told.index("STOPPING=1")
         manifest = max((tmp_path / "checkpoints").glob("checkpoint-*")) / "manifest.json"
         content = manifest.read_bytes()
@@ -310,7 +311,8 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         manifest.write_bytes(content)
         until(lambda: probe(port, "/ready")[0] == 200)
         assert probe(port, "/ready")[1] == {"ready": True, "stage": "running", "progress": 1.0, "answering": True}
-        assert "READY=1" in told and "graphtide_ready 1.0" in scraped(port)
+        until(lambda: "READY=1" in told)
+        assert "graphtide_ready 1.0" in scraped(port)
         assert hops(daemon, 2) == [1]
 
 

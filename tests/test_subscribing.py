@@ -547,7 +547,7 @@ def test_whoever_reads_slowly_gives_way_where_others_need_the_memory(tmp_path: P
         wants.start()
         received = 0
         with contextlib.suppress(ConnectionError):
-            while data := slow.socket.recv(1 << 16):
+            while data := slow.socket.recv(1 << 14):
                 received += len(data)
                 assert received < 16 * N, "that is all of it"
                 time.sleep(0.05)
