@@ -34,7 +34,7 @@ from graphtide.gpma.edges import Op
 from graphtide.ops.kafka import DevKafka
 
 TOKEN = "correct-horse-battery"
-SECONDS = 3.0
+SECONDS = 2.0
 """How long an attack lasts that lasts."""
 VERTICES = 400
 

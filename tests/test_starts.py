@@ -348,9 +348,19 @@ def test_a_replay_is_told_from_being_up_to_date_and_is_answered_from_all_the_sam
             assert f"epoch ({epoch[0]}, {epoch[1]}) holds all that lay in the source" in daemon.log.read_text()
 
 
+IMPATIENT = """
+from graphtide.daemon.cli import main
+from graphtide.daemon.serve import supervisor
+
+supervisor.SILENT_SECONDS_MAX = 3.0  # reports come every second
+main()
+"""
+
+
 def test_ready_says_no_while_the_query_server_does_not_answer(tmp_path: Path) -> None:
     port = free_port()
-    with running(tmp_path, metrics={"listen": f"127.0.0.1:{port}"}) as daemon:
+    settings = {"program": HOPS, "metrics": {"listen": f"127.0.0.1:{port}"}}
+    with Daemon(tmp_path, settings, program=("-c", IMPATIENT)) as daemon:
         fed(daemon, "a", edges((1, 2)))
         until(lambda: probe(port, "/ready")[0] == 200)
         assert daemon.process is not None
