@@ -24,7 +24,7 @@ from running import Daemon
 from waiting import until
 
 from graphtide.daemon.tools.verify import FinalGraph
-from graphtide.ops.kafka import DevKafka, free_port
+from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.attack, pytest.mark.timeout(36_000)]
 
@@ -56,13 +56,13 @@ def check(target: Target) -> None:
 def test_answers_stay_right_under_attack(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rng = np.random.default_rng(seed)
     attacks = _drawn(request.config.getoption("--attacks"), rng)
-    with DevKafka() as broker, small_disk(tmp_path / "disk", megabytes=64) as disk:
+    with DevKafka() as broker, held_port() as port, small_disk(tmp_path / "disk", megabytes=64) as disk:
         topic = f"attacked-{uuid.uuid4().hex[:8]}"
         # Records of any date are taken, and stay.
         broker.create_topic(
             topic, PARTITIONS, {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
         )
-        tcp = ("127.0.0.1", free_port())
+        tcp = ("127.0.0.1", port)
         kept = disk or tmp_path
         settings: dict[str, Any] = {
             "source": {"kind": "kafka", "bootstrap_servers": [broker.bootstrap], "topics": [topic]},

@@ -23,7 +23,7 @@ from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.kafka_client import Backoff
 from graphtide.daemon.records.stream import Partition, RawRecord
-from graphtide.ops.kafka import DevKafka, free_port
+from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = pytest.mark.kafka
 
@@ -287,8 +287,10 @@ def test_a_missing_topic_is_waited_for(kafka: DevKafka, producer: KafkaProducer)
 
 
 def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
-    source = KafkaSource(f"127.0.0.1:{free_port()}", ["edges"], connect_timeout_s=0.5)
-    with contextlib.closing(source):
+    with (
+        held_port() as port,
+        contextlib.closing(KafkaSource(f"127.0.0.1:{port}", ["edges"], connect_timeout_s=0.5)) as source,
+    ):
         assert source.lag().amount == {} and source.position() == {}
         source.open({Partition("edges", 0): 7})
         with pytest.raises(SourceUnavailable, match="cannot be reached"):
