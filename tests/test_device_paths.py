@@ -146,7 +146,7 @@ def test_any_history_gives_the_host_s_values(
 ) -> None:
     from graphtide.compute.device import path_runs
 
-    for own_seed in range(seed, seed + (40 if run_long else 2)):
+    for own_seed in range(seed, seed + (40 if run_long else 1)):
         cuda_emulator.seed(own_seed)
         run = run_of(kind, directed=directed)
         share = 0.15 if own_seed % 2 else 0.0
@@ -166,7 +166,7 @@ def test_queues_that_run_over_change_nothing(
     run_long: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for own_seed in range(seed, seed + (40 if run_long else 2)):
+    for own_seed in range(seed, seed + (40 if run_long else 1)):
         rng = np.random.default_rng(own_seed)
         cuda_emulator.seed(own_seed)
         tiny(monkeypatch, rng)
