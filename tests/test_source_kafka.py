@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
+from waiting import PATIENCE_S
 
 from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
@@ -61,7 +62,7 @@ def open_source(kafka: DevKafka, topic: str) -> Iterator[Callable[..., KafkaSour
 FAST = {"reconnect_backoff_max_ms": 500}
 
 
-def read(source: KafkaSource, count: int, timeout_s: float = 60, bytes_max: int = 1 << 20) -> list[RawRecord]:
+def read(source: KafkaSource, count: int, timeout_s: float = PATIENCE_S, bytes_max: int = 1 << 20) -> list[RawRecord]:
     """Poll until so many records came; one more poll shows that no further ones do."""
     records: list[RawRecord] = []
     deadline = time.monotonic() + timeout_s
@@ -72,7 +73,7 @@ def read(source: KafkaSource, count: int, timeout_s: float = 60, bytes_max: int 
 
 
 def until(
-    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 60, bytes_max: int = 1 << 20
+    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = PATIENCE_S, bytes_max: int = 1 << 20
 ) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -333,7 +334,7 @@ def test_a_restarted_broker_loses_and_doubles_nothing(
     kafka.stop()
     until(lambda: source.outages > 0, source)
     kafka.start()
-    records += read(source, count - len(records), timeout_s=60)
+    records += read(source, count - len(records))
     writer.join()
     assert not failures
     expected = [(i % 2, i // 2, b"%d" % i) for i in range(count)]
