@@ -62,20 +62,18 @@ def open_source(kafka: DevKafka, topic: str) -> Iterator[Callable[..., KafkaSour
 FAST = {"reconnect_backoff_max_ms": 500}
 
 
-def read(source: KafkaSource, count: int, timeout_s: float = PATIENCE_S, bytes_max: int = 1 << 20) -> list[RawRecord]:
+def read(source: KafkaSource, count: int, bytes_max: int = 1 << 20) -> list[RawRecord]:
     """Poll until so many records came; one more poll shows that no further ones do."""
     records: list[RawRecord] = []
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE_S
     while len(records) < count:
         assert time.monotonic() < deadline, f"only {len(records)} of {count} records came"
         records += source.poll(bytes_max, timeout_s=0.2)
     return records + source.poll(bytes_max, timeout_s=0.1)
 
 
-def until(
-    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = PATIENCE_S, bytes_max: int = 1 << 20
-) -> None:
-    deadline = time.monotonic() + timeout_s
+def until(condition: Callable[[], bool], source: KafkaSource, bytes_max: int = 1 << 20) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         source.poll(bytes_max, timeout_s=0.05)
