@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
+from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange
 from .device import NoTwin, twin
 from .program import ExternalId, Program, ProgramError, Refresh, Violation
@@ -248,8 +249,7 @@ class Engine:
         dense = np.array(self._resolve(program.sources), np.uint32)
         # The index may be ahead of the epoch; what it knows beyond is unknown here.
         dense[dense >= self._graph.n_vertices] = NO_VERTEX
-        known = np.flatnonzero(dense != NO_VERTEX)
-        dense[known[~self._graph.alive[dense[known]]]] = NO_VERTEX
+        dense = living(dense, self._graph.alive)
         program.bind(dense)
         if not (dense == NO_VERTEX).any():
             self._unresolved.discard(program.id)

@@ -25,6 +25,7 @@ from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -168,7 +169,8 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     both: Callable[..., Both], caplog: pytest.LogCaptureFixture
 ) -> None:
     makers = {
-        "ranks": lambda id: PageRank(id, damping=0.85, tolerance=1e-3),
+        "near": lambda id: PersonalisedPageRank(id, (0,)),
+        "ranks": lambda id: PageRank(id, tolerance=1e-6),
         "odd": lambda id: Exponential(id, (0,)),
         "sssp": MAKERS["sssp"],
     }
@@ -176,10 +178,16 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
         pair = both(makers=makers)
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
-        "program ranks stays on the host: programs of the family 'walk' have no twin on a device",
+        "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
+        "program ranks stays on the host: a tolerance below 1e-05 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
-    assert {run.id: run.on_device for run in pair.start()} == {"ranks": False, "odd": False, "sssp": True}
+    assert {run.id: run.on_device for run in pair.start()} == {
+        "near": False,
+        "ranks": False,
+        "odd": False,
+        "sssp": True,
+    }
 
 
 def test_a_failing_compiler_leaves_a_program_on_the_host(

@@ -19,10 +19,10 @@ from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedE
 from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
+from graphtide.daemon.backoff import Backoff
 from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import Backoff
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.ops.kafka import DevKafka, held_port
 

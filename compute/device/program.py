@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
@@ -14,15 +15,21 @@ from ..program import Column, Program, Refresh, Violation
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+
+class Unfit(RuntimeError):
+    """A program cannot go on at a device that is sound; the message says why."""
+
 
 class DeviceProgram(Program):
     """A program that the device of a graph keeps up to date, with a copy of its state on the host.
 
     It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
-    its own; where the device is sound, and only its memory does not suffice, just this program goes home. A family
-    gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the last anything may be
-    raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
+    goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
+    last anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
     """
 
     def __init__(self, host: Program) -> None:
@@ -84,13 +91,13 @@ class DeviceProgram(Program):
         self._move(graph)
 
     def _move(self, graph: Graph) -> None:
-        def take_over(device: DeviceSide) -> Refresh:
+        def take_over(device: DeviceSide) -> bool:
             self._take_over(graph, device)
-            return Refresh({})
+            return True
 
         self._is_there = self._on_device(graph, take_over) is not None
 
-    def _on_device(self, graph: Graph, work: Callable[[DeviceSide], Refresh]) -> Refresh | None:
+    def _on_device(self, graph: Graph, work: Callable[[DeviceSide], T]) -> T | None:
         """What the work gives; None: the device is lost or full, and the program is at home from now on."""
         if self._is_home:
             return None
@@ -99,6 +106,8 @@ class DeviceProgram(Program):
                 return work(graph.device)
             except MemoryError as error:
                 log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
+            except Unfit as error:
+                log.warning("program %s goes on at the host: %s", self.id, error)
             except Exception as error:  # whatever CuPy or the card says
                 log.info("program %s goes on at the host: the device failed", self.id)
                 graph.drop_device(f"{type(error).__name__}: {error}")

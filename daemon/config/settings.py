@@ -887,11 +887,10 @@ class DeviceConfig(Section):
     """The GPU. It needs CuPy: `pip install 'graphtide[cuda13]'`, or `graphtide[cuda12]` for CUDA 12."""
 
     enabled: Literal["auto", "on", "off"] = Field(
-        default="off",
+        default="auto",
         description="Whether a CUDA device keeps the graph beside the host, for programs that run on it: `auto`: "
         "where CuPy is installed and finds one; `on` (or `true`): without one the daemon refuses to start; `off` "
-        "(or `false`): never, until this has run on more than an emulator. A device that fails later is given up, "
-        "and the host goes on alone.",
+        "(or `false`): never. A device that fails later is given up, and the host goes on alone.",
     )
     memory: Annotated[str, BeforeValidator(_written_number), AfterValidator(_checked_budget)] = Field(
         default="90%",

@@ -816,6 +816,9 @@ USERS = (
     "graphtide.partition.device_side",
     "graphtide.compute.device.path_runs",
     "graphtide.compute.device.paths",
+    "graphtide.compute.device.walk_runs",
+    "graphtide.compute.device.push_runs",
+    "graphtide.compute.device.pagerank",
 )
 
 
