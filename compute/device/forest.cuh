@@ -21,14 +21,14 @@ struct __align__(16) Node {
 static_assert(sizeof(Node) == 16 && __is_trivially_copyable(Node), "read in one access");
 
 // By handle; there are as many as vertices.
-struct __align__(16) Tree {
-    u64 largest;  // zero between runs: of a class of trees that are joined, size << 32 | handle of the largest
-    u32 size;     // vertices; 0: the handle is free
-    u32 boss;     // itself between runs: a tree of the same class (Sets), at last the one that all join
+struct __align__(8) Tree {
+    u32 size;  // vertices; 0: the handle is free
+    u32 boss;  // itself between runs: a tree of the same class (Sets), at last the one that all join
 };
-static_assert(sizeof(Tree) == 16 && __is_trivially_copyable(Tree), "the host uploads its bytes");
+static_assert(sizeof(Tree) == 8 && __is_trivially_copyable(Tree), "written in one access");
 
-// What is in a pair of frontiers: of out-rows and of in-rows. ``out.lost`` counts vertices, with rows or without.
+// What is in a pair of frontiers: of out-rows and of in-rows. ``out.lost`` counts vertices, with rows or without;
+// ``in.lost`` those of them that found a parent.
 struct PairCounts {
     Counts out, in;
 };
@@ -61,7 +61,7 @@ struct ForestJob {
     u32* listed;       // [room] the asked; then the left over
     u32* lost;         // [room] the lost; then the ends that joins hang
     u64* joins;        // [room] inserted edges between trees
-    uint2* joined;     // [2 * room] trees, and the ones that they join
+    u32* joined;       // [2 * room] trees that take part in joins
     u32* seen[2];      // bits by vertex: reached before and after a level
     Entry* short_rows;  // [QUEUES * room]
     Entry* long_rows;   // [QUEUES * long_room]
@@ -138,13 +138,13 @@ __device__ __forceinline__ void clear_counters(ForestCounters* counters)
 // Words of the status; the host has them as a tuple, ForestRun.
 enum ForestWord : u32 { GAVE_UP, LOGGED, N_LOST, ROUNDS, EDGES_LOW, EDGES_HIGH, FOREST_WORDS };
 
-// Disjoint sets of numbers below n: each has another one of its set, or itself, in the last word of its 16 bytes.
-// Roots are hooked to smaller ones, and ways are halved as they are gone (Jaiganesh, Burtscher: A High-Performance
+// Disjoint sets of numbers below n: each has another one of its set, or itself, in a word of its own. Roots are hooked
+// to those above them in a fixed order, and ways are halved as they are gone (Jaiganesh, Burtscher: A High-Performance
 // Connected Components Implementation for GPUs, HPDC 2018).
-struct Sets {
+template <u32 STRIDE> struct Sets {
     u32* words;
 
-    __device__ __forceinline__ u32* at(u32 x) const { return words + 4 * u64(x) + 3; }
+    __device__ __forceinline__ u32* at(u32 x) const { return words + STRIDE * u64(x); }
 
     __device__ __forceinline__ u32 find(u32 x) const
     {
@@ -157,13 +157,21 @@ struct Sets {
         return x;
     }
 
-    __device__ __forceinline__ void unite(u32 x, u32 y) const
+    // The same, when nothing is united any more and others write roots: ways stay as they are.
+    __device__ __forceinline__ u32 root(u32 x) const
+    {
+        for (u32 above = load_cached(at(x)); above != x; above = load_cached(at(x))) x = above;
+        return x;
+    }
+
+    template <class Above> __device__ __forceinline__ void unite(u32 x, u32 y, Above is_above) const
     {
         for (;;) {
             x = find(x);
             y = find(y);
             if (x == y) return;
-            const u32 upper = min(x, y), lower = max(x, y);
+            const bool is_upper = is_above(x, y);
+            const u32 upper = is_upper ? x : y, lower = is_upper ? y : x;
             if (atomicCAS(at(lower), lower, upper) == lower) return;
         }
     }
@@ -197,7 +205,36 @@ struct Foresting {
 
     __device__ __forceinline__ Node load_node(u32 vertex) const { return load_wide(job.nodes + vertex); }
 
-    __device__ __forceinline__ Sets pieces() const { return {reinterpret_cast<u32*>(job.nodes)}; }
+    __device__ __forceinline__ Sets<4> pieces() const { return {&job.nodes->label}; }
+
+    __device__ __forceinline__ void hook(u32 vertex, u32 other) const
+    {
+        pieces().unite(vertex, other, [](u32 x, u32 y) { return x < y; });
+    }
+
+    __device__ __forceinline__ void set_tree(u32 handle, u32 size) const
+    {
+        store_cached(reinterpret_cast<u64*>(job.trees + handle), u64(handle) << 32 | size);
+    }
+
+    // The rows of a vertex, both ways.
+    struct Rows {
+        Row out, in;
+
+        __device__ __forceinline__ u32 degree() const { return out.degree + in.degree; }
+    };
+
+    __device__ __forceinline__ Rows load_rows(u32 vertex) const
+    {
+        return {load_row(out, vertex), job.is_directed ? load_row(in, vertex) : Row{0, 0}};
+    }
+
+    // Those of who was hung: with one edge, that is the one it hangs by, and there is nobody beyond.
+    __device__ __forceinline__ Rows load_rows_below(u32 vertex) const
+    {
+        const Rows rows = load_rows(vertex);
+        return rows.degree() > 1 ? rows : Rows{{0, 0}, {0, 0}};
+    }
 
     // Calls work(number, is_there) for the numbers below n, by whole warps.
     template <class Work> __device__ __forceinline__ void for_each(u32 n, Work work)
@@ -212,9 +249,13 @@ struct Foresting {
     {
 #pragma unroll 1
         for (u32 side = 0; side <= job.is_directed; side++) {
+            // Copies, so that what is used of them is in registers.
+            const State rows = side ? in : out;
+            const Frontier queue = side ? pair.in : pair.out;
+            const Counts there = side ? counts.in : counts.out;
             Place at = place;
             if (side) at.warp = place.n_warps - 1 - place.warp;
-            walk_rows(side ? in : out, side ? pair.in : pair.out, side ? counts.in : counts.out, at, begin, visit);
+            walk_rows(rows, queue, there, at, begin, visit);
         }
     }
 
@@ -224,42 +265,61 @@ struct Foresting {
     struct Places {
         u32 at[2];
     };
-    __device__ __forceinline__ Places queue(
-        const Pair& to, const bool (&chosen)[2], const u32 (&vertex)[2], const bool (&is_first)[2])
+    __device__ __forceinline__ Places queue(const Pair& to, const bool (&chosen)[2], const u32 (&vertex)[2],
+        const Rows (&rows)[2], const bool (&is_first)[2])
     {
-        Row rows[2][2] = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}}};  // [side][which]
-        for (u32 j = 0; j < 2; j++) {
-            if (!chosen[j]) continue;
-            rows[0][j] = load_row(out, vertex[j]);
-            if (job.is_directed) rows[1][j] = load_row(in, vertex[j]);
-        }
         const Votes all = vote(chosen[0], chosen[1]), firsts = vote(is_first[0], is_first[1]);
-        const Votes shorts[2] = {vote(is_short(rows[0][0]), is_short(rows[0][1])),
-            vote(is_short(rows[1][0]), is_short(rows[1][1]))};
-        const u32 sums[2] = {__reduce_add_sync(ALL_LANES, rows[0][0].degree + rows[0][1].degree),
-            __reduce_add_sync(ALL_LANES, rows[1][0].degree + rows[1][1].degree)};
+        const bool goes_out[2] = {chosen[0] && is_short(rows[0].out), chosen[1] && is_short(rows[1].out)};
+        const bool goes_in[2] = {chosen[0] && is_short(rows[0].in), chosen[1] && is_short(rows[1].in)};
+        const Votes outs = vote(goes_out[0], goes_out[1]), ins = vote(goes_in[0], goes_in[1]);
+        const u32 edges_out = __reduce_add_sync(
+            ALL_LANES, (chosen[0] ? rows[0].out.degree : 0) + (chosen[1] ? rows[1].out.degree : 0));
+        const u32 edges_in = __reduce_add_sync(
+            ALL_LANES, (chosen[0] ? rows[0].in.degree : 0) + (chosen[1] ? rows[1].in.degree : 0));
         u64* counter = &to.out.counts->lost;
         u32 amount = all.count();
         switch (place.lane) {
         case 1: counter = &job.counters->logged, amount = firsts.count(); break;
-        case 2: counter = &to.out.counts->short_rows, amount = shorts[0].count(); break;
-        case 3: counter = &to.in.counts->short_rows, amount = shorts[1].count(); break;
-        case 4: counter = &to.out.counts->edges, amount = sums[0]; break;
-        case 5: counter = &to.in.counts->edges, amount = sums[1]; break;
+        case 2: counter = &to.out.counts->short_rows, amount = outs.count(); break;
+        case 3: counter = &to.in.counts->short_rows, amount = ins.count(); break;
+        case 4: counter = &to.out.counts->edges, amount = edges_out; break;
+        case 5: counter = &to.in.counts->edges, amount = edges_in; break;
         }
         u64 base = 0;
         if (place.lane < 6) base = add_by_lane(counter, amount);
         const u32 at = u32(__shfl_sync(ALL_LANES, base, 0)), at_log = u32(__shfl_sync(ALL_LANES, base, 1));
-        const u32 at_rows[2] = {u32(__shfl_sync(ALL_LANES, base, 2)), u32(__shfl_sync(ALL_LANES, base, 3))};
+        const u32 at_out = u32(__shfl_sync(ALL_LANES, base, 2)), at_in = u32(__shfl_sync(ALL_LANES, base, 3));
         for (u32 j = 0; j < 2; j++) {
             if (is_first[j]) job.log[at_log + firsts.before(j)] = vertex[j];
-            if (is_short(rows[0][j])) put_short(to.out, at_rows[0] + shorts[0].before(j), vertex[j], rows[0][j]);
-            else if (rows[0][j].degree) put_long(out, to.out, vertex[j], rows[0][j]);
-            if (is_short(rows[1][j])) put_short(to.in, at_rows[1] + shorts[1].before(j), vertex[j], rows[1][j]);
-            else if (rows[1][j].degree) put_long(in, to.in, vertex[j], rows[1][j]);
+            if (!chosen[j]) continue;
+            if (goes_out[j]) put_short(to.out, at_out + outs.before(j), vertex[j], rows[j].out);
+            else if (rows[j].out.degree) put_long(out, to.out, vertex[j], rows[j].out);
+            if (goes_in[j]) put_short(to.in, at_in + ins.before(j), vertex[j], rows[j].in);
+            else if (rows[j].in.degree) put_long(in, to.in, vertex[j], rows[j].in);
         }
         __syncwarp();
         return {{at + all.before(0), at + all.before(1)}};
+    }
+
+    // The same of one vertex a lane, which is not logged.
+    __device__ __forceinline__ u32 queue_one(const Pair& to, bool is_chosen, u32 vertex, const Rows& rows)
+    {
+        const bool chosen[2] = {is_chosen, false}, is_first[2] = {false, false};
+        const u32 vertices[2] = {vertex, 0};
+        const Rows both[2] = {rows, {{0, 0}, {0, 0}}};
+        return queue(to, chosen, vertices, both, is_first).at[0];
+    }
+
+    // Adds to the sizes of the lanes' trees, where many may be the same; by all lanes.
+    __device__ __forceinline__ void add_sizes(bool is_chosen, u32 handle, u32 amount)
+    {
+        for (u32 left = __ballot_sync(ALL_LANES, is_chosen); left;) {
+            const u32 leader = __ffs(left) - 1, of_leader = __shfl_sync(ALL_LANES, handle, leader);
+            const bool is_same = is_chosen && handle == of_leader;
+            const u32 sum = __reduce_add_sync(ALL_LANES, is_same ? amount : 0);
+            if (place.lane == leader) atomicAdd(&job.trees[handle].size, sum);
+            left &= ~__ballot_sync(ALL_LANES, is_same);
+        }
     }
 
     __device__ __forceinline__ void tell(u32 word, u32 value)

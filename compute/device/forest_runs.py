@@ -28,7 +28,7 @@ Words = npt.NDArray[np.uint32]
 NODE: Final = np.dtype([(name, np.uint32) for name in ("parent", "level", "handle", "label")])
 """struct Node of ``forest.cuh``."""
 
-TREE: Final = np.dtype([("largest", np.uint64), ("size", np.uint32), ("boss", np.uint32)])
+TREE: Final = np.dtype([("size", np.uint32), ("boss", np.uint32)])
 """struct Tree of ``forest.cuh``."""
 
 _BY_VERTEX: Final = ("nodes", "trees", "free", "stamps", "tree_stamps", "log")
@@ -224,7 +224,7 @@ class ForestRuns:
             listed=allocate(queue_room, np.uint32),
             lost=allocate(queue_room, np.uint32),
             joins=allocate(queue_room, np.uint64),
-            joined=allocate(2 * queue_room, np.uint64),
+            joined=allocate(2 * queue_room, np.uint32),
             short_rows=allocate(queue_room * _QUEUES * _ENTRY_BYTES, np.uint8),
             seen=(allocate(n_bits, np.uint32), allocate(n_bits, np.uint32)),
             pinned=pinned,

@@ -1,6 +1,7 @@
 // Mending the forest of components after a batch of updates: one cooperative kernel.
 //
-// 1. classify: children that lost the edge to their parent are asked; new edges between two trees are listed.
+// 1. classify: children that lost the edge to their parent are asked; those without edges are trees of their own at
+//    once. New edges between two trees are listed.
 // 2. settle, in rounds: who is asked looks for a neighbour of its tree with a strictly lower level that is not lost.
 //    Who finds none is lost, and its children are asked: also those that hung themselves on it in this very round. An
 //    adopted parent has a lower level, so adoptions close no circle; and the lost only become more, so it ends.
@@ -12,6 +13,7 @@
 
 struct Mending : Foresting {
     u32 n_lost = 0, n_left = 0;
+    u64 n_moved = 0;
     u32 turn = 0;  // of what is hung
 
     using Foresting::Foresting;
@@ -29,18 +31,21 @@ struct Mending : Foresting {
         if (n_lost) {
             const u32 n_hung = hang_again();
             n_left = n_lost - n_hung;
-            if (n_left) split();
+            if (n_left && is_worth_it()) split();
         }
-        if (n_joins && !join(n_joins)) return give_up();
+        if (n_joins && is_worth_it()) join(n_joins);
+        if (!is_worth_it()) return give_up();
         finish();
     }
+
+    __device__ __forceinline__ bool is_worth_it() const { return rounds <= job.rounds_max && n_moved <= job.moved_max; }
 
     // Each is a tree of its own, under its own number: no other tree was ever given that.
     __device__ __forceinline__ void add_vertices()
     {
         for (u32 v = job.n_before + place.thread; v < job.n_vertices; v += place.n_threads) {
             store_wide(job.nodes + v, Node{NOBODY, 0, v, NOBODY});
-            store_wide(job.trees + v, Tree{0, 1, v});
+            set_tree(v, 1);
         }
     }
 
@@ -101,16 +106,46 @@ struct Mending : Foresting {
     __device__ __forceinline__ void ask(
         const bool (&is_cut)[2], const u32 (&vertex)[2], const u32 (&parent)[2], const Pair& to)
     {
-        bool chosen[2], is_first[2];
+        bool chosen[2], is_first[2], is_alone[2];
+        Rows rows[2] = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}}};
         for (u32 j = 0; j < 2; j++) {
             chosen[j] = is_cut[j] && atomicCAS(&job.nodes[vertex[j]].parent, parent[j], ASKED) == parent[j];
             is_first[j] = chosen[j] && touch(vertex[j]);
+            if (chosen[j]) rows[j] = load_rows(vertex[j]);
+            is_alone[j] = chosen[j] && !rows[j].degree();
+            chosen[j] = chosen[j] && !is_alone[j];
         }
         __syncwarp();
-        const Places places = queue(to, chosen, vertex, is_first);
-        for (u32 j = 0; j < 2; j++)
+        const Places places = queue(to, chosen, vertex, rows, is_first);
+        for (u32 j = 0; j < 2; j++) {
             if (chosen[j] && places.at[j] < job.room) job.listed[places.at[j]] = vertex[j];
+            if (__any_sync(ALL_LANES, is_alone[j])) cut_off(is_alone[j], vertex[j]);
+        }
     }
+
+    // Vertices without edges, one a lane: trees of their own.
+    __device__ __forceinline__ void cut_off(bool is_alone, u32 vertex)
+    {
+        add_sizes(is_alone, is_alone ? handle_of(vertex) : 0, ~0u);  // one less
+        const u32 handle = take_handle(is_alone);
+        if (is_alone) {
+            store_wide(job.nodes + vertex, Node{NOBODY, 0, handle, NOBODY});
+            set_tree(handle, 1);
+        }
+        __syncwarp();
+    }
+
+    // A free handle for each of the chosen lanes.
+    __device__ __forceinline__ u32 take_handle(bool is_chosen)
+    {
+        const u32 chosen = __ballot_sync(ALL_LANES, is_chosen);
+        u32 n_free = 0;
+        if (place.lane == 0) n_free = atomicSub(&job.counters->n_free, u32(__popc(chosen)));
+        n_free = __shfl_sync(ALL_LANES, n_free, 0);
+        return is_chosen ? load_cached(job.free + n_free - 1 - __popc(chosen & lanes_before())) : NOBODY;
+    }
+
+    __device__ __forceinline__ u32 handle_of(u32 vertex) const { return load_cached(&job.nodes[vertex].handle); }
 
     // -- 2. settle -----------------------------------------------------------------------------------------------
 
@@ -123,13 +158,14 @@ struct Mending : Foresting {
             if (!n) return true;
             edges += n_edges_of(counts);
             rounds++;
-            if (n > job.room || edges > job.edges_max || rounds > job.rounds_max) return false;
+            if (n > job.room || edges > job.edges_max || !is_worth_it()) return false;
             if (place.thread == 0) {
                 clear_counts(job.counters->asked + (turn + 2) % 3);
                 clear_counts(job.counters->passing + (turn + 2) % 3);
             }
             answer(asked(turn), counts);
             barrier();
+            if (load_cached(&job.counters->asked[turn % 3].in.lost) == n) return true;
             lose(n, passing(turn));
             barrier();
             const PairCounts passed = load_counts(job.counters->passing + turn % 3);
@@ -146,11 +182,14 @@ struct Mending : Foresting {
     {
         const auto begin = [&](u32 vertex) { return load_node(vertex); };
         walk_both(queue, counts, begin, [&](const Node& own, u32 vertex, const Edges& row, bool) {
-            if (own.parent != ASKED) return true;  // another part of its rows had the answer
+            // Another part of its rows had the answer: lanes may have read it before and after that.
+            if (__any_sync(ALL_LANES, own.parent != ASKED)) return true;
             const u32 found = neighbour(row, [&](const Node& other) {
                 return other.handle == own.handle && other.level < own.level && other.parent != LOST;
             });
-            if (found != NOBODY && place.lane == 0) store_cached(&job.nodes[vertex].parent, found);
+            if (found != NOBODY && place.lane == 0 && atomicCAS(&job.nodes[vertex].parent, ASKED, found) == ASKED)
+                atomicAdd(&queue.in.counts->lost, 1ull);
+            __syncwarp();
             return found != NOBODY;
         });
     }
@@ -170,14 +209,18 @@ struct Mending : Foresting {
     __device__ __forceinline__ void lose(u32 n, const Pair& passes)
     {
         for_each(n, [&](u32 x, bool is_there) {
-            const u32 vertex[2] = {is_there ? load_cached(job.listed + x) : 0, 0};
-            const bool chosen[2] = {is_there && load_cached(&job.nodes[vertex[0]].parent) == ASKED, false};
-            const bool is_first[2] = {false, false};  // it was, when it was asked
-            if (!__any_sync(ALL_LANES, chosen[0])) return;
-            if (chosen[0]) store_cached(&job.nodes[vertex[0]].parent, LOST);
-            queue(passes, chosen, vertex, is_first);
-            const Places places = queue(pulling(), chosen, vertex, is_first);
-            if (chosen[0] && places.at[0] < job.room) job.lost[places.at[0]] = vertex[0];
+            const u32 vertex = is_there ? load_cached(job.listed + x) : 0;
+            const bool is_lost = is_there && load_cached(&job.nodes[vertex].parent) == ASKED;
+            if (!__any_sync(ALL_LANES, is_lost)) return;
+            Rows rows = {{0, 0}, {0, 0}};
+            if (is_lost) {
+                rows = load_rows(vertex);
+                store_cached(&job.nodes[vertex].parent, LOST);
+            }
+            __syncwarp();
+            queue_one(passes, is_lost, vertex, rows);
+            const u32 at = queue_one(pulling(), is_lost, vertex, rows);
+            if (is_lost && at < job.room) job.lost[at] = vertex;
         });
     }
 
@@ -204,7 +247,7 @@ struct Mending : Foresting {
         rounds++;
         const auto begin = [&](u32 vertex) { return load_node(vertex); };
         walk_both(pulling(), counts, begin, [&](const Node& own, u32 vertex, const Edges& row, bool) {
-            if (own.label != NOBODY) return true;
+            if (__any_sync(ALL_LANES, own.label != NOBODY)) return true;  // likewise
             const u32 found = neighbour(
                 row, [&](const Node& other) { return other.handle == own.handle && other.parent != LOST; });
             if (found != NOBODY && place.lane == 0) store_cached(&job.nodes[vertex].label, found);
@@ -216,7 +259,7 @@ struct Mending : Foresting {
         return hang_below();
     }
 
-    // Of the first ``n`` in the list of the lost, those with a label hang on that. Labels are not of the list.
+    // Of the first ``n`` in the list of the lost, those with a label hang on that, which is not in the list.
     __device__ __forceinline__ void hang_on_labels(u32 n)
     {
         const Pair to = hanging(turn);
@@ -226,18 +269,20 @@ struct Mending : Foresting {
             if (is_there) node = load_node(vertex[0]);
             const bool chosen[2] = {node.label != NOBODY, false};
             bool is_first[2] = {false, false};
+            Rows rows[2] = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}}};
             if (chosen[0]) {
                 const Node above = load_node(node.label);
+                rows[0] = load_rows_below(vertex[0]);
                 store_wide(job.nodes + vertex[0], Node{node.label, above.level + 1, above.handle, NOBODY});
                 is_first[0] = touch(vertex[0]);
             }
             __syncwarp();
-            if (__any_sync(ALL_LANES, chosen[0])) queue(to, chosen, vertex, is_first);
+            if (__any_sync(ALL_LANES, chosen[0])) queue(to, chosen, vertex, rows, is_first);
         });
     }
 
-    // Rounds: below those that were hung last hang their neighbours that are lost, or of a tree that joins theirs.
-    // How many were hung, with the first ones.
+    // Rounds: below those that were hung last hang their neighbours that are lost, or of a tree that joins theirs; until
+    // nobody is, or it is not worth it. How many were hung, with the first ones.
     __device__ __forceinline__ u32 hang_below()
     {
         u32 n_hung = 0;
@@ -247,7 +292,7 @@ struct Mending : Foresting {
             if (place.thread == 0) clear_counts(job.counters->hanging + (turn + 2) % 3);
             turn++;
             n_hung += n_vertices_of(counts);
-            if (is_empty(counts)) return n_hung;
+            if (is_empty(counts) || !is_worth_it()) return n_hung;
             edges += n_edges_of(counts);
             rounds++;
             const auto begin = [&](u32 vertex) { return load_node(vertex); };
@@ -263,6 +308,7 @@ struct Mending : Foresting {
     {
         Node node[2];
         bool chosen[2], is_first[2] = {false, false};
+        Rows rows[2] = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}}};
         for (u32 j = 0; j < 2; j++)
             node[j] = row.live[j] ? load_node(row.head[j]) : Node{NOBODY, 0, own.handle, NOBODY};
         for (u32 j = 0; j < 2; j++) {
@@ -275,9 +321,10 @@ struct Mending : Foresting {
             if (!chosen[j]) continue;
             store_wide(at, Node{above, own.level + 1, own.handle, NOBODY});
             is_first[j] = touch(row.head[j]);
+            rows[j] = load_rows_below(row.head[j]);
         }
         __syncwarp();
-        if (__any_sync(ALL_LANES, chosen[0] || chosen[1])) queue(next, chosen, row.head, is_first);
+        if (__any_sync(ALL_LANES, chosen[0] || chosen[1])) queue(next, chosen, row.head, rows, is_first);
     }
 
     // -- 3. who is left over -------------------------------------------------------------------------------------
@@ -295,7 +342,7 @@ struct Mending : Foresting {
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
                 const Node other = load_node(row.head[j]);
-                if (other.parent == LOST && other.handle == handle) pieces().unite(vertex, row.head[j]);
+                if (other.parent == LOST && other.handle == handle) hook(vertex, row.head[j]);
             }
             __syncwarp();
             return false;
@@ -316,13 +363,17 @@ struct Mending : Foresting {
     {
         const Pair to = left();
         for_each(n_lost, [&](u32 x, bool is_there) {
-            const u32 vertex[2] = {is_there ? load_cached(job.lost + x) : 0, 0};
-            const bool chosen[2] = {is_there && load_cached(&job.nodes[vertex[0]].parent) == LOST, false};
-            const bool is_first[2] = {false, false};
-            if (!__any_sync(ALL_LANES, chosen[0])) return;
-            if (chosen[0]) store_cached(&job.nodes[vertex[0]].label, vertex[0]);
-            const Places places = queue(to, chosen, vertex, is_first);
-            if (chosen[0]) job.listed[places.at[0]] = vertex[0];
+            const u32 vertex = is_there ? load_cached(job.lost + x) : 0;
+            const bool is_left = is_there && load_cached(&job.nodes[vertex].parent) == LOST;
+            if (!__any_sync(ALL_LANES, is_left)) return;
+            Rows rows = {{0, 0}, {0, 0}};
+            if (is_left) {
+                rows = load_rows(vertex);
+                store_cached(&job.nodes[vertex].label, vertex);
+            }
+            __syncwarp();
+            const u32 at = queue_one(to, is_left, vertex, rows);
+            if (is_left) job.listed[at] = vertex;
         });
     }
 
@@ -330,24 +381,22 @@ struct Mending : Foresting {
     {
         const Pair to = hanging(turn);
         for_each(n_left, [&](u32 x, bool is_there) {
-            const u32 vertex[2] = {is_there ? load_cached(job.listed + x) : 0, 0};
-            const u32 handle = is_there ? load_cached(&job.nodes[vertex[0]].handle) : 0;
-            add_sizes(is_there, handle, ~0u);  // one less
-            const bool chosen[2] = {is_there && pieces().find(vertex[0]) == vertex[0], false};
-            const bool is_first[2] = {false, false};
+            const u32 vertex = is_there ? load_cached(job.listed + x) : 0;
+            add_sizes(is_there, is_there ? handle_of(vertex) : 0, ~0u);  // one less
+            const bool is_root = is_there && pieces().find(vertex) == vertex;
             __syncwarp();
-            const u32 roots = __ballot_sync(ALL_LANES, chosen[0]);
-            if (!roots) return;
-            u32 n_free = 0;
-            if (place.lane == 0) n_free = atomicSub(&job.counters->n_free, u32(__popc(roots)));
-            n_free = __shfl_sync(ALL_LANES, n_free, 0);
-            if (chosen[0]) {
-                Node* const node = job.nodes + vertex[0];
-                store_cached(&node->handle, load_cached(job.free + n_free - 1 - __popc(roots & lanes_before())));
+            if (!__any_sync(ALL_LANES, is_root)) return;
+            const u32 handle = take_handle(is_root);
+            Rows rows = {{0, 0}, {0, 0}};
+            if (is_root) {
+                rows = load_rows(vertex);
+                Node* const node = job.nodes + vertex;
+                store_cached(&node->handle, handle);
                 store_cached(&node->level, 0u);
                 store_cached(&node->parent, NOBODY);
             }
-            queue(to, chosen, vertex, is_first);
+            __syncwarp();
+            queue_one(to, is_root, vertex, rows);
         });
     }
 
@@ -365,73 +414,40 @@ struct Mending : Foresting {
         });
     }
 
-    // Adds to the sizes of the lanes' trees, where many may be the same.
-    __device__ __forceinline__ void add_sizes(bool is_chosen, u32 handle, u32 amount)
-    {
-        for (u32 left = __ballot_sync(ALL_LANES, is_chosen); left;) {
-            const u32 leader = __ffs(left) - 1, of_leader = __shfl_sync(ALL_LANES, handle, leader);
-            const bool is_same = is_chosen && handle == of_leader;
-            const u32 sum = __reduce_add_sync(ALL_LANES, is_same ? amount : 0);
-            if (place.lane == leader) atomicAdd(&job.trees[handle].size, sum);
-            left &= ~__ballot_sync(ALL_LANES, is_same);
-        }
-    }
-
     // -- 4. join -------------------------------------------------------------------------------------------------
 
-    __device__ __forceinline__ u32 handle_of(u32 vertex) const { return load_cached(&job.nodes[vertex].handle); }
-
-    // Whether it was worth it.
-    __device__ __forceinline__ bool join(u32 n)
+    __device__ __forceinline__ void join(u32 n)
     {
-        const Sets classes = {reinterpret_cast<u32*>(job.trees)};
+        const Sets<2> classes = {&job.trees->boss};
         rounds++;
+        // The largest tree of a class is its root: sizes stay as they are meanwhile.
+        const auto is_above = [&](u32 x, u32 y) {
+            const u32 size_x = load_cached(&job.trees[x].size), size_y = load_cached(&job.trees[y].size);
+            return size_x > size_y || (size_x == size_y && x > y);
+        };
         for_each(n, [&](u32 x, bool is_there) {
             if (!is_there) return;
             const u64 key = load_cached(job.joins + x);
-            classes.unite(handle_of(source(key)), handle_of(destination(key)));
-        });
-        barrier();
-        for_each(n, [&](u32 x, bool is_there) {
-            if (!is_there) return;
-            const u64 key = load_cached(job.joins + x);
-            for (u32 j = 0; j < 2; j++) {
-                const u32 handle = handle_of(j ? source(key) : destination(key));
-                const u64 own = u64(load_cached(&job.trees[handle].size)) << 32 | handle;
-                u64* const largest = &job.trees[classes.find(handle)].largest;
-                if (load_cached(largest) < own) atomicMax(largest, own);
-            }
+            classes.unite(handle_of(source(key)), handle_of(destination(key)), is_above);
         });
         barrier();
         for_each(n, [&](u32 x, bool is_there) { choose(classes, x, is_there); });
         barrier();
-        if (load_cached(&job.counters->moved) > job.moved_max) return false;
-        for_each(u32(load_cached(&job.counters->joined)), [&](u32 x, bool is_there) {
-            if (!is_there) return;
-            const uint2 tree = load_pair(x);
-            store_cached(&job.trees[tree.x].boss, tree.y);
-        });
+        n_moved = load_cached(&job.counters->moved);
+        if (!is_worth_it()) return;
         hang_on_labels(u32(load_cached(&job.counters->seeds)));
         barrier();
         hang_below();
         for_each(u32(load_cached(&job.counters->joined)), [&](u32 x, bool is_there) {
             if (!is_there) return;
-            Tree* const tree = job.trees + load_pair(x).x;
-            store_cached(&tree->boss, u32(tree - job.trees));
-            store_cached(&tree->largest, 0ull);
+            const u32 handle = load_cached(job.joined + x);
+            store_cached(&job.trees[handle].boss, handle);
         });
-        return true;
-    }
-
-    __device__ __forceinline__ uint2 load_pair(u32 x) const
-    {
-        const u64 both = load_cached(reinterpret_cast<const u64*>(job.joined + x));
-        return make_uint2(u32(both), u32(both >> 32));
     }
 
     // What becomes of the trees at both ends of a joining edge: one is the largest of their class, or they join that.
     // An end in another tree than the largest, which the edge hangs on that, gets it as its label.
-    __device__ __forceinline__ void choose(const Sets& classes, u32 x, bool is_there)
+    __device__ __forceinline__ void choose(const Sets<2>& classes, u32 x, bool is_there)
     {
         const u64 key = is_there ? load_cached(job.joins + x) : 0;
         const u32 end[2] = {source(key), destination(key)};
@@ -439,8 +455,9 @@ struct Mending : Foresting {
         bool is_first[2] = {false, false};
         if (is_there) {
             for (u32 j = 0; j < 2; j++) handle[j] = handle_of(end[j]);
-            kept = u32(load_cached(&job.trees[classes.find(handle[0])].largest));
+            kept = classes.root(handle[0]);
             for (u32 j = 0; j < 2; j++) {
+                store_cached(classes.at(handle[j]), kept);
                 u32* const stamp = job.tree_stamps + handle[j];
                 is_first[j] = load_cached(stamp) != job.stamp && atomicExch(stamp, job.stamp) != job.stamp;
             }
@@ -449,7 +466,7 @@ struct Mending : Foresting {
         for (u32 j = 0; j < 2; j++) {
             if (!__any_sync(ALL_LANES, is_first[j])) continue;
             const u32 at = claim_places(&job.counters->joined, is_first[j]);
-            if (is_first[j]) job.joined[at] = make_uint2(handle[j], kept);
+            if (is_first[j]) job.joined[at] = handle[j];
             const bool moves = is_first[j] && handle[j] != kept;
             const u32 at_free = claim_places(&job.counters->n_free, moves);
             u32 size = 0;

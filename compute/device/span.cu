@@ -18,6 +18,9 @@
 #define PUSH_SHARE 0.002f
 #endif
 
+// Vertices that a thread loads together in passes over all of them: stores would make later loads wait.
+constexpr u32 TOGETHER = 4;
+
 struct Spanning : Foresting {
     u64 edges_left;   // not yet read by pushing
     u32 hub = NOBODY;  // the root that is searched from; NOBODY: from many at once
@@ -36,18 +39,19 @@ struct Spanning : Foresting {
         begin();
         barrier();
         const u64 largest = load_cached(&job.counters->hub);
-        if (largest >> 32) {
-            hub = u32(largest);
+        const u32 giant = largest >> 32 ? u32(largest) : NOBODY;
+        if (giant != NOBODY) {
+            hub = giant;
             reach_hub();
             barrier();
             search();
-            if (hook()) {
+            if (hook_rest()) {
                 hub = NOBODY;
                 level = 0;
                 search();
             }
         }
-        count(u32(largest));
+        count(giant);
         barrier();
         report(0, 0, 0);
     }
@@ -64,26 +68,26 @@ struct Spanning : Foresting {
         if (place.thread == 0) clear_counts(job.counters->hanging + turn % 3);
     }
 
-    __device__ __forceinline__ u32 degree_of(u32 vertex) const
-    {
-        return load_row(out, vertex).degree + (job.is_directed ? load_row(in, vertex).degree : 0);
-    }
-
-    // Each vertex a tree of its own. Those without edges are seen at once: they stay so.
+    // Finds the vertex with the most edges. Those without any are seen at once: each is a tree of its own.
     __device__ __forceinline__ void begin()
     {
         u64 largest = 0;
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 v = w * 32 + place.lane;
-            const bool is_there = v < job.n_vertices;
-            const u32 degree = is_there ? degree_of(v) : 0;
-            if (is_there) {
-                store_wide(job.nodes + v, Node{NOBODY, 0, v, NOBODY});
-                store_wide(job.trees + v, Tree{0, 1, v});
+        for (u32 first = place.warp; first < n_words(); first += TOGETHER * place.n_warps) {
+            u32 degree[TOGETHER];
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u64 v = (first + u64(k) * place.n_warps) * 32 + place.lane;
+                degree[k] = v < job.n_vertices ? load_rows(u32(v)).degree() : 0;
             }
-            largest = max(largest, u64(degree) << 32 | v);
-            const u32 lone = __ballot_sync(ALL_LANES, !degree);
-            if (place.lane == 0) store_cached(job.seen[0] + w, lone);
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u32 w = first + k * place.n_warps, v = w * 32 + place.lane;
+                if (w >= n_words()) break;
+                if (v < job.n_vertices && !degree[k]) store_wide(job.nodes + v, Node{NOBODY, 0, v, NOBODY});
+                largest = max(largest, u64(degree[k]) << 32 | v);
+                const u32 lone = __ballot_sync(ALL_LANES, !degree[k]);
+                if (place.lane == 0) store_cached(job.seen[0] + w, lone);
+            }
         }
         for (u32 offset = 16; offset; offset >>= 1)
             largest = max(largest, u64(__shfl_xor_sync(ALL_LANES, largest, offset)));
@@ -94,11 +98,13 @@ struct Spanning : Foresting {
     __device__ __forceinline__ void reach_hub()
     {
         if (place.warp) return;
-        const bool chosen[2] = {place.lane == 0, false}, is_first[2] = {false, false};
-        const u32 vertex[2] = {hub, 0};
-        if (chosen[0]) atomicOr(job.seen[0] + (hub >> 5), 1u << (hub & 31));
+        if (place.lane == 0) {
+            atomicOr(job.seen[0] + (hub >> 5), 1u << (hub & 31));
+            store_wide(job.nodes + hub, Node{NOBODY, 0, hub, NOBODY});
+            set_tree(hub, 1);
+        }
         __syncwarp();
-        queue(reached(turn), chosen, vertex, is_first);
+        queue_one(reached(turn), place.lane == 0, hub, load_rows(hub));
     }
 
     // From what is queued for this turn on, until nobody is reached.
@@ -159,15 +165,19 @@ struct Spanning : Foresting {
             for (u32 j = 0; j < 2; j++)
                 is_new[j] = row.live[j] && !(load_cached(seen + (row.head[j] >> 5)) >> (row.head[j] & 31) & 1);
             if (!__any_sync(ALL_LANES, is_new[0] || is_new[1])) return false;
+            Rows rows[2] = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}}};
             for (u32 j = 0; j < 2; j++) {
                 if (!is_new[j]) continue;
                 const u32 bit = 1u << (row.head[j] & 31);
+                rows[j] = load_rows_below(row.head[j]);
                 is_new[j] = !(atomicOr(seen + (row.head[j] >> 5), bit) & bit);
                 if (is_new[j]) reach(row.head[j], vertex, handle);
             }
             __syncwarp();
             const bool is_first[2] = {false, false};
-            queue(next, is_new, row.head, is_first);
+            const u32 n_new = vote(is_new[0], is_new[1]).count();
+            if (hub == NOBODY && place.lane == 0 && n_new) atomicAdd(&job.trees[handle].size, n_new);
+            queue(next, is_new, row.head, rows, is_first);
             return false;
         });
         turn++;
@@ -182,9 +192,9 @@ struct Spanning : Foresting {
         for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
             const u32 fresh = load_cached(now + w) & ~load_cached(before + w);
             if (!fresh) continue;
-            const bool chosen[2] = {bool(fresh >> place.lane & 1), false}, is_first[2] = {false, false};
-            const u32 vertex[2] = {w * 32 + place.lane, 0};
-            queue(reached(turn), chosen, vertex, is_first);
+            const bool is_fresh = fresh >> place.lane & 1;
+            const u32 vertex = w * 32 + place.lane;
+            queue_one(reached(turn), is_fresh, vertex, is_fresh ? load_rows_below(vertex) : Rows{{0, 0}, {0, 0}});
         }
     }
 
@@ -215,14 +225,16 @@ struct Spanning : Foresting {
         u32 parent = NOT_SEEN;
 #pragma unroll 1
         for (u32 side = 0; side <= job.is_directed; side++) {
-            const State& rows = side ? in : out;
+            const State rows = side ? in : out;  // a copy: what is used of it is in registers
             const Row row = vertex < job.n_vertices ? load_row(rows, vertex) : Row{0, 0};
             const bool is_wanted = row.degree && parent == NOT_SEEN && !(seen >> place.lane & 1);
             if (!__any_sync(ALL_LANES, is_wanted)) continue;
             const u32 tail = Pull{rows, before}.seen_neighbour(vertex, row, is_wanted);
             if (is_wanted) parent = tail;
         }
-        if (parent != NOT_SEEN) reach(vertex, parent, handle_below(parent));
+        const u32 handle = parent != NOT_SEEN ? handle_below(parent) : 0;
+        if (parent != NOT_SEEN) reach(vertex, parent, handle);
+        if (hub == NOBODY) add_sizes(parent != NOT_SEEN, handle, 1);
         return __ballot_sync(ALL_LANES, parent != NOT_SEEN);
     }
 
@@ -230,7 +242,7 @@ struct Spanning : Foresting {
 
     // Finds the components of who was not reached: a root of each is seen, and queued for this turn. Whether there
     // are any.
-    __device__ __forceinline__ bool hook()
+    __device__ __forceinline__ bool hook_rest()
     {
         u32* const seen = job.seen[pulls & 1];
         PairCounts* const counters = &job.counters->left;
@@ -256,7 +268,7 @@ struct Spanning : Foresting {
             const auto nothing = [](u32) { return 0; };
             walk_rows(out, rest.out, counts.out, place, nothing, [&](int, u32 vertex, const Edges& row, bool) {
                 for (u32 j = 0; j < 2; j++)
-                    if (row.live[j]) pieces().unite(vertex, row.head[j]);
+                    if (row.live[j]) hook(vertex, row.head[j]);
                 __syncwarp();
                 return false;
             });
@@ -266,14 +278,14 @@ struct Spanning : Foresting {
         for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
             const u32 known = load_cached(seen + w);
             if (known == ALL_LANES) continue;
-            const u32 vertex[2] = {w * 32 + place.lane, 0};
-            const bool chosen[2] = {!(known >> place.lane & 1) && pieces().find(vertex[0]) == vertex[0], false};
-            const bool is_first[2] = {false, false};
+            const u32 vertex = w * 32 + place.lane;
+            const bool is_root = !(known >> place.lane & 1) && pieces().find(vertex) == vertex;
             __syncwarp();
-            const u32 fresh = __ballot_sync(ALL_LANES, chosen[0]);
+            const u32 fresh = __ballot_sync(ALL_LANES, is_root);
             if (!fresh) continue;
             if (place.lane == 0) store_cached(seen + w, known | fresh);
-            queue(roots, chosen, vertex, is_first);
+            if (is_root) set_tree(vertex, 1);
+            queue_one(roots, is_root, vertex, is_root ? load_rows(vertex) : Rows{{0, 0}, {0, 0}});
         }
         barrier();
         return true;
@@ -286,44 +298,55 @@ struct Spanning : Foresting {
         for (u32 w = begin + place.warp; w < end; w += place.n_warps) {
             const u32 known = load_cached(seen + w);
             if (known == ALL_LANES) continue;
-            const u32 vertex[2] = {w * 32 + place.lane, 0};
-            const bool chosen[2] = {!(known >> place.lane & 1), false}, is_first[2] = {false, false};
+            const u32 vertex = w * 32 + place.lane;
+            const bool is_rest = !(known >> place.lane & 1);
+            Rows rows = {{0, 0}, {0, 0}};
+            if (is_rest) rows = load_rows(vertex);
             if (is_first_time) {
-                if (chosen[0]) store_cached(&job.nodes[vertex[0]].label, vertex[0]);
-                queue(rest, chosen, vertex, is_first);
+                if (is_rest) store_wide(job.nodes + vertex, Node{NOBODY, 0, vertex, vertex});
+                __syncwarp();
+                queue_one(rest, is_rest, vertex, rows);
                 continue;
             }
-            const Row row = chosen[0] ? load_row(out, vertex[0]) : Row{0, 0};
-            const u32 at = claim_places(&rest.out.counts->short_rows, is_short(row));
-            if (is_short(row)) put_short(rest.out, at, vertex[0], row);
+            const u32 at = claim_places(&rest.out.counts->short_rows, is_short(rows.out));
+            if (is_short(rows.out)) put_short(rest.out, at, vertex, rows.out);
         }
     }
 
     // -- the end -------------------------------------------------------------------------------------------------
 
-    // Sizes, and the handles that are free: the numbers of all that are no roots.
+    // The handles that are free: the numbers of all that are no roots. Of these the giant's gets its size, and those
+    // that are alone; the others have theirs.
     __device__ __forceinline__ void count(u32 giant)
     {
         __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
         __shared__ u32 first;
         u32 n_giant = 0;
-        for (u64 begin = u64(blockIdx.x) * blockDim.x; begin < job.n_vertices; begin += place.n_threads) {
-            const u32 v = u32(begin) + threadIdx.x;
-            const bool is_there = begin + threadIdx.x < job.n_vertices;
-            Node node = {NOBODY, 0, 0, NOBODY};
-            if (is_there) node = load_node(v);
-            const bool is_below = is_there && node.parent != NOBODY;
-            if (node.label != NOBODY) store_cached(&job.nodes[v].label, NOBODY);
-            if (is_below) {
-                store_cached(&job.trees[v].size, 0u);
-                if (node.handle == giant) n_giant++;
-                else atomicAdd(&job.trees[node.handle].size, 1u);
+        const u64 step = u64(TOGETHER) * place.n_threads;
+        for (u64 begin = u64(TOGETHER) * blockIdx.x * blockDim.x; begin < job.n_vertices; begin += step) {
+            const auto vertex_of = [&](u32 k) { return begin + k * blockDim.x + threadIdx.x; };
+            Node node[TOGETHER];
+            u32 n_below = 0;
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++)
+                node[k] = vertex_of(k) < job.n_vertices ? load_node(u32(vertex_of(k))) : Node{NOBODY, 0, 0, NOBODY};
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u32 v = u32(vertex_of(k));
+                const bool is_below = node[k].parent != NOBODY;
+                if (node[k].label != NOBODY) store_cached(&job.nodes[v].label, NOBODY);
+                else if (vertex_of(k) < job.n_vertices && v != giant) set_tree(v, is_below ? 0 : 1);
+                n_giant += is_below && node[k].handle == giant;
+                n_below += is_below;
             }
             u32 total;
-            const u32 before = block_scan(u32(is_below), sums, total);
+            u32 at = block_scan(n_below, sums, total);
             if (threadIdx.x == 0) first = total ? atomicAdd(&job.counters->n_free, total) : 0;
             __syncthreads();
-            if (is_below) job.free[first + before] = v;
+            at += first;
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++)
+                if (node[k].parent != NOBODY) job.free[at++] = u32(vertex_of(k));
             __syncthreads();
         }
         n_giant = warp_sum(n_giant);
