@@ -21,7 +21,7 @@ import numpy as np
 from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.graph import Graph, GraphChange
 from .device import NoTwin, twin
-from .program import ExternalId, Program, ProgramError, Refresh, Violation
+from .program import ExternalId, Program, ProgramError, Refresh, Violation, require_publishable
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +224,7 @@ class Engine:
         try:
             self._bind(program)
             refresh = work(program)
+            require_publishable(program, self._graph.n_vertices, refresh.changed)
         except Exception as error:
             log.exception("program %s failed", program.id)
             reason = f"{type(error).__name__}: {error}"
