@@ -161,16 +161,20 @@ class Decoder:
         return Decoded(record, None)
 
     def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
-        bad = [_bad_row(record, 0, part) for part in bad_parts(sifted.refused, _room(record))]
+        bad: list[BadRecord] = []
+        if sifted.refused:
+            bad = [_bad_row(record, 0, part) for part in bad_parts(sifted.refused, _room(record))]
         if sifted.block is None:
             return Decoded(record, None, bad)
         block, dropped = finish(sifted.block, self._rules)
         return Decoded(record, block, bad, dropped)
 
     def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
-        room = _room(record)
-        bad = _bad_lines(record, value, lines.bad, room)
-        bad += [_bad_row(record, start, part) for start, some in lines.parts for part in bad_parts(some, room)]
+        bad: list[BadRecord] = []
+        if lines.bad or lines.parts:
+            room = _room(record)
+            bad = _bad_lines(record, value, lines.bad, room)
+            bad += [_bad_row(record, start, part) for start, some in lines.parts for part in bad_parts(some, room)]
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)
