@@ -33,6 +33,7 @@ import numpy as np
 import psutil
 from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, fork, published, told
 from beside import encoded, running
+from connections import cpu_seconds
 from end_to_end import Cpu
 from report import machine, save, show
 
@@ -104,6 +105,10 @@ class Fed:
 
     def updates(self) -> int:
         return int(self.client.call("stats")["updates_applied"])
+
+    def server_seconds(self) -> float:
+        """Processor time of the query server so far: of the daemon's children."""
+        return sum(cpu_seconds(child.pid) for child in psutil.Process(self.pid).children(recursive=True))
 
     def during(self, rate: float | None, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
         """What ``work`` returns, and what was taken meanwhile: fed at a rate, or (None) as fast as it is taken."""
@@ -181,12 +186,19 @@ def requests(daemon: Fed, peak: float, ids: np.ndarray, arguments: argparse.Name
             address = daemon.address if door == "socket" else f"unix:{daemon.folder}/http"
             load = Load(door, address, arguments.rate, arguments.seconds, arguments.shares, ids, arguments.askers)
             name = {0.0: "none", 0.5: "half", 1.0: "full"}[share]
+            before = daemon.server_seconds()
             if share:
                 found, taken = daemon.during(None if share == 1 else share * peak, lambda: asked(load))  # noqa: B023
             else:
                 found, taken = asked(load), {"updates/s": 0.0, "daemon cores": float("nan")}
+            spent_us = (daemon.server_seconds() - before) / found.kinds.size * 1e6
             about = {"ingest": name, "door": door, **taken, "of peak": taken["updates/s"] / peak}
-            driver = {"sent late p99 ms": found.late_ms, "failed": found.failed, "unanswered": found.unanswered}
+            driver = {
+                "server us/request": spent_us,
+                "sent late p99 ms": found.late_ms,
+                "failed": found.failed,
+                "unanswered": found.unanswered,
+            }
             rows.append({**about, "request": "all", **found.percentiles(), **driver})
             rows += [
                 {**about, "request": kind, **found.percentiles(kind), **dict.fromkeys(driver, "")}
@@ -259,23 +271,35 @@ def scrapes(daemon: Fed, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             time.sleep(arguments.scrape_pause)
         return taken, size
 
+    idle = own_seconds(daemon.pid)
+    time.sleep(arguments.seconds)
+    idle = own_seconds(daemon.pid) - idle
     rows = []
     for name in ("none", "full"):
-        (taken, size), fed_with = (
-            (scraped(), {"updates/s": 0.0}) if name == "none" else daemon.during(None, scraped)
-        )
+        before, fed_with, spent = own_seconds(daemon.pid), {"updates/s": 0.0}, float("nan")
+        if name == "none":
+            taken, size = scraped()
+            spent = own_seconds(daemon.pid) - before - idle
+        else:
+            (taken, size), fed_with = daemon.during(None, scraped)
         ms = np.array(taken) * 1e3
-        times = {f"p{each:g} ms": _percentile(ms, each) for each in (50, 99)}
         rows.append(
             {
                 "ingest": name,
                 "updates/s": fed_with["updates/s"],
                 "scrapes": ms.size,
-                **times,
+                **{f"p{each:g} ms": _percentile(ms, each) for each in (50, 99)},
+                "processor ms": spent / ms.size * 1e3,
                 "kilobytes": size / 1e3,
             }
         )
     return rows
+
+
+def own_seconds(pid: int) -> float:
+    """Processor time of a process so far, threads that have ended included."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def results(churn: Churn, records: list[bytes], arguments: argparse.Namespace) -> list[dict[str, Any]]:
