@@ -350,8 +350,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {}
 
     def add(name: str, title: str, rows: list[dict[str, Any]]) -> None:
-        result[name] = rows
-        show(title, rows)
+        result[name] = [{key: "-" if value != value else value for key, value in row.items()} for row in rows]
+        show(title, result[name])
 
     if {*PARTS[:3]} & {*arguments.only}:
         with fed(churn, records, arguments) as daemon:
