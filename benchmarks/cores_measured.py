@@ -89,6 +89,7 @@ class Measured:
         weighted = any(program.needs_weights for program in self._programs)
         self._weights = self._some_weights(self._pool.loaded.size) if weighted else None
         self._graph = self._new_graph()
+        self._names.index.crew = self._graph.crew
         self._engines: dict[str, Engine] = {}
 
     # -- the steps, in this order --------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ class Measured:
         for _ in range(min(self._rounds, FEW_ROUNDS)):
             self._graph.close()
             self._graph = self._new_graph()
+            self._names.index.crew = self._graph.crew
             with loading:
                 self._graph.load(edges, self._pool.n_vertices)
         for _ in range(min(self._rounds, FEW_ROUNDS)):

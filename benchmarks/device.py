@@ -1,15 +1,16 @@
-"""Path programs on a CUDA device: from scratch, after batches of updates, and the device's part of an epoch.
+"""Programs on a CUDA device: from scratch, after batches of updates, and the device's part of an epoch.
 
 R-MAT graphs as in ``storage_device.py``, generated on the device. Rows are those of ``partition/device_side.py``,
 runs those of ``compute/device/path_runs.py``. A batch is four fifths insertions of edges that are not there, and a
 fifth deletions; it is undone before the next one. Times are from the call to the device's word in pinned memory,
 the list of changes included; medians after a warm-up. Then words are compared with those of a fresh start.
 
-    python benchmarks/device.py --scale 22 [--parts fresh refresh hubs epoch host] [--seconds 60] [--json out.json]
+    python benchmarks/device.py --scale 22 [--parts fresh refresh components host] [--seconds 60] [--json out.json]
 
 Parts: ``fresh`` on all edges, the others on half of them (the rest is streamed). ``hubs`` deletes the tree edges
-of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``host``: the host's engine on
-the same batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
+of the largest hubs. ``epoch``: batch in memory, both arrays, BFS, list of changes. ``components``: from scratch,
+and after batches. ``pagerank``: likewise, against a solution in float64. ``host``: the host's engine on the same
+batches, on all cores; it compiles for a while when its kernels are not in Numba's cache.
 """
 
 from __future__ import annotations
@@ -17,38 +18,34 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import harmonic_mean, median
 from typing import Any
 
 import numpy as np
+from device_components import components
 from device_graph import Graph, Row, cupy, machine, show
+from device_ranks import pagerank
+from device_rows import WARM_UP, Budget, Rows, clocked
 
 from graphtide.compute.device import paths as device_paths
 from graphtide.compute.device.path_runs import Limits, PathRun, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP
-from graphtide.gpma.edges import DELETED, INSERTED, OVERWRITTEN, EdgeBatch, EdgeList
-from graphtide.partition.device_side import DeviceSide
+from graphtide.gpma.edges import EdgeBatch, EdgeList
 
-PARTS = ("fresh", "refresh", "hubs", "epoch", "host")
+PARTS = ("fresh", "refresh", "hubs", "epoch", "components", "pagerank", "host")
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 HUBS = (10, 1000)
-WARM_UP = 2
 NO_SOURCES = np.empty(0, np.uint32)
 
 
-class Bench:
+class Bench(Rows):
     """Rows on the device, and the runs of both programs from one source."""
 
     def __init__(self, graph: Graph, keys: Any) -> None:
-        self.graph = graph
-        self.rng = np.random.default_rng(2)
-        self.device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
-        self.device.ensure_vertices(graph.n_vertices)
-        self.device.load(EdgeList(keys, graph.weights(keys.size)))
+        super().__init__(graph, keys)
         degrees = self.device.out.view().degrees[: graph.n_vertices]
         self.hubs = cupy.asnumpy(cupy.argsort(degrees))[::-1].astype(np.uint32)
         self.source = self.hubs[:1].copy()
@@ -69,31 +66,6 @@ class Bench:
         lost = max(device_paths.LOST_LEAST, int(device_paths.LOST_SHARE * reached))
         return Limits((1 << 32) - 1 if weighted else lost, arcs)
 
-    def apply(self, batch: EdgeBatch) -> EdgeBatch:
-        """Apply a batch; returns what undoes it."""
-        plan = self.device.prepare(batch)
-        self.device.launch(plan)
-        self.device.finish(plan)
-        return self.undoing()
-
-    def undoing(self) -> EdgeBatch:
-        report = self.device.report
-        outcome = report.outcome
-        done = (outcome == INSERTED) | (outcome == DELETED) | (outcome == OVERWRITTEN)
-        ops = (outcome != INSERTED).astype(np.uint8)
-        return EdgeBatch(report.keys[done].copy(), ops[done], report.old_weights[done].copy())
-
-    def mixed(self, n: int) -> EdgeBatch:
-        """Four fifths new edges, a fifth deletions of loaded ones, shuffled; a lone update is either."""
-        graph = self.graph
-        n_deletes = n // 5 if n > 1 else int(self.rng.integers(0, 2))
-        old = graph.loaded[cupy.asarray(self.rng.integers(0, graph.loaded.size, n_deletes))]
-        keys = cupy.concatenate([graph.fresh(n - n_deletes), old])
-        ops = cupy.ones(keys.size, np.uint8)
-        ops[n - n_deletes :] = 0
-        order = graph.random.permutation(keys.size)
-        return EdgeBatch(keys[order], ops[order], graph.weights(keys.size))
-
     def wrong(self) -> dict[str, int]:
         """How many values of each program are not those of a fresh start."""
         found = {}
@@ -105,32 +77,6 @@ class Bench:
             differs = (fresh.words[:n] >> half) != (self.runs[kind.kind].words[:n] >> half)
             found[kind.kind] = int(cupy.count_nonzero(differs))
         return found
-
-
-def clocked(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Microseconds of one call, and what it returned."""
-    cupy.cuda.Device().synchronize()
-    begin = time.perf_counter()
-    result = work()
-    return (time.perf_counter() - begin) * 1e6, result
-
-
-class Budget:
-    """Repeats as far as the time goes: each measurement once at least."""
-
-    def __init__(self, seconds: float) -> None:
-        self._ends = time.perf_counter() + seconds
-
-    @property
-    def is_spent(self) -> bool:
-        return time.perf_counter() > self._ends
-
-    def repeats(self, most: int) -> Iterator[int]:
-        """0, 1, ... below ``most``, the first WARM_UP of them being no measurements."""
-        for step in range(WARM_UP + most):
-            if step > WARM_UP and self.is_spent:
-                return
-            yield step
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -356,6 +302,12 @@ def run(
             rows = epoch(bench, batches, repeats, Budget(share))
             result["epoch"] = show(f"the device's part of an epoch, scale {scale}", rows)
         del bench
+    if "components" in parts:
+        rows = components(graph, batches, repeats, Budget(share))
+        result["components"] = show(f"components, scale {scale}, {graph.loaded.size:,} edges", rows)
+    if "pagerank" in parts:
+        rows = pagerank(graph, batches, repeats, Budget(share))
+        result["pagerank"] = show(f"PageRank, scale {scale}, {graph.loaded.size:,} edges", rows)
     if "host" in parts:
         result["host"] = show(f"beside the host, scale {scale}", host(graph, batches, repeats, Budget(share)))
     return result

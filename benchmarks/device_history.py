@@ -1,8 +1,8 @@
-"""A short history of path programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
+"""A short history of programs on a CUDA device, against fresh starts: what compute-sanitizer runs.
 
-Every kernel of both programs runs: settling and trimming, searching and spreading, queues that hold everything and
-queues that run over, rows of one edge and of hundreds. Each allocation is one of the device's own, so that
-accesses behind its end are seen.
+Every kernel of two path programs, of components and of PageRank runs: settling and trimming, searching and
+spreading, mending a forest, passes and pushes, queues that hold everything and queues that run over, rows of one
+edge and of hundreds. Each allocation is one of the device's own, so that accesses behind its end are seen.
 
     compute-sanitizer --tool racecheck python benchmarks/device_history.py
 """
@@ -10,10 +10,13 @@ accesses behind its end are seen.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from device_ranks import Ranks
 
-from graphtide.compute.device import path_runs
+from graphtide.compute.device import forest_runs, path_runs
+from graphtide.compute.device.forest_runs import ForestRuns
 from graphtide.compute.device.path_runs import Limits, PathRuns
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
@@ -25,6 +28,7 @@ from graphtide.partition.device_side import DeviceSide
 KINDS: tuple[type[PathProgram], ...] = (BFS, SSSP)
 VERTICES = 600
 BATCHES = (4000, 1, 50, 1000, 300, 3000, 2, 4000)
+FOREST_BATCHES = (60, 1000, 1, 50, 300, 2)
 HALF = np.uint64(32)
 ALL = Limits((1 << 32) - 1, (1 << 63) - 1)
 SOURCE = np.zeros(1, np.uint32)
@@ -33,31 +37,71 @@ SOURCE = np.zeros(1, np.uint32)
 def run(seed: int) -> None:
     for queue_share, ties_min in ((1, 0.0), (VERTICES // 7, 2.0)):
         path_runs.QUEUE_SHARE, path_runs.QUEUE_LEAST, path_runs.TIES_MIN = queue_share, 1, ties_min
+        forest_runs.QUEUE_SHARE, forest_runs.QUEUE_LEAST = queue_share, 1
         for kind in KINDS:
             history(kind, np.random.default_rng(seed))
+        history_of_components(np.random.default_rng(seed))
+    print(f"{2 * (len(KINDS) + 1)} histories of batches: every value is that of a fresh start")
+    history_of_ranks(np.random.default_rng(seed))
+    print(f"{len(BATCHES)} batches: PageRank keeps to its bound, and sums in every bit")
 
-    print(f"{2 * len(KINDS)} histories of {len(BATCHES)} batches: every value is that of a fresh start")
 
-
-def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
+def rows(rng: np.random.Generator, batches: Sequence[int]) -> Iterator[DeviceSide]:
+    """Rows on a device, at first none and then after every batch."""
     device = DeviceSide(directed=True, weighted=True, in_edges=True, in_weights=True)
     device.ensure_vertices(VERTICES)
     device.load(EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32)))
-    kept, fresh = runs_of(kind, device), runs_of(kind, device)
-    kept.start(device, SOURCE)
-    for n in BATCHES:
+    yield device
+    for n in batches:
         src = (VERTICES * rng.random(n) ** 4).astype(np.uint32)  # hubs
         dst = rng.integers(0, VERTICES, n)
         ops = (rng.random(n) < (0.7 if n > 2 else 0.0)).astype(np.uint8)
         plan = device.prepare(EdgeBatch.of(src, dst, ops, rng.choice([0.0, 0.5, 1.0, 1e8], n).astype(np.float32)))
         device.launch(plan)
         device.finish(plan)
+        yield device
+
+
+def history(kind: type[PathProgram], rng: np.random.Generator) -> None:
+    states = rows(rng, BATCHES)
+    device = next(states)
+    kept, fresh = runs_of(kind, device), runs_of(kind, device)
+    kept.start(device, SOURCE)
+    for _ in states:
         kept.make_room(VERTICES, device.out.n_edges)
         fresh.make_room(VERTICES, device.out.n_edges)
         if kept.mend(device, np.empty(0, np.uint32), ALL).gave_up:  # a queue was too small
             kept.start(device, SOURCE)
         fresh.start(device, SOURCE)
         assert np.array_equal(kept.read(VERTICES) >> HALF, fresh.read(VERTICES) >> HALF)
+
+
+def history_of_components(rng: np.random.Generator) -> None:
+    states = rows(rng, FOREST_BATCHES)
+    device = next(states)
+    kept, fresh = ForestRuns(device), ForestRuns(device)
+    kept.make_room(VERTICES, 0)
+    kept.start(device)
+    for _ in states:
+        for runs in (kept, fresh):
+            runs.make_room(VERTICES, device.out.n_edges)
+        if kept.mend(device, forest_runs.Limits(VERTICES, VERTICES, (1 << 63) - 1)).gave_up:
+            kept.start(device)
+        fresh.start(device)
+        handles = np.stack([kept.read(VERTICES)[:, 2], fresh.read(VERTICES)[:, 2]])
+        assert np.unique(handles, axis=1).shape[1] == np.unique(handles[0]).size == np.unique(handles[1]).size
+
+
+def history_of_ranks(rng: np.random.Generator) -> None:
+    states = rows(rng, BATCHES)
+    ranks = Ranks(next(states))
+    ranks.start()
+    for _ in states:
+        report = ranks.refresh(ranks.change())
+        assert ranks.wrong_bits() == 0
+    assert report.error_bound is not None
+    # A sanitizer takes long for each of the reference's many steps.
+    assert ranks.error(precision=1e-5) <= report.error_bound
 
 
 def runs_of(kind: type[PathProgram], device: DeviceSide) -> PathRuns:

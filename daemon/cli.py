@@ -31,6 +31,7 @@ from .flags import (
     TokenFlag,
     TopicFlag,
     checked,
+    client_of,
     examples,
     token_of,
     trust_of,
@@ -388,11 +389,10 @@ def query(
     tls_key: TlsKeyFlag = None,
 ) -> None:
     """Ask a running daemon."""
-    from .client.addresses import parse_address
     from .tools.query import parse_parameters, run_query
 
+    address = checked(address)
     try:
-        parse_address(address)
         parameters = parse_parameters(context.args, method)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -432,16 +432,11 @@ def watch(
     tls_key: TlsKeyFlag = None,
 ) -> None:
     """Show what each epoch changes, as it happens."""
-    from .client.addresses import parse_address
     from .tools.query import parse_value
     from .tools.watch import watch as show
 
-    try:
-        parse_address(address)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     status = show(
-        address,
+        checked(address),
         program,
         None if vertices is None else parse_value(vertices, listed=True),
         threshold=threshold,
@@ -494,12 +489,10 @@ def top(
     tls_key: TlsKeyFlag = None,
 ) -> None:
     """Show a running daemon live: rates, lag, freshness, stages, memory by side, programs."""
-    from .client import Client
     from .tools import top as showing
 
     url = metrics if metrics is None or "://" in metrics else f"http://{metrics}/metrics"
-    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
-    with Client(checked(address), token=token_of(token, token_file), ssl_context=trust) as client:
+    with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
         raise typer.Exit(showing.top(client, url, interval_s=interval, most=samples, as_json=json))
 
 

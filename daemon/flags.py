@@ -10,6 +10,8 @@ import typer
 if TYPE_CHECKING:
     import ssl
 
+    from .client import Client
+
 
 def examples(*lines: str) -> str:
     """Examples for the end of a help page, one a line."""
@@ -98,6 +100,22 @@ def checked(address: str) -> str:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return address
+
+
+def client_of(
+    address: str,
+    token: str | None,
+    token_file: Path | None,
+    tls: bool,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> Client:
+    """A client of this daemon, let in as the options say."""
+    from .client import Client
+
+    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
+    return Client(checked(address), token=token_of(token, token_file), ssl_context=trust)
 
 
 def epoch_of(text: str) -> tuple[int, int] | None:

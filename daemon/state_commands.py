@@ -18,11 +18,9 @@ from .flags import (
     TokenFileFlag,
     TokenFlag,
     WaitFlag,
-    checked,
+    client_of,
     epoch_of,
     examples,
-    token_of,
-    trust_of,
 )
 
 EXPORT_EPILOG = examples(
@@ -70,10 +68,7 @@ def export(
         if path is not None:
             exporting.check_suffix(path)
     if address is not None:
-        from .client import Client
-
-        trust = trust_of(tls, tls_ca, tls_cert, tls_key)
-        with Client(checked(address), token=token_of(token, token_file), ssl_context=trust) as client:
+        with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
             folder = checkpoints.made_by_daemon(client, epoch, timeout)
     else:
         assert checkpoint is not None
@@ -114,11 +109,9 @@ def now(
     tls_key: TlsKeyFlag = None,
 ) -> None:
     """Have a running daemon write a checkpoint of the present epoch or a later one, and wait for it."""
-    from .client import Client
     from .tools.checkpoints import make_now
 
-    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
-    with Client(checked(address), token=token_of(token, token_file), ssl_context=trust) as client:
+    with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
         raise typer.Exit(make_now(client, timeout, as_json=json))
 
 

@@ -126,6 +126,11 @@ class EdgeList:
     def __len__(self) -> int:
         return int(self.keys.size)
 
+    def each_once(self) -> EdgeList:
+        """Of the arcs of an undirected graph those in one direction: from the smaller end."""
+        kept = sources(self.keys) <= destinations(self.keys)
+        return EdgeList(self.keys[kept], None if self.weights is None else self.weights[kept])
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeReport:

@@ -14,13 +14,22 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import HALF, LOW, EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
+from ..gpma.edges import HALF, LOW, NO_VERTEX, EdgeBatch, Keys, Op, Ops, Vertices, destinations, frozen, sources
 from ..gpma.rows import RowView, live_runs
 from ..gpma.splice import spliced
 from ..gpma.vertex_columns import grown
 
 Positions = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+
+def living(dense: Vertices, alive: Flags) -> Vertices:
+    """A copy of these dense ids (or ``NO_VERTEX``), with ``NO_VERTEX`` for those that are not ``alive``."""
+    known = dense.copy()
+    found = np.flatnonzero(dense != NO_VERTEX)
+    known[found[~alive[dense[found]]]] = NO_VERTEX
+    return known
+
 
 _INSERT = np.uint8(Op.INSERT)
 

@@ -1,4 +1,7 @@
-"""What tests of the HTTP door share: a server over a chain of 20 vertices, and two kinds of clients."""
+"""What tests of the HTTP door share: a server over a chain of 20 vertices, and two kinds of clients.
+
+``shared`` and ``browser`` are fixtures for the modules that import them.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import pytest
 from protocol_vectors import Engine
+from test_server import serving
 
 from graphtide.daemon.config.settings import LimitsConfig
 from graphtide.daemon.serve.supervisor import ServerLink
@@ -52,6 +57,20 @@ class Browser(http.client.HTTPConnection):
         content = response.read()
         is_json = response.headers["Content-Type"] == "application/json"
         return response.status, json.loads(content) if is_json and content else content, response
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, ServerLink]]:
+    """One server for the tests that leave it as it was."""
+    made = engine("int")
+    with serving(made, tmp_path_factory.mktemp("s"), LIMITS, http=[HTTP]) as link:
+        yield made, link
+
+
+@pytest.fixture
+def browser(shared: tuple[Engine, ServerLink]) -> Iterator[Browser]:
+    with contextlib.closing(Browser(shared[1])) as browser:
+        yield browser
 
 
 def talk(link: ServerLink, data: bytes, *, half_close: bool = False) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crews import crew
+from crews import crews as crews
 from histories import (
     EdgeSet,
     Epoch,
@@ -24,11 +26,12 @@ from scipy.sparse.csgraph import connected_components
 
 from graphtide.compute.forest import components as module
 from graphtide.compute.forest import external_order
+from graphtide.compute.forest import forest as kernels
 from graphtide.compute.forest.components import Components
 from graphtide.compute.forest.cut import TURN_EDGES
 from graphtide.compute.forest.external_order import SortedVertices
 from graphtide.compute.program import Published, Refresh
-from graphtide.gpma.edges import NO_VERTEX, Vertices
+from graphtide.gpma.edges import HALF, NO_VERTEX, Vertices, destinations, sources
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.gpma.index.vertex_index import Kind, VertexIndex
 from graphtide.partition.graph import Graph
@@ -256,6 +259,34 @@ def test_threads_change_nothing(directed: bool) -> None:
                 np.testing.assert_array_equal(one, other)
         run.check()
         run.check_against_oracle()
+
+
+def test_large_batches_are_told_apart_by_threads_as_by_one() -> None:
+    """What is not safe comes in the order of the batch, whoever found it, and however long its two parts are."""
+    rng = np.random.default_rng(5)
+    n = 1 << 14
+    handle = rng.integers(0, 40, n).astype(np.uint32)
+    parent = rng.integers(0, n, n).astype(np.uint32)
+    tree = parent.astype(np.uint64) << HALF | np.arange(n, dtype=np.uint64)
+    for n_inserted, n_deleted in ((20_000, 30_000), (50_000, 0), (0, 17_000), (kernels.PIECE, 3 * kernels.PIECE)):
+        inserted, deleted = (
+            rng.integers(0, n, size).astype(np.uint64) << HALF | rng.integers(0, n, size).astype(np.uint64)
+            for size in (n_inserted, n_deleted)
+        )
+        chosen = rng.random(n_deleted) < 0.3
+        deleted[chosen] = rng.choice(tree, int(chosen.sum()))
+        u, v = sources(inserted), destinations(inserted)
+        wanted = inserted[handle[u] != handle[v]]
+        u, v = sources(deleted), destinations(deleted)
+        cut = deleted[(parent[v] == u) | (parent[u] == v)]
+        for threads in (1, 2, 5):
+            joining, links = np.empty_like(inserted), np.empty_like(deleted)
+            pieces = np.zeros(1 - (-max(n_inserted, n_deleted) // kernels.PIECE), np.int64)
+            n_joining, n_links = kernels.classify(
+                handle, parent, inserted, deleted, joining, links, pieces, crew(threads)
+            )
+            np.testing.assert_array_equal(joining[:n_joining], wanted)
+            np.testing.assert_array_equal(links[:n_links], cut)
 
 
 # -- shapes that hurt ---------------------------------------------------------------------------------------

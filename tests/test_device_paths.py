@@ -105,6 +105,16 @@ class TwinRun:
 @pytest.fixture
 def run_of(cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
     """Makes runs, and closes their graphs."""
+    yield from runs()
+
+
+@pytest.fixture
+def emulated_run_of(emulated_cupy: ModuleType) -> Iterator[Callable[..., TwinRun]]:
+    """Likewise, on the emulated device only, which can be told to fail."""
+    yield from runs()
+
+
+def runs() -> Iterator[Callable[..., TwinRun]]:
     made: list[TwinRun] = []
 
     def make(*given: Any, **how: Any) -> TwinRun:
@@ -354,9 +364,7 @@ def test_a_state_moves_between_processors(run_of: Callable[..., TwinRun], seed: 
                 run.twin = DevicePathProgram(fresh)
 
 
-def test_a_refresh_allocates_nothing_and_reads_what_changed(
-    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun]
-) -> None:
+def test_a_refresh_allocates_nothing_and_reads_what_changed(emulated_run_of: Callable[..., TwinRun]) -> None:
     parts, length = 500, 8
     n = 1 + parts * length
     chains = [(v, v + 1) for v in range(1, n) if v % length]
@@ -368,7 +376,7 @@ def test_a_refresh_allocates_nothing_and_reads_what_changed(
         inserts([(45, 801), (0, 44)], n),
     ]
     for kind in ("bfs", "sssp"):
-        run = run_of(kind)
+        run = emulated_run_of(kind)
         run.step(inserts([*chains, *heads], n))
         run.step(inserts([(1, 4)], n))
         for epoch in changes:
@@ -381,12 +389,10 @@ def test_a_refresh_allocates_nothing_and_reads_what_changed(
             assert refresh.edges_read < 100 < run.graph.n_arcs / 30
 
 
-def test_without_memory_a_program_goes_on_at_the_host(
-    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun]
-) -> None:
+def test_without_memory_a_program_goes_on_at_the_host(emulated_run_of: Callable[..., TwinRun]) -> None:
     failed = 0
     for at in range(40):
-        run = run_of("sssp")
+        run = emulated_run_of("sssp")
         run.step(inserts([(0, 1), (1, 2)], 3))
         change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
         run.host.refresh(run.graph, change)
@@ -411,11 +417,11 @@ def test_without_memory_a_program_goes_on_at_the_host(
 @pytest.mark.parametrize("quiet", [True, False])
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_a_card_that_fails_is_dropped_within_the_run(
-    emulated_cupy: ModuleType, run_of: Callable[..., TwinRun], kind: str, quiet: bool
+    emulated_run_of: Callable[..., TwinRun], kind: str, quiet: bool
 ) -> None:
     failed = 0
     for at in range(40):
-        run = run_of(kind)
+        run = emulated_run_of(kind)
         run.step(inserts([(0, 1), (1, 2)], 3))
         change = run.graph.apply(inserts([(2, v) for v in range(3, 50)], 50).batch(weighted=True), 50)
         run.host.refresh(run.graph, change)

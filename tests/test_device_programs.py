@@ -13,18 +13,22 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, random_history
+from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
+from test_components import Ids
 
 from graphtide.compute.device import twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
+from graphtide.compute.forest.components import Components
+from graphtide.compute.homes import Homes
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.paths.sswp import SSWP
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.walks.pagerank import PageRank
+from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import NO_VERTEX
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -34,7 +38,11 @@ MAKERS: dict[str, Callable[[str], Program]] = {
     "sswp": lambda id: SSWP(id, (0,)),
     "within": lambda id: Within(id, (2,), limit=3),
     "fading": lambda id: Fading(id, (0,)),
+    "components": lambda id: Components(id, Ids(5)),
 }
+
+
+STAY = Homes(lambda _: False)
 
 
 class Both:
@@ -44,7 +52,8 @@ class Both:
         self.graph = Graph(directed=directed, device=True)
         self.host_graph = Graph(directed=directed)
         graphs += [self.graph, self.host_graph]
-        self.engine = Engine(self.graph, [make(id) for id, make in makers.items()], self.resolve, **engine)
+        programs = [make(id) for id, make in makers.items()]
+        self.engine = Engine(self.graph, programs, self.resolve, **{"judge": STAY, **engine})
         self.host = Engine(self.host_graph, [make(id) for id, make in makers.items()], self.resolve)
 
     @staticmethod
@@ -98,8 +107,11 @@ def columns_of(program: Program) -> dict[str, np.ndarray]:
 
 
 def values_of(program: Program, n: int) -> list[int]:
-    """The bits of a path program's values."""
-    return (program.columns()["word"][:n] >> np.uint64(32)).tolist()
+    """The bits of a path program's values, and the names of components."""
+    columns = program.columns()
+    if "word" in columns:
+        return (columns["word"][:n] >> np.uint64(32)).tolist()
+    return columns["representative"][columns["handle"][:n]].tolist()
 
 
 def check_report(
@@ -112,8 +124,10 @@ def check_report(
             continue
         told = np.zeros(graph.n_vertices, bool)
         told[reported] = True
-        differs = np.ones(graph.n_vertices, bool)
+        differs = np.full(graph.n_vertices, name in ("word", "handle"))  # a new handle need not be in use
         differs[:n_before] = before[name][:n_before] != column[:n_before]
+        if name in ("representative", "size"):  # of handles, of which some are nobody's
+            differs &= np.isin(np.arange(graph.n_vertices), after["handle"][: graph.n_vertices])
         assert not (differs & ~told).any(), name
 
 
@@ -145,6 +159,108 @@ def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
     assert pair.graph.device is not None
 
 
+class Anywhere:
+    """Moves programs at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.moves: list[str] = []
+
+    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+        return bool(self._rng.random() < 0.5)
+
+    def moved(self, id: str, seconds: float) -> None:
+        self.moves.append(id)
+
+    def forget(self, id: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_programs_that_move_compute_what_those_on_the_host_do(
+    both: Callable[..., Both], directed: bool, seed: int
+) -> None:
+    """And what is published changes by no move, but by runs only."""
+    cuda_emulator.seed(seed)
+    judge = Anywhere(seed)
+    pair = both(directed=directed, judge=judge)
+    pair.start()
+    homes = set()
+    history = random_history(seed, directed=directed, epochs=14, vertex_share=0.1)
+    for epoch in history.epochs:
+        where = {program.id: program.on_device for program in pair.engine.programs}
+        runs = pair.step(epoch)
+        assert {run.id: run.on_device for run in runs} == where
+        for run in runs:
+            assert pair.engine_program(run.id).on_device == (run.on_device != run.moved)
+            homes.add((run.id, run.on_device))
+    assert len(homes) > len(MAKERS) + 2
+    assert judge.moves
+    assert pair.graph.device is not None
+
+
+def test_ranks_that_move_keep_their_bound(both: Callable[..., Both], seed: int) -> None:
+    cuda_emulator.seed(seed)
+    pair = both(makers={"ranks": lambda id: PageRank(id)}, judge=Anywhere(seed))
+    pair.start()
+    (program,) = pair.engine.programs
+    moves = 0
+    for epoch in random_history(seed, directed=True, epochs=16, vertex_share=0.1).epochs:
+        apply(pair.host_graph, epoch)
+        change = apply(pair.graph, epoch)
+        (run,) = pair.engine.refresh(change)
+        assert run.error is None and run.refresh is not None
+        assert run.refresh.error_bound is not None and run.refresh.error_bound <= program.host.tolerance
+        assert not any(pair.engine.audit().values())
+        moves += run.moved
+        published = {name: column.copy() for name, column in program.columns().items()}
+        program.move(pair.graph)
+        for name, column in program.columns().items():
+            n = pair.graph.n_vertices
+            np.testing.assert_array_equal(column[:n], published[name][:n])
+        assert not any(pair.engine.audit().values())
+    assert pair.graph.device is not None
+
+
+def test_a_program_that_fails_to_move_is_quarantined_and_comes_back(
+    both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Always(Anywhere):
+        def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+            return True
+
+    pair = both(makers={"bfs": MAKERS["bfs"]}, judge=Always(1))
+    pair.start()
+    (program,) = pair.engine.programs
+
+    def fails(*given: Any) -> None:
+        raise MemoryError("of the host")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program.host, "restore", fails)
+        (run,) = pair.engine.refresh(apply(pair.graph, epoch_of([(1, 0, 1, 1.0)], 2)))
+    assert run.error == "MemoryError: of the host"
+    assert pair.engine.states()["bfs"].state == "quarantined"
+    apply(pair.host_graph, epoch_of([(1, 0, 1, 1.0)], 2))
+    pair.engine.start()
+    pair.host.start()
+    pair.check_values()
+
+
+def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> None:
+    judge = Anywhere(seed)
+    pair = both(judge=judge)
+    pair.start()
+    epochs = random_history(seed, directed=True, epochs=12, vertex_share=0.1).epochs
+    for epoch in epochs[:6]:
+        pair.step(epoch)
+    pair.graph.drop_device("out of order")
+    before = len(judge.moves)
+    for epoch in epochs[6:]:
+        assert not any(run.on_device for run in pair.step(epoch))
+    assert len(judge.moves) == before
+
+
 # -- which programs run where ------------------------------------------------------------------------------------
 
 
@@ -168,7 +284,8 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     both: Callable[..., Both], caplog: pytest.LogCaptureFixture
 ) -> None:
     makers = {
-        "ranks": lambda id: PageRank(id, damping=0.85, tolerance=1e-3),
+        "near": lambda id: PersonalisedPageRank(id, (0,)),
+        "ranks": lambda id: PageRank(id, tolerance=1e-6),
         "odd": lambda id: Exponential(id, (0,)),
         "sssp": MAKERS["sssp"],
     }
@@ -176,10 +293,16 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
         pair = both(makers=makers)
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
-        "program ranks stays on the host: programs of the family 'walk' have no twin on a device",
+        "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
+        "program ranks stays on the host: a tolerance below 1e-05 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
-    assert {run.id: run.on_device for run in pair.start()} == {"ranks": False, "odd": False, "sssp": True}
+    assert {run.id: run.on_device for run in pair.start()} == {
+        "near": False,
+        "ranks": False,
+        "odd": False,
+        "sssp": True,
+    }
 
 
 def test_a_failing_compiler_leaves_a_program_on_the_host(
@@ -209,7 +332,7 @@ def test_without_a_device_nothing_is_asked_for_a_twin() -> None:
     graph.close()
 
 
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_state_moves_to_the_device_and_back(
     both: Callable[..., Both], graphs: list[Graph], name: str, seed: int
 ) -> None:
@@ -345,7 +468,7 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_fail_at_any_call_of_a_run(
     both: Callable[..., Both], name: str, quiet: bool, seed: int
 ) -> None:
@@ -369,7 +492,7 @@ def test_a_card_may_fail_at_any_call_of_a_run(
     assert calls >= 12  # each of two programs launches, and waits
 
 
-@pytest.mark.parametrize("name", ["bfs", "sssp"])
+@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
 def test_a_card_may_be_full_at_any_allocation_of_a_run(both: Callable[..., Both], name: str, seed: int) -> None:
     first, second = random_history(seed, directed=True, epochs=2).epochs
     at, failed = 0, True

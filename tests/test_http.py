@@ -12,6 +12,8 @@ import numpy as np
 import protocol_vectors
 import pytest
 from http_door import HTTP, LIMITS, Browser, engine
+from http_door import browser as browser  # fixtures
+from http_door import shared as shared
 from protocol_vectors import Engine
 from test_server import serving
 
@@ -25,20 +27,6 @@ from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
 
 PAGE = json.loads(protocol_vectors.PAGE.read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, ServerLink]]:
-    """One server for the tests that leave it as it was."""
-    made = engine("int")
-    with serving(made, tmp_path_factory.mktemp("s"), LIMITS, http=[HTTP]) as link:
-        yield made, link
-
-
-@pytest.fixture
-def browser(shared: tuple[Engine, ServerLink]) -> Iterator[Browser]:
-    with contextlib.closing(Browser(shared[1])) as browser:
-        yield browser
 
 
 # -- answers ------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from certificates import certificate
 from http_door import HTTP, LIMITS, Browser, engine, get, port, post, talk, turned_away
+from http_door import browser as browser  # fixtures
+from http_door import shared as shared
 from protocol_vectors import Engine
 from test_server import serving
 from waiting import until
@@ -21,20 +23,6 @@ from graphtide.daemon.client import Client
 from graphtide.daemon.errors import ConfigError
 from graphtide.daemon.serve.listening import TlsFiles
 from graphtide.daemon.serve.supervisor import ServerLink
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, ServerLink]]:
-    """One server for the tests that leave it as it was."""
-    made = engine("int")
-    with serving(made, tmp_path_factory.mktemp("s"), LIMITS, http=[HTTP]) as link:
-        yield made, link
-
-
-@pytest.fixture
-def browser(shared: tuple[Engine, ServerLink]) -> Iterator[Browser]:
-    with contextlib.closing(Browser(shared[1])) as browser:
-        yield browser
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from path_runs import Invalidated, PathRun, epochs_of
 
 from graphtide.compute.paths import form as path_form
 from graphtide.compute.paths import loss as path_loss
+from graphtide.compute.paths import mend as path_mend
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths import search as path_search
 from graphtide.compute.paths.bfs import BFS
@@ -447,6 +448,8 @@ def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All work that can be shared is, in small pieces, and steps of a push are small."""
     for constant, value in (("_PARALLEL_MIN", 0), ("_PIECE", 2), ("_GATHERED", 3), ("_INNER", 5)):
         monkeypatch.setattr(path_loss, constant, value)
+    for where in (path_mend, module):  # of the templates, and of who says how many pieces there are
+        monkeypatch.setattr(where, "PIECE", 3)
     for constant, value in (
         ("_PARALLEL_MIN", 0),
         ("_PARALLEL_EDGES", 0),

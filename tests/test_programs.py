@@ -575,10 +575,13 @@ import sys
 sys.path.insert(0, {folder!r})
 import my_programs, numpy as np
 from graphtide.compute.registry import make_program
-keys, weights = np.empty(0, np.uint64), np.empty(0, np.float32)
+from graphtide.gpma.team import ALONE
+keys, weights, at_once = np.empty(0, np.uint64), np.empty(0, np.float32), np.zeros(1, np.int64)
 for name, given in (("within", {{"source": 0, "hops": {hops}}}), ("sssp", {{"source": 0}})):
     kernel = make_program(name, None, given)._kernels.classify
-    kernel(np.zeros(1, np.uint64), keys, keys, weights, keys, weights, keys, keys, weights)
+    kernel(
+        np.zeros(1, np.uint64), keys, keys, weights, keys, weights, keys, keys, weights, at_once, ALONE
+    )
     print(name, sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 

@@ -18,10 +18,10 @@ from kafka.admin import NewPartitions
 from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
 
+from graphtide.daemon.backoff import Backoff
 from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import Backoff
 from graphtide.daemon.records.stream import Partition, RawRecord
 from graphtide.ops.kafka import DevKafka, free_port
 

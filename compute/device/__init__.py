@@ -2,14 +2,21 @@
 
 A twin is a ``Program`` with the id and the columns of the host's program that it is made from, and reads the rows
 of ``graph.device`` instead of the host's. Its results are those of the host bit for bit, where the family promises
-the same for any history.
+the same for any history; else they are within the same bound.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ...partition.graph import Graph
+from ..forest.components import Components
 from ..paths.program import PathProgram
 from ..program import Program
+from ..walks.pagerank import PageRank
+
+if TYPE_CHECKING:
+    from .program import DeviceProgram
 
 
 class NoTwin(LookupError):
@@ -20,19 +27,9 @@ def twin(program: Program, graph: Graph) -> Program:
     """What is to be run in the place of a program of the host, on the graph's device; its kernels are compiled.
 
     Raises:
-        NoTwin: there is none for its family, or its functions cannot be printed or compiled.
+        NoTwin: there is none for its kind or its parameters, or its functions cannot be printed or compiled.
     """
-    if not isinstance(program, PathProgram):
-        raise NoTwin(f"programs of the family {program.family!r} have no twin on a device")
-    # Not on machines without a device: what it imports takes a while.
-    from .functor import Unprintable, cuda_text
-    from .paths import DevicePathProgram
-
-    try:
-        cuda_text(program.form)
-    except Unprintable as error:
-        raise NoTwin(str(error)) from error
-    made = DevicePathProgram(program)
+    made = _made(program)
     try:
         made.compile(graph)
     except MemoryError as error:
@@ -40,3 +37,32 @@ def twin(program: Program, graph: Graph) -> Program:
     except Exception as error:  # whatever compilers say, or a card
         raise NoTwin(f"its kernels do not compile: {type(error).__name__}: {error}") from error
     return made
+
+
+def _made(program: Program) -> DeviceProgram:
+    """The twin, nothing of it compiled.
+
+    Raises:
+        NoTwin: there is none, or its functions cannot be printed.
+    """
+    # What twins import takes a while, and is not for machines without a device.
+    if isinstance(program, PathProgram):
+        from .functor import Unprintable, cuda_text
+        from .paths import DevicePathProgram
+
+        try:
+            cuda_text(program.form)
+        except Unprintable as error:
+            raise NoTwin(str(error)) from error
+        return DevicePathProgram(program)
+    if type(program) is Components:
+        from .components import DeviceComponents
+
+        return DeviceComponents(program)
+    if type(program) is PageRank:
+        from .pagerank import TOLERANCE_MIN, DevicePageRank
+
+        if program.tolerance < TOLERANCE_MIN:
+            raise NoTwin(f"a tolerance below {TOLERANCE_MIN:g} is beyond what a device keeps of numbers")
+        return DevicePageRank(program)
+    raise NoTwin(f"programs of the kind {program.kind!r} have no twin on a device")

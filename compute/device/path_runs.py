@@ -9,13 +9,12 @@ there are more vertices or long rows than ever before.
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
-from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.module import import_cupy
 from ...gpma.device.report import DeviceReport
 from ...gpma.device.state import DeviceArray, address, allocate, zeros
 from ...gpma.device.structures import STATE
@@ -25,6 +24,7 @@ from ...gpma.edges import Keys, Vertices
 from ...partition.device_side import DeviceSide
 from ..paths.form import Form
 from .functor import cuda_text
+from .kernels import Kernel, Source, compiled
 
 PATH_JOB: Final = np.dtype(
     [
@@ -48,7 +48,6 @@ PATH_COUNTERS: Final = np.dtype(
 )
 """struct PathCounters of ``paths.cuh``."""
 
-_FOLDER = Path(__file__).parent
 # The part of a job that differs from run to run; ``_begin`` packs it in this order.
 _RUN = struct.Struct("=QQQQQQIIIIII")
 assert PATH_JOB.fields is not None
@@ -70,9 +69,10 @@ STAMP_MAX = 1 << 31
 """From here on stamps begin anew. No run has as many rounds as are left then."""
 
 
-# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges: less would
-# mostly be spent on barriers.
-STEP_SHARE, STEP_LEAST = 16, 1 << 18
+# A step of ``spread.cu`` takes vertices with about one edge in so many, and at least so many edges. On an H100,
+# R-MAT graphs of scale 18, 20 and 22 (3.8, 16 and 65 M edges), steps of 0.26, 0.5 and 1.6 M edges took least; in
+# shorter ones most of the time goes to barriers, in longer ones most vertices are pushed twice.
+STEP_SHARE, STEP_LEAST = 48, 1 << 18
 
 
 class PathRun(NamedTuple):
@@ -95,21 +95,12 @@ class PathRun(NamedTuple):
         return self.edges_high << 32 | self.edges_low
 
 
-class Source(NamedTuple):
-    """Where a kernel comes from, and how many of its blocks a multiprocessor gets at most: more of them wait for
-    each other longer, but a search is bound by memory and wants them."""
-
-    file: str
-    macros: tuple[str, ...] = ()
-    blocks: int = 1
-
-
 SOURCES: Final = {
     "settle": Source("mend.cu", ("-DSETTLES=1",)),
     "trim": Source("mend.cu", ("-DSETTLES=0",)),
     "ties": Source("ties.cu"),
     "search": Source("search.cu", blocks=3),
-    "spread": Source("spread.cu"),
+    "spread": Source("spread.cu", blocks=2),
 }
 
 
@@ -126,14 +117,6 @@ class Limits(NamedTuple):
 
 
 _NO_LIMITS: Final = Limits(0, 0)
-
-
-class _Kernel(NamedTuple):
-    """``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch."""
-
-    function: Any
-    handle: Any
-    blocks: int
 
 
 class _Vertices(NamedTuple):
@@ -172,12 +155,11 @@ class PathRuns:
         self._launcher = Launcher(self._stream, (self._out, self._in, self._job))
         self._run_bytes = memoryview(self._job.view(np.uint8))
         self._told = Told(len(PathRun._fields), self._stream)
-        self._kernels: dict[str, _Kernel] = {}
+        self._kernels: dict[str, Kernel] = {}
         self._sequence = 0
         self._stamp = 1
         # Whether to settle; None where it must be found out.
         self._settles: bool | None = None
-        self._multiprocessors = int(self._cupy.cuda.Device().attributes["MultiProcessorCount"])
         with self._stream:
             self._counters = zeros(PATH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
@@ -347,12 +329,6 @@ class PathRuns:
         for name in kernels_of(weighted=self._weighted):
             self._compiled(name)
 
-    def _compiled(self, name: str) -> _Kernel:
-        file, macros, blocks = SOURCES[name]
-        text = self._text + source(_FOLDER / file)
-        module = load_cooperative_text(text, weighted=self._weighted, macros=macros)
-        function = module.get_function(Path(file).stem)
-        handle = function.kernel.ptr
-        fit = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
-        made = self._kernels[name] = _Kernel(function, handle, self._multiprocessors * min(fit, blocks))
+    def _compiled(self, name: str) -> Kernel:
+        made = self._kernels[name] = compiled(SOURCES[name], head=self._text, weighted=self._weighted)
         return made

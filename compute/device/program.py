@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
@@ -14,15 +15,23 @@ from ..program import Column, Program, Refresh, Violation
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+
+class Unfit(RuntimeError):
+    """A program cannot go on at a device that is sound; the message says why."""
+
 
 class DeviceProgram(Program):
     """A program that the device of a graph keeps up to date, with a copy of its state on the host.
 
     It is made from the host's program, and that has the copy: what is published, saved and audited is read there.
     So when the device is lost, the host's program starts from scratch within the same run, and all later ones are
-    its own; where the device is sound, and only its memory does not suffice, just this program goes home. A family
-    gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the last anything may be
-    raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+    its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
+    goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
+    last anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+
+    It may also ``move`` to the host and back, while the device is sound.
     """
 
     def __init__(self, host: Program) -> None:
@@ -31,12 +40,17 @@ class DeviceProgram(Program):
         self.sources = host.sources
         self.host = host
         self._is_home = False
+        self._is_away = False
         # A state may have been restored into the host's program.
         self._is_there = False
 
     @property
     def on_device(self) -> bool:
         """Whether the device runs it; False for good once it went home."""
+        return not (self._is_home or self._is_away)
+
+    @property
+    def is_movable(self) -> bool:
         return not self._is_home
 
     # -- what a family does on the device -----------------------------------------------------------------------
@@ -64,16 +78,18 @@ class DeviceProgram(Program):
     # -- runs ---------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        if self._is_away:
+            return self.host.start(graph)
         done = self._on_device(graph, lambda device: self._start(graph, device))
         self._is_there = done is not None
         return self.host.start(graph) if done is None else done
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        if self._is_home:
+        if not self.on_device:
             return self.host.refresh(graph, change)
         if not self._is_there:  # the host has a state that was restored, of before the change
             refresh = self.host.refresh(graph, change)
-            self._move(graph)
+            self._bring(graph)
             return refresh
         done = self._on_device(graph, lambda device: self._refresh(graph, device, change))
         return replace(self.host.start(graph), started_over=True) if done is None else done
@@ -81,16 +97,27 @@ class DeviceProgram(Program):
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self._is_there = False
         self.host.restore(state, graph)
-        self._move(graph)
+        if not self._is_away:
+            self._bring(graph)
 
-    def _move(self, graph: Graph) -> None:
-        def take_over(device: DeviceSide) -> Refresh:
+    def move(self, graph: Graph) -> None:
+        if self._is_away:
+            self._is_away = False
+            self._bring(graph)
+            return
+        state = {name: column.copy() for name, column in self.state().items()}
+        self._is_away, self._is_there = True, False
+        self._let_go()
+        self.host.restore(state, graph)
+
+    def _bring(self, graph: Graph) -> None:
+        def take_over(device: DeviceSide) -> bool:
             self._take_over(graph, device)
-            return Refresh({})
+            return True
 
         self._is_there = self._on_device(graph, take_over) is not None
 
-    def _on_device(self, graph: Graph, work: Callable[[DeviceSide], Refresh]) -> Refresh | None:
+    def _on_device(self, graph: Graph, work: Callable[[DeviceSide], T]) -> T | None:
         """What the work gives; None: the device is lost or full, and the program is at home from now on."""
         if self._is_home:
             return None
@@ -99,12 +126,17 @@ class DeviceProgram(Program):
                 return work(graph.device)
             except MemoryError as error:
                 log.warning("program %s goes on at the host: the device has no memory for it: %s", self.id, error)
+            except Unfit as error:
+                log.warning("program %s goes on at the host: %s", self.id, error)
             except Exception as error:  # whatever CuPy or the card says
                 log.info("program %s goes on at the host: the device failed", self.id)
                 graph.drop_device(f"{type(error).__name__}: {error}")
         self._is_home = True
         self._let_go()
         return None
+
+    def _fetch(self, graph: Graph) -> None:
+        """Let the host's program have what the device has, of the graph as it is; where that fails, its own."""
 
     # -- the copy on the host -----------------------------------------------------------------------------------
 
@@ -124,10 +156,13 @@ class DeviceProgram(Program):
         return self.host.memory_bytes()
 
     def audit(self, graph: Graph) -> list[Violation]:
+        self._fetch(graph)
         return self.host.audit(graph)
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        self._fetch(graph)
         return self.host.audit_slice(graph, begin, end)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        self._fetch(graph)
         return self.host.audit_whole(graph)

@@ -5,6 +5,7 @@
 // "Direction-Optimizing Breadth-First Search", SC 2012). Bits say who was reached before the level and who after it, so
 // that nobody finds a parent on its own level; a neighbour of a level further up it has none, or it would be reached.
 #include "paths.cuh"
+#include "pull.cuh"
 
 #ifndef SEARCH_BLOCKS
 #define SEARCH_BLOCKS 3  // on a multiprocessor: bounds a thread's registers
@@ -17,8 +18,6 @@
 #ifndef PUSH_SHARE
 #define PUSH_SHARE 0.002f
 #endif
-// How many neighbours an unreached vertex looks at together, and how often, before a warp helps it.
-constexpr u32 LOOKS_TOGETHER = 4, LOOKS = 4;
 
 struct Search {
     const State& out;
@@ -142,105 +141,6 @@ struct Search {
 
     // -- pull ----------------------------------------------------------------------------------------------------
 
-    // Where a thread is in a row: ``left`` edges from slot ``at`` of a leaf with ``count`` keys on.
-    struct Cursor {
-        u32 leaf, at, count, left;
-    };
-
-    // To the leaf in which the slot is, counted from the beginning of an earlier one.
-    __device__ __forceinline__ void step_over(Cursor& cursor) const
-    {
-        while (cursor.left && cursor.at >= cursor.count) {
-            cursor.at -= cursor.count;
-            cursor.count = load_constant(in.counts + ++cursor.leaf);
-        }
-    }
-
-    // Where the in-rows of 32 neighbouring vertices begin, one a lane. Only the first one's is looked for, by all
-    // lanes: the others follow from the lengths of rows and the counts of leaves.
-    __device__ __forceinline__ Cursor first_edges(u32 vertex, const Row& row, bool is_wanted) const
-    {
-        const u32 lane = place.lane, first = __ffs(__ballot_sync(ALL_LANES, row.degree != 0)) - 1;
-        const u32 leaf = __shfl_sync(ALL_LANES, row.leaf, first);
-        const u32 counts = leaf + lane < in.n_leaves ? load_constant(in.counts + leaf + lane) : 0;
-        const u32 count = __shfl_sync(ALL_LANES, counts, 0);
-        const LeafPart part = load_part(in, leaf);
-        const u64 key = u64(vertex - lane + first) << 32;
-        const u32 below =
-            vote(2 * lane < count && part.keys.x < key, 2 * lane + 1 < count && part.keys.y < key).count();
-        const u32 rank = below + warp_scan(row.degree) - row.degree, ends = warp_scan(counts);
-        const u32 ahead = row.degree ? row.leaf - leaf : 0;
-        const bool is_near = ahead < 32;
-        const u32 keys_before = __shfl_sync(ALL_LANES, ends - counts, ahead & 31);
-        const u32 keys_own = __shfl_sync(ALL_LANES, counts, ahead & 31);
-        Cursor cursor = {row.leaf, rank - keys_before, keys_own, is_wanted ? row.degree : 0};
-        if (!is_near && is_wanted) {
-            cursor.count = load_constant(in.counts + row.leaf);
-            cursor.at = keys_below(row.leaf, cursor.count, u64(vertex) << 32);
-        }
-        step_over(cursor);
-        return cursor;
-    }
-
-    __device__ __forceinline__ u32 keys_below(u32 leaf, u32 count, u64 key) const
-    {
-        const u64* const keys = in.keys + (u64(leaf) << LEAF_SHIFT);
-        u32 low = 0;
-        for (u32 high = count; low < high;) {
-            const u32 middle = (low + high) / 2;
-            if (load_constant(keys + middle) < key) low = middle + 1;
-            else high = middle;
-        }
-        return low;
-    }
-
-    // Bits of before the level, which nobody changes: through the first-level cache.
-    __device__ __forceinline__ static bool is_seen(const u32* before, u32 vertex)
-    {
-        return before[vertex >> 5] >> (vertex & 31) & 1;
-    }
-
-    // A neighbour that was reached before the level, by a thread; NO_PARENT: not among the first ones of the row.
-    __device__ __forceinline__ u32 look(const u32* before, Cursor& cursor) const
-    {
-        for (u32 looks = 0; looks < LOOKS && cursor.left; looks++) {
-            const u32 n = min(min(cursor.count - cursor.at, cursor.left), LOOKS_TOGETHER);
-            const u64* const keys = in.keys + (u64(cursor.leaf) << LEAF_SHIFT) + cursor.at;
-            u32 tail[LOOKS_TOGETHER];
-            bool seen[LOOKS_TOGETHER];
-#pragma unroll
-            for (u32 k = 0; k < LOOKS_TOGETHER; k++) tail[k] = destination(load_constant(keys + min(k, n - 1)));
-#pragma unroll
-            for (u32 k = 0; k < LOOKS_TOGETHER; k++) seen[k] = is_seen(before, tail[k]);
-            cursor.at += n;
-            cursor.left -= n;
-#pragma unroll
-            for (u32 k = 0; k < LOOKS_TOGETHER; k++)
-                if (seen[k]) return tail[k];
-            step_over(cursor);
-        }
-        return NO_PARENT;
-    }
-
-    // The same by a warp for one of its lanes, from where that is on.
-    __device__ __forceinline__ u32 look_together(const u32* before, u32 vertex, Cursor cursor) const
-    {
-        while (cursor.left) {
-            const Edges row = edges_of(load_part(in, cursor.leaf), cursor.leaf, vertex);
-            const u32 slot = 2 * place.lane;
-            const bool live[2] = {row.live[0] && slot >= cursor.at, row.live[1] && slot + 1 >= cursor.at};
-            u32 tail = NO_PARENT;
-            for (u32 j = 0; j < 2; j++)
-                if (live[j] && is_seen(before, row.head[j])) tail = row.head[j];
-            const u32 found = __ballot_sync(ALL_LANES, tail != NO_PARENT);
-            if (found) return __shfl_sync(ALL_LANES, tail, __ffs(found) - 1);
-            cursor.left -= vote(live[0], live[1]).count();
-            cursor.at = 0;
-            cursor.leaf++;
-        }
-        return NO_PARENT;
-    }
-
     __device__ __forceinline__ void pull()
     {
         const u32* const before = job.seen[pulls & 1];
@@ -266,15 +166,7 @@ struct Search {
         const Row row = vertex < job.n_vertices ? load_row(in, vertex) : Row{0, 0};
         const bool is_wanted = row.degree && !(seen >> place.lane & 1);
         if (!__any_sync(ALL_LANES, is_wanted)) return 0;
-        Cursor cursor = first_edges(vertex, row, is_wanted);
-        u32 parent = look(before, cursor);
-        for (u32 left = __ballot_sync(ALL_LANES, cursor.left && parent == NO_PARENT); left; left &= left - 1) {
-            const u32 lane = __ffs(left) - 1;
-            const Cursor helped = {__shfl_sync(ALL_LANES, cursor.leaf, lane), __shfl_sync(ALL_LANES, cursor.at, lane),
-                0, __shfl_sync(ALL_LANES, cursor.left, lane)};
-            const u32 tail = look_together(before, vertex - place.lane + lane, helped);
-            if (place.lane == lane) parent = tail;
-        }
+        const u32 parent = Pull{in, before}.seen_neighbour(vertex, row, is_wanted);
         if (parent != NO_PARENT) store_cached(job.words + vertex, word_of(bits, parent));
         return __ballot_sync(ALL_LANES, parent != NO_PARENT);
     }

@@ -6,6 +6,10 @@
 // Implementations for Parallel Shortest Paths", SPAA 2021). One cooperative kernel.
 #include "push.cuh"
 
+#ifndef SPREAD_BLOCKS
+#define SPREAD_BLOCKS 2  // on a multiprocessor: bounds a thread's registers
+#endif
+
 // Of those waiting, the sample has about half as many as there is room for.
 constexpr u32 SAMPLES_MAX = BLOCK_THREADS;
 
@@ -142,7 +146,7 @@ struct Spread : Pushing<true> {
     }
 };
 
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void spread(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, SPREAD_BLOCKS) void spread(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ PathJob job)
 {
     Spread{out, job, place_in_grid()}.run();

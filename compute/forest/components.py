@@ -42,6 +42,7 @@ from .cut import Pieces, Search
 from .external_order import SortedVertices
 from .forest import Changes, Forest
 from .span import new_reach, span
+from .taken import Told, add_own, depths, list_free, take, take_all
 
 # A change that takes more edges and steps than this share of what a fresh start reads gives way to one; up to so
 # many never. (Each costs ten times what it costs a start, which goes through memory in order on all threads.)
@@ -51,6 +52,7 @@ _WORK_FLOOR = 1 << 14
 # much more, since the graph may be another by then.
 _HOPELESS_SHARE = 0.75
 _HOPE = 1.05
+_AT_ONCE = np.zeros(1, np.int64)
 # Trees larger than this are named without sorting their members.
 _SORTED_MAX = 4096
 # Passes over all vertices, in search of one large tree's label, that take as long as sorting all vertices.
@@ -99,6 +101,7 @@ class Components(Program):
         self._start_edges: int | None = None
         self._hopeless = math.inf
         empty = [np.empty(0, np.uint32) for _ in range(7)]
+        self._place = empty[0]  # of free handles in their list, where the forest is computed elsewhere
         self._forest = Forest._make([*empty, np.empty(0, np.int64), np.zeros(2, np.int64)])
         self._changes = Changes._make([*empty, np.zeros(2, np.int64), 0])
         self._search = Search._make([np.empty(0, np.uint64), *empty[:4], np.zeros(4, np.int64)])
@@ -129,27 +132,31 @@ class Components(Program):
         if self._n > before:
             kernels.add_vertices(self._forest, self._changes, before, self._n)
         forest, inserted, deleted = self._forest, change.arcs.inserted.keys, change.arcs.deleted.keys
-        found = np.empty(deleted.size, np.int64)
-        joining, n_links = kernels.classify(forest.handle, forest.parent, inserted, deleted, found)
-        if self._n == before and not joining and not n_links:
+        joining, links = np.empty(inserted.size, np.uint64), np.empty(deleted.size, np.uint64)
+        most = max(inserted.size, deleted.size)
+        pieces = _AT_ONCE if most <= kernels.PIECE else np.zeros(1 - (-most // kernels.PIECE), np.int64)
+        n_joining, n_links = kernels.classify(
+            forest.handle, forest.parent, inserted, deleted, joining, links, pieces, graph.crew
+        )
+        joining, links = joining[:n_joining], links[:n_links]
+        if self._n == before and not n_joining and not n_links:
             return Refresh({})
         counts = self._search.counts
         counts[:] = 0
-        if joining + n_links >= self._hopeless:
+        if n_joining + n_links >= self._hopeless:
             self._hopeless *= _HOPE
             return self._start_over(graph, 0)
         read = graph.n_arcs if self._start_edges is None else self._start_edges
         work_max = max(_WORK_FLOOR, (read + self._n) // _WORK_SHARE)
-        steps = self._join(inserted, work_max) if joining else 0
-        links = deleted[found[:n_links]]
+        steps = self._join(joining, work_max) if n_joining else 0
         if graph.directed and n_links:
             links = links[~graph.has_edge(transpose(links))]  # these have a second support
         if steps > work_max or (links.size and not self._settle(graph, links, work_max - steps)):
-            self._hopeless = _HOPELESS_SHARE * (joining + n_links)
+            self._hopeless = _HOPELESS_SHARE * (n_joining + n_links)
             return self._start_over(graph, steps)
         return Refresh(
             self._changed(before),
-            iterations=bool(joining) + bool(links.size),
+            iterations=bool(n_joining) + bool(links.size),
             edges_read=int(counts[cutting.N_EDGES]),
             active=steps + int(counts[cutting.N_STEPS]),
         )
@@ -161,10 +168,10 @@ class Components(Program):
         active = fresh.active + steps + int(counts[cutting.N_STEPS])
         return Refresh(fresh.changed, iterations=1, edges_read=edges, active=active, started_over=True)
 
-    def _join(self, inserted: Keys, steps_max: int) -> int:
+    def _join(self, joining: Keys, steps_max: int) -> int:
         """The steps that it took; more than ``steps_max``: the state is good for nothing but a fresh start."""
-        candidates = np.empty(2 * inserted.size, np.uint32)
-        _, n_candidates, steps = kernels.join(self._forest, self._changes, inserted, candidates, steps_max)
+        candidates = np.empty(2 * joining.size, np.uint32)
+        _, n_candidates, steps = kernels.join(self._forest, self._changes, joining, candidates, steps_max)
         if steps <= steps_max:
             self._name(candidates[:n_candidates])
         return int(steps)
@@ -203,6 +210,49 @@ class Components(Program):
             changed["representative"], changed["size"] = handles[other | fresh], handles[resized | fresh]
         return {name: indices for name, indices in changed.items() if indices is None or indices.size}
 
+    # -- what was computed elsewhere --------------------------------------------------------------------
+
+    def forest_of(self, graph: Graph) -> Told:
+        """The whole forest as it is, which belongs to the graph, for another to go on with.
+
+        That one tells then what it makes of it, by ``take`` and ``take_all``.
+        """
+        n = graph.n_vertices
+        self._place = grown(self._place, n)
+        forest = self._forest
+        list_free(forest, n, self._place)
+        vertices = np.arange(n, dtype=np.uint32)
+        return Told(vertices, forest.parent[:n], forest.handle[:n], depths(forest, n))
+
+    def take_all(self, graph: Graph, told: Told) -> dict[str, Vertices | None]:
+        """Take over the forest of a fresh start; what changed."""
+        n = graph.n_vertices
+        self._grow(n)
+        self._place = grown(self._place, n)
+        self._n, self._n_dead = n, n - graph.n_alive
+        self._sorted = SortedVertices(self._order)
+        take_all(self._forest, n, told, self._place)
+        self._name_all()
+        return dict.fromkeys(("handle", "representative", "size"))
+
+    def take(self, graph: Graph, change: GraphChange, told: Told) -> dict[str, Vertices | None]:
+        """Take over what a change made of some vertices, each once; what changed."""
+        before, self._n = self._n, graph.n_vertices
+        self._n_dead = self._n - graph.n_alive
+        self._grow(self._n)
+        self._place = grown(self._place, self._n)
+        self._sorted.renamed(change.revived_vertices)
+        self._new_run(0)
+        forest, n = self._forest, told.vertices.size
+        if self._n > before:
+            add_own(forest, self._changes, self._place, before, self._n)
+        candidates, orphans = np.empty(3 * n, np.uint32), np.empty((n, 2), np.uint32)
+        n_candidates, n_orphans = take(forest, self._changes, self._place, before, told, candidates, orphans)
+        self._name(candidates[:n_candidates])
+        for h, leaver in orphans[:n_orphans].tolist():
+            self._name_orphan(h, int(forest.representative[h]), leaver)
+        return self._changed(before)
+
     # -- labels -----------------------------------------------------------------------------------------
 
     def _name(self, candidates: Vertices) -> None:
@@ -223,7 +273,9 @@ class Components(Program):
             self._name(np.flatnonzero(shared[handle]).astype(np.uint32))
 
     def _name_orphan(self, h: int, member: int, leaver: int) -> None:
-        """Find the representative of tree h after ``leaver``, which was it; ``member`` is left."""
+        """Find the representative of tree h after ``leaver``, which was it.
+
+        ``member`` is a member now, and the smallest of those that are new."""
         forest = self._forest
         size = int(forest.size[h])
         if size <= _SORTED_MAX // 16 or size * size <= self._n:
@@ -236,16 +288,15 @@ class Components(Program):
             members = np.flatnonzero(forest.handle[: self._n] == h).astype(np.uint32)
             forest.representative[h] = self._order.smallest(members)
             return
-        # Whatever is left has a larger external id than the one that went.
+        # Whatever is left of it has a larger external id than the one that went.
         self._passes = 0
         ordered = self._sorted.prepare(self._n)
         begin = self._sorted.position(leaver)
         first = kernels.first_of_handle(forest, ordered, begin, h)
         tail = np.flatnonzero(forest.handle[ordered.size : self._n] == h).astype(np.uint32)
         loose = self._sorted.loose()
-        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h]])
-        if first >= 0:
-            candidates = np.append(candidates, np.uint32(first))
+        here = np.array([member, first] if first >= 0 else [member], np.uint32)
+        candidates = np.concatenate([tail + np.uint32(ordered.size), loose[forest.handle[loose] == h], here])
         forest.representative[h] = self._order.smallest(candidates)
 
     # -- columns and state ------------------------------------------------------------------------------
@@ -286,7 +337,7 @@ class Components(Program):
             raise ValueError("saved parents form no forest")
 
     def memory_bytes(self) -> int:
-        held: list[Column] = [*self._forest, *self._changes[:-1], *self._search]
+        held: list[Column] = [*self._forest, *self._changes[:-1], *self._search, self._place]
         return sum(column.nbytes for column in held) + self._sorted.memory_bytes()
 
     @staticmethod

@@ -22,10 +22,12 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.atomics import fetch_add
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
-from ...gpma.intrinsics import uncounted, uncounted_inner
+from ...gpma.intrinsics import prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
+from ...gpma.team import share
 
 Ints = npt.NDArray[np.int64]
 
@@ -34,6 +36,9 @@ Ints = npt.NDArray[np.int64]
 LEVEL_STEP = 1 << 16
 # By how much a vertex goes below what is to be below it.
 _LEVEL_GAP = 1 << 4
+# Updates of either kind that a thread takes at a time in ``classify``; how long before its turn one is asked for.
+PIECE = 8192
+_AHEAD = 16
 
 # Indices into Forest.counts.
 N_FREE, N_USED = 0, 1
@@ -266,25 +271,70 @@ def name_representatives(forest, ordered):  # type: ignore[no-untyped-def]
 # -- telling apart, restoring, reading --------------------------------------------------------------------
 
 
-@_jit
-def classify(handle, parent, inserted, deleted, links):  # type: ignore[no-untyped-def]
-    """The safe updates in one pass: (inserted edges between trees, deleted links of the forest).
-
-    The indices of those links go to ``links``. Joining trees first does not change them: it turns links
-    round, and hangs trees only on edges that are new.
-    """
-    joining = np.int64(0)
-    for i in range(inserted.size):
-        if handle[inserted[i] >> HALF] != handle[inserted[i] & LOW]:
-            joining += 1
+@_inner
+def _classify_range(handle, parent, inserted, deleted, joining, links, begin, end):  # type: ignore[no-untyped-def]
+    """``classify`` for updates begin .. end - 1 of either kind; its findings stand from ``begin`` on."""
+    n_joining = np.int64(0)
     n_links = np.int64(0)
-    for i in range(deleted.size):
+    for i in range(begin, min(end, inserted.size)):
+        if i + _AHEAD < inserted.size:
+            prefetch_to_read(handle, np.int64(inserted[i + _AHEAD] >> HALF))
+            prefetch_to_read(handle, np.int64(inserted[i + _AHEAD] & LOW))
+        if handle[inserted[i] >> HALF] != handle[inserted[i] & LOW]:
+            joining[begin + n_joining] = inserted[i]
+            n_joining += 1
+    for i in range(begin, min(end, deleted.size)):
+        if i + _AHEAD < deleted.size:
+            prefetch_to_read(parent, np.int64(deleted[i + _AHEAD] >> HALF))
+            prefetch_to_read(parent, np.int64(deleted[i + _AHEAD] & LOW))
         u = deleted[i] >> HALF
         v = deleted[i] & LOW
         if np.uint64(parent[v]) == u or np.uint64(parent[u]) == v:
-            links[n_links] = i
+            links[begin + n_links] = deleted[i]
             n_links += 1
-    return joining, n_links
+    return n_joining, n_links
+
+
+@_inner
+def _classify_pieces(t, handle, parent, inserted, deleted, joining, links, pieces):  # type: ignore[no-untyped-def]
+    """Pieces of a large batch, drawn from the cursor ``pieces[0]``; behind it what was found of each."""
+    n_pieces = np.int64(pieces.size) - np.int64(1)
+    while True:
+        piece = fetch_add(pieces, 0, np.int64(1))
+        if piece >= n_pieces:
+            return
+        begin = piece * np.int64(PIECE)
+        n_joining, n_links = _classify_range(
+            handle, parent, inserted, deleted, joining, links, begin, begin + np.int64(PIECE)
+        )
+        pieces[piece + 1] = (n_joining << 32) | n_links
+
+
+@_jit
+def classify(handle, parent, inserted, deleted, joining, links, pieces, crew):  # type: ignore[no-untyped-def]
+    """The updates that are not safe, in one pass: how many edges now stand in ``joining``, and in ``links``.
+
+    ``joining`` (uint64[inserted]): inserted edges between trees; ``links`` (uint64[deleted]): deleted edges of the
+    forest. Joining trees first does not change the latter: it turns links round, and hangs trees only on edges
+    that are new. ``pieces``: zeros, int64[1 + pieces of PIECE updates of either kind], by which threads share the
+    work; of none it is done at once. What they leave is put together in their order.
+    """
+    n_pieces = np.int64(pieces.size) - np.int64(1)
+    if n_pieces <= 0:
+        whole = np.int64(max(inserted.size, deleted.size))
+        return _classify_range(handle, parent, inserted, deleted, joining, links, np.int64(0), whole)
+    share(crew, _classify_pieces, (handle, parent, inserted, deleted, joining, links, pieces))
+    n_joining = np.int64(0)
+    n_links = np.int64(0)
+    for piece in range(n_pieces):
+        begin, found = piece * np.int64(PIECE), pieces[piece + 1]
+        for k in range(found >> 32):
+            joining[n_joining + k] = joining[begin + k]
+        for k in range(found & 0xFFFF_FFFF):
+            links[n_links + k] = links[begin + k]
+        n_joining += found >> 32
+        n_links += found & 0xFFFF_FFFF
+    return n_joining, n_links
 
 
 @_jit

@@ -174,13 +174,20 @@ def kernels_of(form: Form) -> Kernels:
     for helper in _HELPERS:
         names[helper.__name__] = inlined(helper, names)
     return Kernels(
-        specialise(path_kernels.classify, names),
+        _classify_kernel(names),
         _mend_kernel(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level),
         specialise(path_kernels.changed, names),
         None if form.weighted else _search_kernel(names),
         _spread_kernel(names) if form.weighted else None,
         specialise(path_audit.audit_range, names),
     )
+
+
+def _classify_kernel(names: Mapping[str, Any]) -> Kernel:
+    own = {**names, "places": inlined(path_kernels.first_places, names)}
+    for name, made_of in (("in_range", path_kernels.classify_range), ("in_pieces", path_kernels.classify_pieces)):
+        own[name] = step(made_of, own)
+    return specialise(path_kernels.classify, own)
 
 
 def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:

@@ -18,11 +18,12 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import bits_float, float_bits
+from ...gpma.atomics import bits_float, fetch_add, float_bits
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
+from ...gpma.team import share
 from .templates import template
 
 NOTHING = np.uint64(0xFFFF_FFFF)
@@ -38,6 +39,9 @@ PARENT = np.uint8(1)
 AHEAD = 16
 """How many vertices before its turn a row is asked for."""
 
+PIECE = 8192
+"""Updates of each kind that a thread takes at a time in ``classify``."""
+
 _DISORDER = "a vertex was queued twice: a better value makes a worse offer in this program"
 
 # What ``specialise`` puts in place: the program's functors, and whether it reads weights.
@@ -48,6 +52,9 @@ encode: Any = None
 decode: Any = None
 settle: Any = None
 push: Any = None
+places: Any = None
+in_range: Any = None
+in_pieces: Any = None
 
 
 class Log(NamedTuple):
@@ -251,16 +258,17 @@ def heap_sink(heap, size, entry):  # type: ignore[no-untyped-def]
 
 
 @template
-def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights):  # type: ignore[no-untyped-def]
-    """Recognise the safe updates, in one pass; the counts of what remains.
+def classify_range(  # type: ignore[no-untyped-def]
+    word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights, begin, end
+):
+    """``classify`` for updates begin .. end - 1 of each kind; what they leave has room of its own.
 
-    ``lost``: entries of heads whose parent edge is gone or no longer yields their value. ``improving``: edges
-    that offer their head something better as things stand, with ``improving_weights``. An edge that does not
-    improve its head now will be looked at again only if its tail gets a better value or its head loses its own.
+    Returns how many entries follow each of the places that ``first_places`` names.
     """
-    n_lost = np.int64(0)
-    n_improving = np.int64(0)
-    for i in range(deleted.size):
+    at_lost, at_improving = places(deleted, overwritten, inserted, begin)
+    n_lost = at_lost
+    n_improving = at_improving
+    for i in range(begin, min(end, deleted.size)):
         if i + AHEAD < deleted.size:
             prefetch(word, np.int64(deleted[i + AHEAD] & LOW))
         head = deleted[i] & LOW
@@ -269,7 +277,7 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
             lost[n_lost] = (at_head & HIGH) | head
             n_lost += 1
     if WEIGHTED:
-        for i in range(overwritten.size):
+        for i in range(begin, min(end, overwritten.size)):
             if i + AHEAD < overwritten.size:
                 prefetch(word, np.int64(overwritten[i + AHEAD] >> HALF))
                 prefetch(word, np.int64(overwritten[i + AHEAD] & LOW))
@@ -287,7 +295,7 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
             elif (at_head & LOW) == tail and bits != at_head >> HALF:
                 lost[n_lost] = (at_head & HIGH) | head
                 n_lost += 1
-    for i in range(inserted.size):
+    for i in range(begin, min(end, inserted.size)):
         if i + AHEAD < inserted.size:
             prefetch(word, np.int64(inserted[i + AHEAD] >> HALF))
             prefetch(word, np.int64(inserted[i + AHEAD] & LOW))
@@ -300,6 +308,100 @@ def classify(word, deleted, overwritten, new_weights, inserted, weights, lost, i
             if WEIGHTED:
                 improving_weights[n_improving] = weight
             n_improving += 1
+    return n_lost - at_lost, n_improving - at_improving
+
+
+@template
+def first_places(deleted, overwritten, inserted, begin):  # type: ignore[no-untyped-def]
+    """Where update ``begin`` of each kind may write in ``lost`` and in ``improving``: each has its own place."""
+    changed = min(begin, overwritten.size) if WEIGHTED else np.int64(0)
+    return min(begin, deleted.size) + changed, changed + min(begin, inserted.size)
+
+
+@template
+def classify_pieces(  # type: ignore[no-untyped-def]
+    t, word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights, pieces
+):
+    """Pieces of a large batch, drawn from the cursor ``pieces[0]``; behind it what was found of each."""
+    n_pieces = np.int64(pieces.shape[0]) - np.int64(1)
+    while True:
+        piece = fetch_add(pieces, 0, np.int64(1))
+        if piece >= n_pieces:
+            return
+        begin = piece * np.int64(PIECE)
+        n_lost, n_improving = in_range(
+            word,
+            deleted,
+            overwritten,
+            new_weights,
+            inserted,
+            weights,
+            lost,
+            improving,
+            improving_weights,
+            begin,
+            begin + np.int64(PIECE),
+        )
+        pieces[piece + 1] = (n_lost << 32) | n_improving
+
+
+@template
+def classify(  # type: ignore[no-untyped-def]
+    word,
+    deleted,
+    overwritten,
+    new_weights,
+    inserted,
+    weights,
+    lost,
+    improving,
+    improving_weights,
+    pieces,
+    crew,
+):
+    """Recognise the safe updates, in one pass; the counts of what remains.
+
+    ``lost``: entries of heads whose parent edge is gone or no longer yields their value. ``improving``: edges
+    that offer their head something better as things stand, with ``improving_weights``. An edge that does not
+    improve its head now will be looked at again only if its tail gets a better value or its head loses its own.
+
+    ``pieces``: zeros, int64[1 + pieces of PIECE updates of each kind], by which threads share the work; of none
+    it is done at once. What they leave is put together in their order.
+    """
+    n_pieces = np.int64(pieces.size) - np.int64(1)
+    if n_pieces <= 0:
+        whole = max(deleted.size, max(overwritten.size, inserted.size))
+        return in_range(
+            word,
+            deleted,
+            overwritten,
+            new_weights,
+            inserted,
+            weights,
+            lost,
+            improving,
+            improving_weights,
+            np.int64(0),
+            np.int64(whole),
+        )
+    share(
+        crew,
+        in_pieces,
+        (word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights, pieces),
+    )
+    n_lost = np.int64(0)
+    n_improving = np.int64(0)
+    for piece in range(n_pieces):
+        at_lost, at_improving = places(deleted, overwritten, inserted, piece * np.int64(PIECE))
+        found = pieces[piece + 1]
+        for k in range(found >> 32):
+            lost[n_lost + k] = lost[at_lost + k]
+        for k in range(found & 0xFFFF_FFFF):
+            improving[n_improving + k] = improving[at_improving + k]
+            if WEIGHTED:
+                improving_weights[n_improving + k] = improving_weights[at_improving + k]
+        n_lost += found >> 32
+        n_improving += found & 0xFFFF_FFFF
     return n_lost, n_improving
 
 

@@ -46,11 +46,12 @@ from . import audit as path_audit
 from . import loss as path_loss
 from . import search as path_search
 from .form import Form, Functors, check, kernels_of, source_value
-from .mend import PARENT, UNREACHED, new_log
+from .mend import PARENT, PIECE, UNREACHED, new_log
 from .templates import digest
 
 _PACKAGE = __name__.partition(".")[0]
 
+_AT_ONCE = np.zeros(1, np.int64)
 _NONE, _NO_EDGES, _NO_WEIGHTS = np.empty(0, np.uint32), np.empty(0, np.uint64), np.empty(0, np.float32)
 
 # Settling is given up, in favour of a fresh start, when it has read this share of all arcs, with weights and
@@ -169,7 +170,7 @@ class PathProgram(Program):
         before = self._n
         self._add_vertices(graph)
         sources = self.sources_to_reach(graph, change)
-        lost, improving, weights = self._classify(change)
+        lost, improving, weights = self._classify(graph, change)
         if not (lost.size or improving.size or sources.size):
             return Refresh({"word": np.arange(before, self._n, dtype=np.uint32)} if self._n > before else {})
         n_lost, edges, rounds = self._mend(graph, sources, lost, improving, weights)
@@ -185,7 +186,7 @@ class PathProgram(Program):
             active=written,
         )
 
-    def _classify(self, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
+    def _classify(self, graph: Graph, change: GraphChange) -> tuple[Keys, Keys, npt.NDArray[np.float32]]:
         """What is not safe: entries that lost their support; edges that improve their heads, and their weights."""
         arcs = change.arcs
         inserted, overwritten, deleted = arcs.inserted, arcs.overwritten, arcs.deleted.keys
@@ -193,6 +194,7 @@ class PathProgram(Program):
         lost = np.empty(deleted.size + n_overwritten, np.uint64)
         improving = np.empty(inserted.keys.size + n_overwritten, np.uint64)
         weights = np.empty(improving.size if self.needs_weights else 0, np.float32)
+        most = max(inserted.keys.size, n_overwritten, deleted.size)
         n_lost, n_improving = self._kernels.classify(
             self._word,
             deleted,
@@ -203,6 +205,8 @@ class PathProgram(Program):
             lost,
             improving,
             weights,
+            _AT_ONCE if most <= PIECE else np.zeros(1 - (-most // PIECE), np.int64),
+            graph.crew,
         )
         return lost[:n_lost], improving[:n_improving], weights
 

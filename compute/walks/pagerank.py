@@ -49,7 +49,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -181,6 +181,22 @@ class _Budget:
         if size > SLOW * self._size:
             self.cost_max *= 2
         self._size = size
+
+
+class Solved(NamedTuple):
+    """What another processor tells of both systems, which it has solved.
+
+    ``norm``, ``size``, ``total``: the sums of the estimates, of the sizes of their residuals, and of these
+    residuals. ``rounded``: by how much those may be off at most, in multiples of their weights, and
+    ``majorant_rounded`` the same of the majorant's. ``ratio``: the largest majorant / estimate, 0 of no vertices.
+    """
+
+    norm: float
+    size: float
+    total: float
+    rounded: float
+    ratio: float
+    majorant_rounded: float
 
 
 class PageRank(RandomWalk):
@@ -315,6 +331,17 @@ class PageRank(RandomWalk):
 
     def state(self) -> dict[str, Column]:
         n = self._n
+        return {
+            "estimate": self._ranks.value[:n],
+            "residual": self._ranks.residual[:n],
+            "weight": self._ranks.weight[:n],
+            "majorant": self._majorant.value[:n],
+            "slack": self._majorant.residual[:n],
+            SCALARS: self.saved_scalars(),
+        }
+
+    def saved_scalars(self) -> Column:
+        """The numbers of ``state``."""
         sums = {name: float(self._ranks.sums[slot]) for name, slot in _SAVED_SUMS.items()}
         certified = {name: getattr(self._certificate, name) for name in Certificate.SCALARS}
         others = {
@@ -323,14 +350,7 @@ class PageRank(RandomWalk):
             "unseen": float(self._unseen),
             "total": float(self._ranks.sums[TOTAL]),
         }
-        return {
-            "estimate": self._ranks.value[:n],
-            "residual": self._ranks.residual[:n],
-            "weight": self._ranks.weight[:n],
-            "majorant": self._majorant.value[:n],
-            "slack": self._majorant.residual[:n],
-            SCALARS: packed({**sums, **certified, **others}),
-        }
+        return packed({**sums, **certified, **others})
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         n = graph.n_vertices
@@ -423,6 +443,42 @@ class PageRank(RandomWalk):
         estimates = published.columns["estimate"][vertices]
         norm = published.scalars["norm"]
         return Answer(estimates / norm if norm > 0 else estimates, estimates == 0)
+
+    # -- for a processor that solves in the place of this one -------------------------------------------
+
+    def begin(self, n: int) -> None:
+        """Forget everything: both systems of so many vertices are solved elsewhere, from scratch."""
+        self._reset(n)
+
+    @property
+    def limits(self) -> tuple[Limits, Limits]:
+        """To which residuals are to be solved now: of the ranks, and of the majorant."""
+        return self._limits, self._slack_limits
+
+    def begin_from(self, ratio: float) -> None:
+        """Set the limits for coarse estimates with such a majorant (see ``Solved.ratio``)."""
+        self._certificate.allow(ratio or 1.0)
+
+    def certify(self, n: int, solved: Solved, *, of_all: bool) -> bool:
+        """Take what was solved elsewhere, to ``limits``, into the certificate, but not the columns.
+
+        ``of_all``: the ratio is the largest of all vertices, and not only one that none exceeds. False where the
+        limits have been tightened, and both systems are to be solved to the new ones: as in ``_certify``, whose
+        order this is.
+        """
+        ranks, certificate = self._ranks, self._certificate
+        self._n = n
+        ranks.sums[[NORM, SIZE, TOTAL]] = solved.norm, solved.size, solved.total
+        ranks.sums[ROUNDED] = 0
+        # The sums are exact; adding columns up, as the audit does, is not.
+        ranks.sums[SLIPPED] = SUM_ROUNDED * (solved.norm + 2 * solved.size)
+        self._passed = solved.rounded / ROUNDOFF
+        self._majorant.sums[ROUNDED] = solved.majorant_rounded / ROUNDOFF
+        self._unseen = n + 1
+        if not certificate.take_rounding(solved.rounded):
+            return False
+        ratio_holds = certificate.take_ratio(solved.ratio or 1.0, of_all=of_all)
+        return ratio_holds and certificate.take_sum_error(self._sum_error)
 
     # -- inside -----------------------------------------------------------------------------------------
 

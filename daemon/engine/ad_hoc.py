@@ -17,11 +17,12 @@ from ...compute.program import ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...ops.metrics import AD_HOC_OUTCOMES, Metrics
+from ...partition.existence import living
 from ..client.wire import pack_column
-from ..errors import NotSupported, RequestError, Unavailable
+from ..errors import RequestError, Unavailable
 from ..records.topology import StorageState
 from ..serve.results import ProgramResults, Snapshot
-from ..serve.values import top_k, values_of, wire_ids
+from ..serve.values import no_order, top_k, values_of, wire_ids
 from .beside import Beside, GivenUp, Taken, in_turn, still_wanted
 from .follower import Since
 
@@ -55,7 +56,7 @@ class AdHoc:
         """
         program = self._beside.made(str(params["program"]), None, params["parameters"])
         if params["top"] and program.value is ExternalId:
-            raise NotSupported(f"the values of {program.kind} are vertices, which have no order")
+            raise no_order(program.kind)
         started, outcome = time.perf_counter(), "failed"
         try:
             with self._turn(given_up):
@@ -114,7 +115,7 @@ class AdHoc:
         }
         if params.get("vertices") is not None:
             ids = _ids(params["vertices"])
-            dense = _known(self._beside.index.lookup(ids, n), taken)
+            dense = living(self._beside.index.lookup(ids, n), taken.alive)
             result = ProgramResults(program.kind, published, {})
             values = values_of(_Names(self._beside), result, dense)
             answer |= {**values.to_wire(), "unknown": wire_ids(ids[dense == NO_VERTEX])}
@@ -148,11 +149,3 @@ class _Names:
 def _ids(wire: Any) -> IdColumn:
     """Ids as the query server sends them: the bytes of integers, or an array of strings."""
     return StringColumn.of(wire) if isinstance(wire, list) else np.frombuffer(wire, np.int64)
-
-
-def _known(dense: Vertices, taken: Taken) -> Vertices:
-    """With ``NO_VERTEX`` for what was no vertex of that epoch."""
-    known = dense.copy()
-    found = np.flatnonzero(dense != NO_VERTEX)
-    known[found[~taken.alive[dense[found]]]] = NO_VERTEX
-    return known

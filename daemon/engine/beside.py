@@ -19,7 +19,6 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import Flags
 from ..errors import RequestError, Unavailable
 from ..memory import MemoryGuard
-from ..records.stream import offsets_to_wire
 from ..records.topology import StorageState
 from .follower import Follower, GraphCopy, Since
 from .pipeline import Pipeline
@@ -183,8 +182,7 @@ class Beside:
         pipeline = self.pipeline
         pipeline.graph.end_copy(copy)
         pipeline.follow(since)
-        state = StorageState(pipeline.position.epoch, offsets_to_wire(pipeline.position.offsets))
-        return state, pipeline.graph.n_vertices, pipeline.graph.alive.copy()
+        return StorageState.at(pipeline.position), pipeline.graph.n_vertices, pipeline.graph.alive.copy()
 
     def _end(self, copy: EdgeCopy, since: Since) -> None:
         self.pipeline.graph.end_copy(copy)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...compute.engine import Engine, ProgramRun, Resolve
 from ...compute.program import Program
-from ...gpma.edges import EdgeBatch, EdgeList, Keys, Op, Vertices, destinations, sources
+from ...gpma.edges import EdgeBatch, EdgeList, Keys, Op, Vertices
 from ...partition.existence import VertexOps
 from ...partition.graph import Graph, GraphChange
 
@@ -138,8 +138,8 @@ def merged(
     size = 0
     for change in changes:
         arcs = change.arcs
-        gone = _once(arcs.deleted, directed)
-        came = [_once(part, directed) for part in (arcs.inserted, arcs.overwritten)]
+        gone = arcs.deleted if directed else arcs.deleted.each_once()
+        came = [part if directed else part.each_once() for part in (arcs.inserted, arcs.overwritten)]
         for part, op in ((gone, Op.DELETE), *((part, Op.INSERT) for part in came)):
             keys.append(part.keys)
             ops.append(np.full(len(part), op, np.uint8))
@@ -159,14 +159,6 @@ def merged(
     if named.size == 0:
         return batch, None
     return batch, VertexOps(named, np.concatenate(vertex_ops), np.concatenate(positions))
-
-
-def _once(arcs: EdgeList, directed: bool) -> EdgeList:
-    """Each edge in one direction."""
-    if directed:
-        return arcs
-    kept = sources(arcs.keys) <= destinations(arcs.keys)
-    return EdgeList(arcs.keys[kept], None if arcs.weights is None else arcs.weights[kept])
 
 
 def _size(change: GraphChange) -> int:

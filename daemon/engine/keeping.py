@@ -18,7 +18,6 @@ from ...compute import registry
 from ...compute.program import Program, ProgramError
 from ...ops.metrics import Metrics
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unavailable, UnknownProgram
-from ..records.stream import offsets_to_wire
 from ..records.topology import StorageState
 from ..state.kept import KeptPrograms, Spec, parameters_of
 from .beside import Beside, GivenUp, in_turn, still_wanted
@@ -155,8 +154,7 @@ class Keeping:
         return self._state()
 
     def _state(self) -> StorageState:
-        position = self._pipeline.position
-        return StorageState(position.epoch, offsets_to_wire(position.offsets))
+        return StorageState.at(self._pipeline.position)
 
     # -- one that comes -----------------------------------------------------------------------------------
 

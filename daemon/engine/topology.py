@@ -12,7 +12,7 @@ from ...gpma.edges import Vertices, Weights, pack
 from ...gpma.rows import RowView
 from ...partition.exploring import LEAST_READS, EdgesFound, EdgesPlace, Search, edges_between, search
 from ..errors import LimitExceeded
-from ..records.stream import Offsets, Partition, Source, Standing, offsets_to_wire
+from ..records.stream import Offsets, Partition, Source, Standing
 from ..records.topology import (
     CheckpointAsked,
     DegreeCounts,
@@ -43,7 +43,7 @@ class EngineTopology:
         self._position = storage.position
 
     def current_epoch(self) -> StorageState:
-        return StorageState(self._position.epoch, offsets_to_wire(self._position.offsets))
+        return StorageState.at(self._position)
 
     def standing(self, wanted: Offsets) -> dict[Partition, Standing]:
         return {partition: self._source.standing(partition, offset) for partition, offset in wanted.items()}

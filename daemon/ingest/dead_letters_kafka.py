@@ -18,6 +18,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
+from ..backoff import Backoff
 from ..records.spool_format import SpoolWriter
 from ..records.stream import BadRecord
 from .dead_letters import (
@@ -30,7 +31,7 @@ from .dead_letters import (
     source_of,
     unpack_letter,
 )
-from .kafka_client import Backoff, KafkaLink
+from .kafka_client import KafkaLink
 
 log = logging.getLogger(__name__)
 

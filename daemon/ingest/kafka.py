@@ -33,10 +33,11 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
+from ..backoff import Backoff
 from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import REFUSALS, Backoff, KafkaLink, connect, disconnect
+from .kafka_client import REFUSALS, KafkaLink, connect, disconnect
 from .topic_settings import (
     TopicSettings,
     beginning_problem,

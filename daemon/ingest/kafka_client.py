@@ -11,7 +11,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -31,8 +31,6 @@ from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import TopicPartition
-
-from ..backoff import Backoff as Backoff
 
 REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError)
 """What a cluster says to a client whose credentials, or whose way to present them, are not right."""
@@ -185,6 +183,33 @@ def fault_of(producer: KafkaProducer) -> BaseException | None:
     """Why a producer's transactions go on no more; None: they do."""
     error: BaseException | None = producer._transaction_manager.last_error
     return error
+
+
+def records_until(
+    consumer: KafkaConsumer,
+    ends: Mapping[TopicPartition, int],
+    *,
+    silent_s: float,
+    records_max: int | None = None,
+    given_up: Callable[[], bool] = lambda: False,
+) -> Iterator[Any]:
+    """What a consumer finds from where it stands until it is at these offsets; records behind them may come along.
+
+    ``records_max``: of one look; None: as many as the client likes.
+
+    Raises:
+        KafkaTimeoutError: nothing came for so long (not counting the time in which records are dealt with), or
+            ``given_up``.
+    """
+    heard = time.monotonic()
+    while any(consumer.position(part) < end for part, end in ends.items()):
+        found = consumer.poll(timeout_ms=200, max_records=records_max)
+        for records in found.values():
+            yield from records
+        if found:
+            heard = time.monotonic()
+        elif given_up() or time.monotonic() > heard + silent_s:
+            raise KafkaTimeoutError(f"topic {', '.join({part.topic for part in ends})} cannot be read to its end")
 
 
 def disconnect(client: Any, timeout_s: float = CLOSE_TIMEOUT_S) -> None:

@@ -23,7 +23,7 @@ from kafka.structs import TopicPartition
 
 from ...gpma.index.ids import IdColumn
 from ..failpoints import point
-from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_of, send_batch
+from ..ingest.kafka_client import KafkaLink, commit, connect, disconnect, fault_of, records_until, send_batch
 from ..records.placement import partition_of
 from .batches import batches
 from .records import Chunk, End, OutgoingEncoding, end_key, ids_by_program, read_key
@@ -137,15 +137,16 @@ class KafkaSink:
                 if not begins[part] <= start <= ends[part]:
                     raise PlaceLost(f"{self._topic}/{part.partition} has no offset {start} any more")
             consumer.seek(part, start)
-        silent_since = time.monotonic()
-        while any(consumer.position(part) < ends[part] for part in parts):
-            polled = consumer.poll(timeout_ms=200, max_records=20_000)
-            for records in polled.values():
-                yield from (record.key for record in records if record.key is not None)
-            if polled:
-                silent_since = time.monotonic()
-            elif self._broken or time.monotonic() > silent_since + _WAIT_S:
-                raise KafkaTimeoutError(f"topic {self._topic} cannot be read to its end")
+        for record in self._until(consumer, ends, records_max=20_000):
+            if record.key is not None:
+                yield record.key
+
+    def _until(
+        self, consumer: Any, ends: Mapping[TopicPartition, int], records_max: int | None = None
+    ) -> Iterator[Any]:
+        return records_until(
+            consumer, ends, silent_s=_WAIT_S, records_max=records_max, given_up=lambda: self._broken
+        )
 
     def write(self, chunks: Iterable[Chunk], end: End) -> None:
         """See ``Sink``.
@@ -205,17 +206,10 @@ class KafkaSink:
             start = max(stop - back, begin)
             found = None
             consumer.seek(part, start)
-            silent_since = time.monotonic()
-            while consumer.position(part) < stop:
-                polled = consumer.poll(timeout_ms=200)
-                for record in (record for records in polled.values() for record in records):
-                    if read_key(record.key) is None:
-                        self._require_encoding(record.key)
-                        found = End.unpack(record.value)
-                if polled:
-                    silent_since = time.monotonic()
-                elif self._broken or time.monotonic() > silent_since + _WAIT_S:
-                    raise KafkaTimeoutError(f"topic {self._topic} cannot be read to its end")
+            for record in self._until(consumer, {part: stop}):
+                if read_key(record.key) is None:
+                    self._require_encoding(record.key)
+                    found = End.unpack(record.value)
             if found is not None or start == begin:
                 return found
             back *= 16

@@ -25,7 +25,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -338,12 +338,12 @@ class Writer:
         self._last, self._try = done.end, None
         self._place, self._extra, self._knows_extra = found.snapshot.sequence, {}, False
         self._place_of_last = self._sink.place
-        self._written = Written(
+        self._written = replace(
+            before,
             transactions=before.transactions + 1,
             records=before.records + done.records,
             merged=before.merged + max((found.epochs or 0) - 1, 0),
             snapshots=before.snapshots + int(done.end.snapshot),
-            errors=before.errors,
         )
         self._caught_up(found.snapshot.epoch)
         if self._trouble is not None:
@@ -395,10 +395,7 @@ class Writer:
     def _fails(self, error: Exception) -> None:
         self._opened = False
         self._sink.close()
-        before = self._written
-        self._written = Written(
-            before.transactions, before.records, before.merged, before.snapshots, before.errors + 1
-        )
+        self._written = replace(self._written, errors=self._written.errors + 1)
         if self._trouble is None and not self._abandoned.is_set():
             log.error("results cannot be written to %s: %s: %s", self.name, type(error).__name__, error)
         self._trouble = f"{type(error).__name__}: {error}"

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from ...gpma.edges import Vertices, Weights
 from ...partition.exploring import EdgesFound, EdgesPlace, Search
-from .stream import Offsets, Partition, Standing
+from .position import Position
+from .stream import Offsets, Partition, Standing, offsets_to_wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class StorageState:
 
     epoch: tuple[int, int]
     offsets: Mapping[str, Any]
+
+    @classmethod
+    def at(cls, position: Position) -> StorageState:
+        """Where the storage stands."""
+        return cls(position.epoch, offsets_to_wire(position.offsets))
 
 
 @dataclass(frozen=True, slots=True)

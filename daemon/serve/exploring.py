@@ -7,9 +7,9 @@ not asked any more. Where epochs follow each other faster than slices, the whole
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ SLICE_READS = 1 << 17
 """So many entries of rows are read for one question: about a millisecond of the engine's time."""
 
 Flags = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 
 # -- the engine's end -----------------------------------------------------------------------------------------
@@ -157,21 +158,11 @@ class Explorer:
 
     async def reach(self, vertex: int, direction: SearchDirection, hops_max: int, limit: int) -> Reached:
         """What is at most so many hops away, ``limit`` of it."""
-        for piece in (*self._sliced, self._whole):
-            found = await self._reach(piece, vertex, direction, hops_max, limit)
-            if found is not None:
-                break
-        assert found is not None, "one answer is of one epoch"
-        return found[0]
+        return await self._of_one_epoch(lambda piece: self._reach(piece, vertex, direction, hops_max, limit))
 
     async def edges(self, src: Vertices, dst: Vertices, limit: int) -> Edges:
         """The edges from any of ``src`` to any of ``dst``, which ascend; those of undirected graphs once."""
-        for piece in (*self._sliced, self._whole):
-            found = await self._edges(piece, src, dst, limit)
-            if found is not None:
-                break
-        assert found is not None, "one answer is of one epoch"
-        return found[0]
+        return await self._of_one_epoch(lambda piece: self._edges(piece, src, dst, limit))
 
     async def ego(self, vertex: int, direction: SearchDirection, limit: int, edge_limit: int) -> Ego:
         """A vertex and its neighbours, ``limit`` together, and the edges among them, ``edge_limit`` of them."""
@@ -193,6 +184,15 @@ class Explorer:
             self._check_reads(self._reads_max)
         assert ego is not None
         return ego
+
+    async def _of_one_epoch(self, ask: Callable[[_Piece], Awaitable[tuple[T, Any] | None]]) -> T:
+        """What is found in slices, else, where epochs follow each other too fast for these, as a whole."""
+        for piece in (*self._sliced, self._whole):
+            found = await ask(piece)
+            if found is not None:
+                break
+        assert found is not None, "one answer is of one epoch"
+        return found[0]
 
     async def _ask(self, method: str, asked: Mapping[str, Any], piece: _Piece) -> dict[str, Any]:
         question = {**asked, "reads_max": piece.reads}

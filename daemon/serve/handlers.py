@@ -45,7 +45,7 @@ from .largest import Largest
 from .results import ProgramResults, Snapshot
 from .scopes import Chosen, Everyone, Scope, check_told
 from .serving import ALL_VERTICES, VERTICES_INLINE_MAX, Reply, Serving
-from .values import staleness, top_k, values_of, vertices_named, wire_ids
+from .values import no_order, staleness, top_k, values_of, vertices_named, wire_ids
 
 if TYPE_CHECKING:
     from ..config.settings import LimitsConfig
@@ -486,7 +486,7 @@ async def _top_among(
         known = known[result.knows(known)]
         values = kind.read(result.published, known)
         if values.vertex_valued:
-            raise _no_order(result.kind)
+            raise no_order(result.kind)
         chosen = top_k(values, k, descending=descending)
         answer = {
             "ids": wire_ids(serving.external(known[chosen])),
@@ -500,10 +500,6 @@ async def _top_among(
         return serving.read(read)
     await serving.make_room(params.asker, len(among))
     return await serving.in_thread(params.asker, serving.read, read)
-
-
-def _no_order(kind: str) -> NotSupported:
-    return NotSupported(f"the values of {kind} are vertices, which have no order")
 
 
 @method("histogram")
@@ -546,7 +542,7 @@ def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
     result = snapshot.programs[id]
     read = serving.program_class(result.kind).read(published, np.arange(published.n_vertices, dtype=np.uint32))
     if read.vertex_valued:
-        raise _no_order(result.kind)
+        raise no_order(result.kind)
     read.null[dead] = True
     return snapshot, read, alive
 
@@ -760,7 +756,7 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
         if threshold and kind.value is ExternalId:
             raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
         if top and kind.value is ExternalId:
-            raise _no_order(kind.kind)
+            raise no_order(kind.kind)
         number, resumed = serving.subscriptions.add(
             params.asker.connection, id, scope, snapshot, since=since, from_now=not whole
         )

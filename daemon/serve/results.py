@@ -26,7 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ...compute.program import Column, Published
-from ...gpma.edges import MAX_VERTICES, NO_VERTEX, Vertices
+from ...gpma.edges import MAX_VERTICES, Vertices
+from ...partition.existence import living
 from ..client.wire import plain
 from ..errors import Unavailable
 from . import shared_memory
@@ -439,12 +440,7 @@ class Snapshot:
 
     def known(self, dense: Vertices) -> Vertices:
         """These dense ids (below ``n_vertices``, or ``NO_VERTEX``), with ``NO_VERTEX`` for deleted vertices."""
-        if self.alive is None:
-            return dense
-        found = np.flatnonzero(dense != NO_VERTEX)
-        known = dense.copy()
-        known[found[~self.alive[dense[found]]]] = NO_VERTEX
-        return known
+        return dense if self.alive is None else living(dense, self.alive)
 
 
 def copied(snapshot: Snapshot, id: str) -> Snapshot:

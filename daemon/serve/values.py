@@ -12,6 +12,7 @@ from ...compute.program import Answer, Program
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn, StringColumn
 from ..client.wire import pack_bitmap, pack_column
+from ..errors import NotSupported
 from .results import ProgramResults, Snapshot
 
 
@@ -94,6 +95,11 @@ def staleness(result: ProgramResults) -> dict[str, Any]:
         return {}
     keys = ("state", "stale_since", "reason")
     return {"stale": {key: result.state.get(key) for key in keys}}
+
+
+def no_order(kind: str) -> NotSupported:
+    """Why there are no best of a kind of program."""
+    return NotSupported(f"the values of {kind} are vertices, which have no order")
 
 
 def top_k(read: Answer | Values, k: int, *, descending: bool) -> Vertices:

@@ -80,8 +80,9 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
 
 def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[BadRecord]:
     from kafka import KafkaConsumer, TopicPartition
+    from kafka.errors import KafkaTimeoutError
 
-    from ..ingest.kafka_client import connect, disconnect
+    from ..ingest.kafka_client import connect, disconnect, records_until
 
     consumer = connect(
         KafkaConsumer,
@@ -98,15 +99,13 @@ def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[B
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
         ends = consumer.end_offsets(parts)
-        heard = time.monotonic()
-        while any(consumer.position(part) < ends[part] for part in parts):
-            found = consumer.poll(timeout_ms=1000)
-            if not found and time.monotonic() - heard > _SILENT_S:
-                raise SourceUnavailable(f"Kafka at {servers} has given nothing of {topic} for {_SILENT_S:g} s")
-            for part, records in found.items():
-                yield from (_of_topic(record) for record in records if record.offset < ends[part])
-            if found:
-                heard = time.monotonic()  # once its letters were dealt with, which may take as long as it likes
+        try:
+            for record in records_until(consumer, ends, silent_s=_SILENT_S):
+                if record.offset < ends[TopicPartition(topic, record.partition)]:
+                    yield _of_topic(record)
+        except KafkaTimeoutError as error:
+            why = f"Kafka at {servers} has given nothing of {topic} for {_SILENT_S:g} s"
+            raise SourceUnavailable(why) from error
     finally:
         disconnect(consumer, timeout_s=5.0)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.edges import Vertices, destinations, sources
+from ...gpma.edges import EdgeList, Vertices, destinations, sources
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex
 from ..errors import GraphtideError, RequestError
@@ -59,10 +59,10 @@ def exported(checkpoint: Checkpoint) -> Exported:
     ids = index.external(alive)
     place = np.zeros(n, np.uint32)
     place[alive] = np.arange(alive.size, dtype=np.uint32)
-    keys, weights = part["keys"], part.get("weights")
+    arcs = EdgeList(part["keys"], part.get("weights"))
     if not graph["directed"]:
-        once = sources(keys) <= destinations(keys)
-        keys, weights = keys[once], None if weights is None else weights[once]
+        arcs = arcs.each_once()
+    keys, weights = arcs.keys, arcs.weights
     edges: Columns = {"src": _named(ids, place[sources(keys)]), "dst": _named(ids, place[destinations(keys)])}
     if weights is not None:
         edges["weight"] = weights

@@ -814,8 +814,14 @@ def _modules() -> dict[str, types.ModuleType]:
 USERS = (
     "graphtide.gpma.device",
     "graphtide.partition.device_side",
+    "graphtide.compute.device.kernels",
     "graphtide.compute.device.path_runs",
     "graphtide.compute.device.paths",
+    "graphtide.compute.device.forest_runs",
+    "graphtide.compute.device.components",
+    "graphtide.compute.device.walk_runs",
+    "graphtide.compute.device.push_runs",
+    "graphtide.compute.device.pagerank",
 )
 
 

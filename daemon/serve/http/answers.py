@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from ...client.wire import PIECE_ITEMS, unpack_bitmap, unpack_column
+from ...client.wire import PIECE_ITEMS, error_to_wire, unpack_bitmap, unpack_column
 from ...errors import GraphtideError
 
 EXACT = 2**53
@@ -33,8 +33,7 @@ def encode_answer(stamp: bytes, answer: Mapping[str, Any]) -> bytes:
 
 def encode_error(error: GraphtideError) -> bytes:
     """An error as an answer."""
-    content = {"code": error.code, "message": error.message, "detail": error.detail}
-    return b"".join((b"{", *_entries(content, first=True), b"}\n"))
+    return b"".join((b"{", *_entries(error_to_wire(error), first=True), b"}\n"))
 
 
 def encode_event(name: str, stamp: bytes | None, content: Mapping[str, Any], *, id: str | None = None) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import h11
 
-from ...client.wire import PIECE_BYTES, InvalidParams, Request
+from ...client.wire import PIECE_BYTES, InvalidParams, Request, error_to_wire
 from ...errors import GraphtideError, LimitExceeded, RequestError, TimedOut, Unauthorized
 from ..admission import Guest
 from ..channel import TURN_SECONDS, Channel
@@ -232,7 +232,7 @@ class HttpConnection(Channel):
 
     def _last_words(self, error: GraphtideError) -> bytes:
         if self._http.our_state is h11.SEND_BODY:  # a stream of events
-            ended = encode_event("ended", None, {"error": _wire(error)})
+            ended = encode_event("ended", None, {"error": error_to_wire(error)})
             return self._sent(h11.Data(data=ended)) + self._sent(h11.EndOfMessage())
         is_idle = self._http.our_state is h11.IDLE and self._http.their_state is h11.IDLE
         if (is_idle and self._has_answered) or self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -299,10 +299,6 @@ def _invalid(error: RequestError) -> InvalidParams:
     invalid = InvalidParams(0, error.message)
     invalid.detail = error.detail
     return invalid
-
-
-def _wire(error: GraphtideError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "detail": error.detail}
 
 
 def _more_headers(error: GraphtideError) -> list[tuple[str, str]]:

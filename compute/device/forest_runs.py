@@ -1,0 +1,344 @@
+"""Runs of components on the device: their kernels, the arrays that they work in, and what they tell.
+
+``span.cu`` makes the forest from scratch, ``mend_forest.cu`` brings it up to date with a batch. Each run is one
+cooperative kernel, and waits for the device once. A refresh allocates nothing, unless there are more vertices or
+long rows than ever before.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
+from ...gpma.device.module import import_cupy
+from ...gpma.device.state import DeviceArray, address, allocate, zeros
+from ...gpma.device.structures import STATE
+from ...gpma.device.update import Launcher
+from ...gpma.device.waiting import Told
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...partition.device_side import DeviceSide
+from .kernels import Kernel, Source, compiled
+
+Words = npt.NDArray[np.uint32]
+
+NODE: Final = np.dtype([(name, np.uint32) for name in ("parent", "level", "handle", "label")])
+"""struct Node of ``forest.cuh``."""
+
+TREE: Final = np.dtype([("size", np.uint32), ("boss", np.uint32)])
+"""struct Tree of ``forest.cuh``."""
+
+_BY_VERTEX: Final = ("nodes", "trees", "free", "stamps", "tree_stamps", "log")
+_BY_QUEUE: Final = ("listed", "lost", "joins", "joined")
+_COUNTS_WORDS: Final = 8  # of a pair
+
+FOREST_JOB: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in (*_BY_VERTEX, *_BY_QUEUE)),
+        ("seen", np.uint64, 2),
+        *((name, np.uint64) for name in ("short_rows", "long_rows", "counters", "status", "changes")),
+        *((name, np.uint32) for name in ("room", "long_room", "changes_room", "is_directed")),
+        *((name, np.uint64) for name in ("keys", "outcomes", "edges_max", "n_edges")),
+        *((name, np.uint32) for name in ("lost_max", "moved_max", "rounds_max", "n_updates")),
+        *((name, np.uint32) for name in ("n_before", "n_vertices", "stamp", "sequence")),
+    ]
+)
+"""struct ForestJob of ``forest.cuh``."""
+
+FOREST_COUNTERS: Final = np.dtype(
+    [
+        *((name, np.uint64) for name in ("logged", "joins", "joined", "seeds", "moved", "hub")),
+        ("found", np.uint64, 3),
+        ("unused", np.uint64),
+        *((name, np.uint64, 3 * _COUNTS_WORDS) for name in ("asked", "passing", "hanging")),
+        *((name, np.uint64, _COUNTS_WORDS) for name in ("pulling", "left")),
+        ("n_free", np.uint32),
+        ("barrier", np.uint32),
+        ("rest", np.uint32, 2),
+    ]
+)
+"""struct ForestCounters of ``forest.cuh``."""
+
+# The part of a job that differs from run to run; ``_run`` packs it in this order.
+_RUN = struct.Struct("=QQQQIIIIIIII")
+assert FOREST_JOB.fields is not None
+assert FOREST_COUNTERS.fields is not None
+_RUN_BEGINS = FOREST_JOB.fields["keys"][1]
+_N_FREE = FOREST_COUNTERS.fields["n_free"][1] // 4
+assert _RUN_BEGINS + _RUN.size == FOREST_JOB.itemsize
+
+_ENTRY_BYTES, _NODE_WORDS, _CHANGE_WORDS = 16, 4, 4
+_QUEUES = 6
+# Queues have room for one vertex in so many, and for so many at least. A run that would need more is given up.
+QUEUE_SHARE, QUEUE_LEAST = 8, 4096
+# The list of changes has room for one vertex in so many, and for so many at least; else all nodes are copied.
+CHANGES_SHARE, CHANGES_LEAST = 16, 4096
+# Columns grow by this factor.
+_ROOM = 1.5
+STAMP_MAX = 1 << 31
+"""From here on stamps begin anew."""
+LEVEL_MAX = 1 << 31
+"""A forest whose levels may have come so far is made from scratch."""
+# A run is given up after so many times the rounds of the last fresh start, and never before so many.
+ROUNDS_SHARE, ROUNDS_LEAST = 2, 64
+
+SOURCES: Final = {"mend": Source("mend_forest.cu"), "span": Source("span.cu", blocks=2)}
+
+
+class ForestRun(NamedTuple):
+    """What a run told: the words of ``forest.cuh``, in that order.
+
+    ``gave_up``: the forest is void. ``logged``: how many vertices were written. ``edges``: entries of the rows
+    that were queued, and in a search of those pushed along.
+    """
+
+    gave_up: int
+    logged: int
+    lost: int
+    rounds: int
+    edges_low: int
+    edges_high: int
+
+    @property
+    def edges(self) -> int:
+        return self.edges_high << 32 | self.edges_low
+
+
+class Limits(NamedTuple):
+    """What mending may come to before it is given up: lost vertices, vertices that join another tree, entries of
+    rows."""
+
+    lost: int
+    moved: int
+    edges: int
+
+
+_NO_LIMITS: Final = Limits(0, 0, 0)
+
+
+class _Vertices(NamedTuple):
+    """Columns by vertex, of ``room`` entries each, and by place in a queue; see ``ForestJob``."""
+
+    room: int
+    queue_room: int
+    changes_room: int
+    nodes: DeviceArray
+    trees: DeviceArray
+    free: DeviceArray
+    stamps: DeviceArray
+    tree_stamps: DeviceArray
+    log: DeviceArray
+    listed: DeviceArray
+    lost: DeviceArray
+    joins: DeviceArray
+    joined: DeviceArray
+    short_rows: DeviceArray
+    seen: tuple[DeviceArray, DeviceArray]
+    pinned: Any
+    changes: Words
+
+
+class ForestRuns:
+    """The forest on the device, and the runs that change it; all on the stream of ``device``."""
+
+    def __init__(self, device: DeviceSide) -> None:
+        """Compiles nothing yet.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        self._stream: Any = device.stream
+        self._out, self._in, self._job = (
+            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, FOREST_JOB)
+        )
+        self._launcher = Launcher(self._stream, (self._out, self._in, self._job))
+        self._run_bytes = memoryview(self._job.view(np.uint8))
+        self._told = Told(len(ForestRun._fields), self._stream)
+        self._kernels: dict[str, Kernel] = {}
+        self._sequence = 0
+        self._stamp = 0
+        self._n = 0
+        self._rounds_max = ROUNDS_LEAST
+        self._level_max = 0
+        with self._stream:
+            self._counters = zeros(FOREST_COUNTERS.itemsize, np.uint8)
+            self._long_rows = allocate(0, np.uint8)
+        self._vertices: _Vertices | None = None
+        job = self._job.view(FOREST_JOB)
+        job["counters"], job["status"] = address(self._counters), self._told.address
+        job["is_directed"] = device.directed
+
+    # -- arrays -----------------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> DeviceArray:
+        """uint32[room, 4]: parent, level, handle by vertex, and a word that kernels use."""
+        assert self._vertices is not None
+        return self._vertices.nodes.reshape(-1, _NODE_WORDS)
+
+    def make_room(self, n_vertices: int, n_arcs: int) -> None:
+        """For so many vertices, and as many long rows as there may be.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+        """
+        long_bytes = _QUEUES * _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
+        vertices, long_rows = self._vertices, self._long_rows
+        if vertices is not None and n_vertices <= vertices.room and long_bytes <= long_rows.size:
+            return
+        with self._stream:
+            if vertices is None or n_vertices > vertices.room:
+                vertices = self._grown(n_vertices)
+            if long_bytes > long_rows.size:
+                long_rows = allocate(int(_ROOM * long_bytes) // 16 * 16, np.uint8)
+        self._vertices, self._long_rows = vertices, long_rows
+        job = self._job.view(FOREST_JOB)
+        for name in (*_BY_VERTEX, *_BY_QUEUE, "short_rows"):
+            job[name] = address(getattr(vertices, name))
+        job["seen"] = [address(bits) for bits in vertices.seen]
+        job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (_QUEUES * _ENTRY_BYTES)
+        job["changes"], job["changes_room"] = vertices.pinned.ptr, vertices.changes_room
+        job["room"] = vertices.queue_room
+
+    def _grown(self, n_vertices: int) -> _Vertices:
+        before = self._vertices
+        room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
+        queue_room = max(32, min(room, max(QUEUE_LEAST, room // QUEUE_SHARE)))
+        changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
+        n_bits = -(-room // 32)
+        pinned = import_cupy().cuda.alloc_pinned_memory(changes_room * _CHANGE_WORDS * 4)
+        changes = np.frombuffer(pinned, np.uint32, _CHANGE_WORDS * changes_room)
+        made = _Vertices(
+            room,
+            queue_room,
+            changes_room,
+            nodes=allocate(room * _NODE_WORDS, np.uint32),
+            trees=allocate(room * TREE.itemsize // 4, np.uint32),
+            free=allocate(room, np.uint32),
+            stamps=zeros(room, np.uint32),
+            tree_stamps=zeros(room, np.uint32),
+            log=allocate(room, np.uint32),
+            listed=allocate(queue_room, np.uint32),
+            lost=allocate(queue_room, np.uint32),
+            joins=allocate(queue_room, np.uint64),
+            joined=allocate(2 * queue_room, np.uint32),
+            short_rows=allocate(queue_room * _QUEUES * _ENTRY_BYTES, np.uint8),
+            seen=(allocate(n_bits, np.uint32), allocate(n_bits, np.uint32)),
+            pinned=pinned,
+            changes=changes.reshape(-1, _CHANGE_WORDS),
+        )
+        if before is not None:
+            for name in ("nodes", "trees", "free"):
+                old = getattr(before, name)
+                getattr(made, name)[: old.size] = old
+        return made
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def mend(self, device: DeviceSide, limits: Limits) -> ForestRun:
+        """Bring the forest up to date with the batch that ``device`` applied last, and with its vertices.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it; the forest is void.
+        """
+        if self._level_max > LEVEL_MAX:
+            return ForestRun(1, 0, 0, 0, 0, 0)
+        report = device.report
+        batch = (address(report.keys), address(report.all_outcomes), len(report))
+        run = self._run("mend", device, batch, limits)
+        self._level_max += run.rounds
+        return run
+
+    def start(self, device: DeviceSide) -> ForestRun:
+        """Span the graph from scratch.
+
+        Raises:
+            As ``mend``.
+        """
+        run = self._run("span", device, (0, 0, 0), _NO_LIMITS)
+        self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * run.rounds)
+        self._level_max = run.rounds
+        return run
+
+    def _run(self, name: str, device: DeviceSide, batch: tuple[int, int, int], limits: Limits) -> ForestRun:
+        kernel = self._kernels.get(name) or self._compiled(name)
+        vertices = self._vertices
+        assert vertices is not None
+        if self._stamp >= STAMP_MAX:
+            with self._stream:
+                vertices.stamps.fill(0)
+                vertices.tree_stamps.fill(0)
+            self._stamp = 0
+        self._stamp += 1
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        self._sequence = self._sequence % 0xFFFF_FFFF + 1
+        keys, outcomes, n_updates = batch
+        n = device.n_vertices
+        _RUN.pack_into(
+            self._run_bytes,
+            _RUN_BEGINS,
+            keys,
+            outcomes,
+            limits.edges,
+            device.out.n_edges,
+            min(limits.lost, vertices.queue_room),
+            min(limits.moved, vertices.queue_room),
+            self._rounds_max,
+            n_updates,
+            self._n,
+            n,
+            self._stamp,
+            self._sequence,
+        )
+        self._n = n
+        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        self._told.wait(self._sequence)
+        return ForestRun(*(self._told.word(place) for place in range(len(ForestRun._fields))))
+
+    # -- results ----------------------------------------------------------------------------------------------
+
+    def changes(self, run: ForestRun) -> Words | None:
+        """uint32[logged, 4]: the vertices that a run wrote, each once, with parent, handle and level; None: there
+        are too many for the list.
+
+        Good until the next run.
+        """
+        assert self._vertices is not None
+        return None if run.logged > self._vertices.changes_room else self._vertices.changes[: run.logged]
+
+    def read(self, n: int) -> Words:
+        """uint32[n, 4]: parent, level and handle of the first ``n`` vertices, and a word that means nothing."""
+        nodes: Words = self.nodes[:n].get(stream=self._stream)
+        return nodes
+
+    def write(self, parent: Vertices, level: Vertices, handle: Vertices) -> None:
+        """Set the forest of as many vertices."""
+        assert self._vertices is not None
+        n = parent.size
+        nodes = np.stack([parent, level, handle, np.full(n, NO_VERTEX, np.uint32)], axis=1).ravel()
+        trees = np.zeros(n, TREE)
+        trees["size"], trees["boss"] = np.bincount(handle, minlength=n), np.arange(n)
+        free = np.flatnonzero(trees["size"] == 0).astype(np.uint32)
+        for name, column in (("nodes", nodes), ("trees", trees.view(np.uint32)), ("free", free)):
+            getattr(self._vertices, name)[: column.size].set(column, stream=self._stream)
+        self._counters.view(np.uint32)[_N_FREE : _N_FREE + 1].set(
+            np.array([free.size], np.uint32), stream=self._stream
+        )
+        self._n = n
+        self._level_max = int(level.max(initial=0))
+        self._rounds_max = max(ROUNDS_LEAST, ROUNDS_SHARE * self._level_max)
+
+    # -- kernels ----------------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Have the kernels compiled, or loaded from CuPy's cache, now."""
+        for name in SOURCES:
+            self._compiled(name)
+
+    def _compiled(self, name: str) -> Kernel:
+        made = self._kernels[name] = compiled(SOURCES[name], weighted=False)
+        return made

@@ -1,0 +1,339 @@
+"""PageRank on a CUDA device: both systems there in fixed point, the certificate and the estimates on the host.
+
+The proof, the weights and the certificate are those of ``compute/walks/pagerank.py``, whose program is kept
+beside. What is solved there is the system with shares that were rounded (``walks.cuh``); by how much that may
+differ from the true one at any vertex is counted by every run, and the certificate has it as its rounding.
+
+After few updates residuals are pushed along out-edges (``pushes.cu``), after many, or where that costs too much,
+passes over all in-edges go on from the estimates as they are (``passes.cu``).
+
+The estimates are written by the device into memory of the host. Residuals, weights and the majorant are fetched
+when a checkpoint or an audit asks for them, and are then a state of the host's program. The other way about, a
+state of that gives the device estimates to begin with: its residuals are not those of rounded shares, so that the
+next run makes all of them anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from ...gpma.device.module import import_cupy
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ...partition.graph import Graph, GraphChange
+from ..program import Answer, Column, Parameter, Published, Refresh
+from ..saved_scalars import SCALARS
+from ..walks.certificate import SLACK_DRIFT
+from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
+from ..walks.passes import Limits
+from ..walks.walk import born
+from .program import DeviceProgram, Unfit
+from .push_runs import PushRun, PushRuns
+from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns
+
+TOLERANCE_MIN = 1e-5
+"""Rounded shares take about a tenth of what the certificate allows here; with less, soon all of it."""
+
+# The certificate takes a round for each time that it is tightened, by RATIO_STEP at most.
+_ROUNDS_MAX = 40
+# Batches of more updates than this share of the arcs, and than so many, are not tried to be pushed.
+PUSH_SHARE, PUSH_LEAST = 1e-3, 1024
+# Passes end when pushing what is still over its limits begins with this share of the arcs: on an H200 three times
+# as much took longer.
+DUE_SHARE = 0.1
+_NONE = np.empty(0, np.uint32)
+
+
+class _Kept(NamedTuple):
+    """What holds of the numbers on the device, which are exact.
+
+    In units of the ranks: the sums of all values, of the sizes of residuals, of residuals. ``rounded``,
+    ``majorant_rounded``, ``ratio``: see ``Solved``, of which they are bounds. ``units``: see ``WalkRuns``.
+    Residuals are within ``limits``, of the ranks and of the majorant.
+    """
+
+    norm: int
+    size: int
+    total: int
+    rounded: float
+    ratio: float
+    majorant_rounded: float
+    units: tuple[float, float]
+    limits: tuple[Limits, Limits]
+
+    @classmethod
+    def of(cls, run: WalkRun, units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
+        """After passes."""
+        sums = run.norm, run.size, run.total
+        return cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
+
+    def joined(self, appeared: int) -> _Kept:
+        """With so many vertices more, whose estimates and majorants are 1."""
+        norm = self.norm + appeared * int(self.units[0])
+        return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
+
+    def pushed(self, run: PushRun, limits: tuple[Limits, Limits]) -> _Kept:
+        """After pushes to these limits.
+
+        A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
+        residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
+        """
+        ratio = max(self.ratio, run.ratio)
+        estimate = HUB * WEIGHT_HYSTERESIS
+        rounded, majorant_rounded = (
+            max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
+            for before, value, allowed, unit in zip(
+                (self.rounded, self.majorant_rounded),
+                (estimate, ratio * estimate),
+                limits,
+                self.units,
+                strict=True,
+            )
+        )
+        return _Kept(
+            self.norm + run.norm,
+            self.size + run.size,
+            self.total + run.total,
+            rounded,
+            ratio,
+            majorant_rounded,
+            self.units,
+            limits,
+        )
+
+    @property
+    def solved(self) -> Solved:
+        norm, size, total = (number / self.units[0] for number in (self.norm, self.size, self.total))
+        return Solved(norm, size, total, self.rounded, self.ratio, self.majorant_rounded)
+
+    def covers(self, limits: tuple[Limits, Limits]) -> bool:
+        """Whether residuals are within these limits, too."""
+        now = (limit for allowed in limits for limit in allowed)
+        then = (limit for allowed in self.limits for limit in allowed)
+        return all(limit >= before for limit, before in zip(now, then, strict=True))
+
+
+class DevicePageRank(DeviceProgram):
+    """PageRank whose systems are kept on the device; made from the host's."""
+
+    kind: ClassVar[str] = PageRank.kind
+    summary: ClassVar[str] = PageRank.summary
+    family: ClassVar[str] = PageRank.family
+    value: ClassVar[type[np.float64]] = PageRank.value
+    value_scalars: ClassVar[tuple[str, ...]] = PageRank.value_scalars
+    parameters: ClassVar[tuple[Parameter, ...]] = PageRank.parameters
+    positional_scalars: ClassVar[tuple[str, ...]] = PageRank.positional_scalars
+    needs_in_edges: ClassVar[bool] = True
+    host: PageRank
+
+    def __init__(self, host: PageRank) -> None:
+        super().__init__(host)
+        self._runs: WalkRuns | None = None
+        self._pushes: PushRuns | None = None
+        # None: the numbers on the device are those of another graph, or not exact.
+        self._kept: _Kept | None = None
+        self._n = 0
+        # Of the last run; what the device has is fetched for it.
+        self._graph: Graph | None = None
+        # Whether the device has been solved since the host's columns were.
+        self._is_ahead = False
+        # What the last run left, where the host's program has others: its columns and scalars.
+        self._published: tuple[dict[str, Column], dict[str, float]] | None = None
+
+    def compile(self, graph: Graph) -> None:
+        assert graph.device is not None
+        runs, pushes = self._there(graph, graph.device)
+        runs.compile()
+        pushes.compile()
+
+    def warm_up(self, graph: Graph) -> None:
+        self.host.warm_up(graph)  # for when the device is lost
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def start(self, graph: Graph) -> Refresh:
+        self._is_ahead, self._published = False, None
+        return super().start(graph)
+
+    def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
+        refresh = super().refresh(graph, change)
+        if not self.on_device:
+            self._is_ahead = False
+        if self._published is not None:
+            self._published = None
+            refresh = replace(refresh, changed={"estimate": None})
+        return refresh
+
+    def _start(self, graph: Graph, device: DeviceSide) -> Refresh:
+        host = self.host
+        runs, _ = self._there(graph, device)
+        host.begin(graph.n_vertices)
+        self._graph, self._n = graph, graph.n_vertices
+        coarse = runs.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
+        host.begin_from(coarse.ratio)
+        return self._settled(graph, device, None, _NONE, coarse.passes)
+
+    def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
+        appeared, gone = born(graph, change, self._n), change.deleted_vertices
+        if not (len(change.arcs.inserted) or len(change.arcs.deleted) or appeared.size or gone.size):
+            return Refresh({}, error_bound=self.host.error_bound)
+        runs, _ = self._there(graph, device)
+        runs.arrive(device, appeared, gone)
+        runs.estimates[appeared] = 1
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept = kept.joined(appeared.size)
+            is_small = len(device.report) <= max(PUSH_LEAST, PUSH_SHARE * graph.n_arcs)
+            if not is_small or gone.size or kept.units != runs.units or not kept.covers(self.host.limits):
+                kept = None
+        return self._settled(graph, device, kept, appeared)
+
+    def _settled(
+        self, graph: Graph, device: DeviceSide, kept: _Kept | None, appeared: Vertices, passes: int = 0
+    ) -> Refresh:
+        """Solve both systems, and again until the certificate holds.
+
+        ``kept``: what held before the batch that the device applied last, which is to be pushed; None: passes
+        begin. Later on limits may have been tightened, or passes have left the rest to pushes. ``passes``: how
+        many there were already.
+        """
+        host = self.host
+        runs, pushes = self._there(graph, device)
+        self._graph, self._n = graph, graph.n_vertices
+        due_max = int(DUE_SHARE * graph.n_arcs)
+        looks, edges, rounds, active = False, passes * graph.n_arcs, passes, 0
+        changed: Vertices | None = appeared
+        for _ in range(_ROUNDS_MAX):
+            limits = host.limits
+            by_passes = kept is None
+            if kept is None:
+                solved = runs.solve(device, *limits, due_max)
+                kept, changed = _Kept.of(solved, runs.units, limits), None
+                rounds, edges = rounds + solved.passes, edges + solved.passes * graph.n_arcs
+                is_solved = solved.over == 0
+            else:
+                run = pushes.push(device, *limits, kept.size, looks=looks)
+                rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved
+                if not run.is_solved:  # by passes alone, then
+                    kept, due_max = None, 0
+                    continue
+                kept, is_solved = kept.pushed(run, limits), True
+                changed = _united(changed, pushes.changes(run))
+            looks = True
+            if is_solved and self._is_certified(kept, of_all=by_passes):
+                self._kept, self._is_ahead = kept, True
+                return Refresh(
+                    {"estimate": changed} if changed is None or changed.size else {},
+                    iterations=rounds,
+                    edges_read=edges,
+                    active=active,
+                    error_bound=host.error_bound,
+                )
+        raise Unfit(f"the numbers of the device do not reach a tolerance of {host.tolerance:g}")
+
+    def _is_certified(self, kept: _Kept, *, of_all: bool) -> bool:
+        """Whether everything holds that the error bound rests on; else limits were tightened, if they can be."""
+        host = self.host
+        return (
+            host.certify(self._n, kept.solved, of_all=of_all)
+            and host.error_bound <= host.tolerance
+            and kept.majorant_rounded <= SLACK_DRIFT
+        )
+
+    def _take_over(self, graph: Graph, device: DeviceSide) -> None:
+        self._kept = None
+        self._n = graph.n_vertices
+        self._is_ahead = False
+        state = self.host.state()
+        columns = (state[name] for name in ("estimate", "residual", "weight", "majorant", "slack"))
+        runs, _ = self._there(graph, device)
+        runs.write(Columns(*columns))
+
+    def _let_go(self) -> None:
+        self._runs = self._pushes = self._kept = None
+        self._is_ahead = False
+
+    def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
+        """Both systems on the device, with room for the graph's vertices and rows."""
+        import_cupy().cuda.Device().use()  # for the thread that runs programs now
+        if self._runs is None:
+            self._runs = WalkRuns(self.host.damping, device)
+        self._runs.make_room(graph.n_vertices)
+        if self._pushes is None:
+            self._pushes = PushRuns(self._runs, device)
+        self._pushes.make_room(graph.n_vertices, device.out.n_edges)
+        return self._runs, self._pushes
+
+    # -- the copy on the host ---------------------------------------------------------------------------------
+
+    def scalars(self) -> dict[str, float]:
+        return self.host.scalars() if self._published is None else self._published[1]
+
+    def columns(self) -> dict[str, Column]:
+        if self._published is not None:
+            return self._published[0]
+        if self._is_ahead and self._runs is not None:
+            return {"estimate": self._runs.estimates}
+        return self.host.columns()
+
+    def state(self) -> dict[str, Column]:
+        fetched = self._fetched()
+        return self.host.state() if fetched is None else fetched
+
+    def _fetched(self) -> dict[str, Column] | None:
+        """The state, where the device is ahead of the host.
+
+        A device that fails now is lost: then the host's program has one of its own, from scratch. What was
+        published stays until the next run.
+        """
+        if not self._is_ahead:
+            return None
+        graph, runs = self._graph, self._runs
+        assert graph is not None and runs is not None
+        published = self.columns(), self.scalars()
+
+        def read(_: DeviceSide) -> Columns:
+            import_cupy().cuda.Device().use()
+            return runs.read(self._n)
+
+        columns = self._on_device(graph, read)
+        if columns is None:
+            self._is_ahead, self._published = False, published
+            self.host.start(graph)
+            return None
+        return {
+            "estimate": columns.values,
+            "residual": columns.residuals,
+            "weight": columns.weights,
+            "majorant": columns.majorant,
+            "slack": columns.slack,
+            SCALARS: self.host.saved_scalars(),
+        }
+
+    def _fetch(self, graph: Graph) -> None:
+        fetched = self._fetched()
+        if fetched is not None:
+            self.host.restore(fetched, graph)
+            self._is_ahead = False
+
+    def memory_bytes(self) -> int:
+        return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+
+    def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
+        self._is_ahead, self._published = False, None
+        super().restore(state, graph)
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        return PageRank.read(published, vertices)
+
+
+def _united(one: Vertices | None, other: Vertices | None) -> Vertices | None:
+    """The vertices of both; None: all."""
+    if one is None or other is None:
+        return None
+    return np.union1d(one, other) if one.size else other

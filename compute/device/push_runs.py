@@ -1,0 +1,228 @@
+"""Pushes of PageRank on the device after few updates: the lists that ``pushes.cu`` works in, and its runs.
+
+A run is one cooperative kernel for both systems, waited for once. It goes on from numbers that are exact (see
+``walks.cuh``), and allocates nothing, unless there are more vertices or long rows than ever before.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ...gpma.device.constants import LONG_ROW
+from ...gpma.device.state import DeviceArray, address, allocate, zeros
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ..walks.passes import Limits
+from .kernels import Kernel, Source, compiled
+from .walk_runs import SAID, Call, WalkRuns, pinned
+
+_LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
+
+PUSH_JOB: Final = np.dtype(
+    [
+        ("ranks", np.uint64, len(_LISTS)),
+        ("majorant", np.uint64, len(_LISTS)),
+        *((name, np.uint64) for name in ("degree_changes", "short_rows", "long_rows", "counters", "changes")),
+        *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
+        *((name, np.float64) for name in ("size",)),
+        *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "unused")),
+    ]
+)
+"""struct PushJob of ``pushes.cu``."""
+
+PUSH_COUNTERS: Final = np.dtype(
+    [
+        ("rows", np.uint64, 8),
+        ("candidates", np.uint32, 4),
+        ("moved", np.uint32, 2),
+        *((name, np.uint64) for name in ("norm", "size", "total", "degree", "ratio")),
+    ]
+)
+"""struct PushCounters of ``pushes.cu``."""
+
+SOURCE: Final = Source("pushes.cu")
+
+_ENTRY_BYTES = 16
+# The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
+QUEUE_SHARE, QUEUE_LEAST = 8, 4096
+# The list of changes has room for one vertex in so many, and for so many at least; else all estimates changed.
+CHANGES_SHARE, CHANGES_LEAST = 16, 4096
+# Given up when so large a share of all arcs is due at first (and so many), or has been pushed along: on an H200 an
+# edge that was pushed through a list cost as much as seven in a pass.
+FIRST_SHARE, FIRST_LEAST = 0.1, 4096
+MOST_SHARE, MOST_LEAST = 0.4, 16384
+STAMP_MAX = 1 << 31
+"""From here on stamps begin anew. No run has as many rounds as are left then."""
+
+
+class PushRun(NamedTuple):
+    """What a run told: the words of ``pushes.cu``, in that order.
+
+    ``is_solved``: 0 when it was given up; sums are no longer exact then. ``moved``: whose estimates changed. By
+    how much these grew, in units of the ranks: ``norm``, the sum of all values, ``size`` that of the sizes of
+    residuals, ``total`` that of residuals. ``degree``: the largest in-degree by weight of those that got in-edges
+    or another weight; ``ratio``: the largest majorant / estimate of those where either changed.
+    """
+
+    is_solved: int
+    rounds: int
+    edges: int
+    moved: int
+    norm: int
+    size: int
+    total: int
+    degree: float
+    ratio: float
+
+
+assert len(PushRun._fields) == SAID
+_BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=7q2d")
+
+# The part of a job that differs from run to run; ``push`` packs it in this order.
+_CALL = struct.Struct("=4Qd6I")
+assert PUSH_JOB.fields is not None
+_CALL_BEGINS = PUSH_JOB.fields["keys"][1]
+assert _CALL_BEGINS + _CALL.size == PUSH_JOB.itemsize
+
+
+class _Lists(NamedTuple):
+    """Of a system; see struct Lists."""
+
+    candidates: DeviceArray
+    others: DeviceArray
+    stamps: DeviceArray
+    moved: DeviceArray
+    moved_stamps: DeviceArray
+    differences: DeviceArray
+
+
+class _ByVertex(NamedTuple):
+    """Lists with ``room`` entries each."""
+
+    room: int
+    queue_room: int
+    ranks: _Lists
+    majorant: _Lists
+    degree_changes: DeviceArray
+    short_rows: DeviceArray
+    pinned: Any
+    changes: Vertices
+
+
+class PushRuns:
+    """Pushes over the numbers of ``walks``."""
+
+    def __init__(self, walks: WalkRuns, device: DeviceSide) -> None:
+        """Compiles nothing yet.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        self._walks = walks
+        self._stream: Any = device.stream
+        self._bytes = np.zeros(1, np.dtype(f"V{PUSH_JOB.itemsize}"))
+        self._call_bytes = memoryview(self._bytes.view(np.uint8))
+        self._job: Any = self._bytes.view(PUSH_JOB)
+        self._launcher = walks.launcher(self._bytes)
+        self._stamp = 1
+        self._kernel: Kernel | None = None
+        with self._stream:
+            self._counters = zeros(PUSH_COUNTERS.itemsize, np.uint8)
+            self._long_rows = allocate(0, np.uint8)
+        self._by_vertex: _ByVertex | None = None
+        self._job["counters"] = address(self._counters)
+
+    def make_room(self, n_vertices: int, n_arcs: int) -> None:
+        """For so many vertices, and as many long rows as there may be.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+        """
+        long_bytes = _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
+        by_vertex, long_rows = self._by_vertex, self._long_rows
+        if by_vertex is not None and n_vertices <= by_vertex.room and long_bytes <= long_rows.size:
+            return
+        with self._stream:
+            if by_vertex is None or n_vertices > by_vertex.room:
+                by_vertex = self._made(self._walks.room)
+            if long_bytes > long_rows.size:
+                long_rows = allocate(3 * long_bytes // 2, np.uint8)
+        self._by_vertex, self._long_rows = by_vertex, long_rows
+        job = self._job
+        for name, lists in (("ranks", by_vertex.ranks), ("majorant", by_vertex.majorant)):
+            job[name] = [address(column) for column in lists]
+        job["degree_changes"], job["short_rows"] = address(by_vertex.degree_changes), address(by_vertex.short_rows)
+        job["long_rows"], job["changes"] = address(long_rows), by_vertex.changes.ctypes.data
+
+    def _made(self, room: int) -> _ByVertex:
+        queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
+        changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
+        memory, changes = pinned(changes_room, np.uint32)
+        ranks, majorant = (
+            _Lists(
+                allocate(room, np.uint32),
+                allocate(room, np.uint32),
+                zeros(room, np.uint32),
+                allocate(room, np.uint32),
+                zeros(room, np.uint32),
+                allocate(room, np.int64),
+            )
+            for _ in range(2)
+        )
+        short_rows = allocate(queue_room * _ENTRY_BYTES, np.uint8)
+        return _ByVertex(room, queue_room, ranks, majorant, zeros(room, np.int32), short_rows, memory, changes)
+
+    def push(self, device: DeviceSide, limits: Limits, slack: Limits, size: int, *, looks: bool) -> PushRun:
+        """Push until both systems keep to their limits.
+
+        Either whoever is over them (``looks``), or take the batch that ``device`` applied last, and then whom that
+        touches: all others were within these limits. ``size``: the sum of the sizes of the ranks' residuals
+        before. All vertices are there already, and none has gone.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it; the numbers are void.
+        """
+        kernel = self._kernel or self.compile()
+        by_vertex = self._by_vertex
+        assert by_vertex is not None
+        if self._stamp >= STAMP_MAX:
+            for lists in (by_vertex.ranks, by_vertex.majorant):
+                with self._stream:
+                    lists.stamps.fill(0)
+                    lists.moved_stamps.fill(0)
+            self._stamp = 1
+        report, arcs = device.report, device.out.n_edges
+        edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        _CALL.pack_into(
+            self._call_bytes,
+            _CALL_BEGINS,
+            address(report.keys),
+            address(report.all_outcomes),
+            edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs)),
+            edges_max,
+            size,
+            by_vertex.queue_room,
+            by_vertex.changes.size,
+            0 if looks else len(report),
+            self._stamp,
+            looks,
+            0,
+        )
+        said = self._walks.run(self._launcher, kernel, device, Call(limits, slack))
+        run = PushRun(*_WORDS.unpack(_BITS.pack(*said)))
+        self._stamp += run.rounds + 2
+        return run
+
+    def changes(self, run: PushRun) -> Vertices | None:
+        """The vertices whose estimates a run changed, each once; None: there are too many for the list."""
+        assert self._by_vertex is not None
+        listed = self._by_vertex.changes
+        return None if run.moved > listed.size else listed[: run.moved].copy()
+
+    def compile(self) -> Kernel:
+        """Have the kernel compiled, or loaded from CuPy's cache, now."""
+        self._kernel = compiled(SOURCE, weighted=False)
+        return self._kernel

@@ -1,0 +1,396 @@
+"""Runs of PageRank's two systems on the device: their numbers in fixed point, and the kernels of ``passes.cu``.
+
+A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices than ever
+before.
+
+**The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
+a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of
+all values, and what is given. Weights are at most 1 + WEIGHT_HYSTERESIS / HUB of an estimate, so that the majorant
+adds up to at most C * (1 + C / 3) a vertex. Bits behind the point are as many as leave all values of a system, for
+as many vertices as there is room for, below 2^60 together: no sum of int64 overflows, whatever it is of.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...gpma.device.constants import BLOCK_THREADS
+from ...gpma.device.module import import_cupy
+from ...gpma.device.state import DeviceArray, address, zeros
+from ...gpma.device.structures import STATE
+from ...gpma.device.update import Launcher
+from ...gpma.device.waiting import Told
+from ...gpma.edges import Vertices
+from ...partition.device_side import DeviceSide
+from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
+from ..walks.passes import Limits
+from .kernels import Kernel, Source, compiled
+from .program import Unfit
+
+F64 = npt.NDArray[np.float64]
+
+WALK_JOB: Final = np.dtype(
+    [
+        ("ranks", np.uint64, 3),
+        ("majorant", np.uint64, 3),
+        *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
+        *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
+        *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
+        ("due_max", np.uint64),
+        *((name, np.uint32) for name in ("passes_max", "begins", "shift", "majorant_shift")),
+        *((name, np.uint32) for name in ("n_arrivals", "n_vertices", "sequence", "unused")),
+    ]
+)
+"""struct WalkJob of ``walks.cuh``."""
+
+WALK_COUNTERS: Final = np.dtype(
+    [("passes", np.uint64, 20), ("totals", np.uint64, 6), ("barrier", np.uint32), ("unused", np.uint32)]
+)
+"""struct WalkCounters of ``walks.cuh``."""
+
+SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arrive.cu")}
+
+# With what a run begins; see enum Begin.
+_KEPT, _ANEW = 0, 1
+# All values of a system add up to less than this power of two.
+_SUM_BITS = 60
+# The majorant's right-hand side, a float32, is to be exact.
+BITS_MIN = 23
+# Columns grow by this factor.
+_ROOM = 1.5
+# Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
+# they do is round.
+_BITS_SHRUNK, _PASSES_LEAST = 40, 50
+
+
+class WalkRun(NamedTuple):
+    """What passes told: the words of ``walks.cuh``, in that order, each of them 64 bits.
+
+    ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the ranks:
+    ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals. Doubles:
+    ``rounded`` and ``majorant_rounded``, by how much rounded shares may have put a residual off at most, in
+    multiples of its weight; ``ratio``, the largest majorant / estimate.
+    """
+
+    passes: int
+    over: int
+    over_edges: int
+    norm: int
+    size: int
+    total: int
+    rounded: float
+    majorant_rounded: float
+    ratio: float
+
+
+# By how much a rounded share may be off: of itself, and beyond that in units; see ``passes.cu``.
+SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
+
+SAID = len(WalkRun._fields)
+"""Words that any kernel on both systems tells."""
+_BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=6q3d")
+
+# The part of a job that differs from run to run; ``WalkRuns.run`` packs it in this order.
+_CALL = struct.Struct("=4dQ8I")
+assert WALK_JOB.fields is not None
+_CALL_BEGINS = WALK_JOB.fields["below"][1]
+assert _CALL_BEGINS + _CALL.size == WALK_JOB.itemsize
+
+
+class Call(NamedTuple):
+    """To which limits a kernel solves the ranks and the majorant; of passes, also when they end and with what they
+    begin."""
+
+    limits: Limits
+    slack: Limits
+    due_max: int = 0
+    begins: int = _KEPT
+
+
+class _System(NamedTuple):
+    """Columns by vertex: int64, int64, and float32, which is every second one of those of both systems."""
+
+    values: DeviceArray
+    sums: DeviceArray
+    shares: DeviceArray
+
+
+class _Columns(NamedTuple):
+    """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
+
+    ``shares``: those of both systems, in turns.
+    """
+
+    room: int
+    bits: tuple[int, int]
+    ranks: _System
+    majorant: _System
+    shares: DeviceArray
+    weights: DeviceArray
+    pinned: Any
+    estimates: F64
+
+
+class Columns(NamedTuple):
+    """Both systems as floats: float64 but for ``weights``, float32. Residuals are those of the values."""
+
+    values: F64
+    residuals: F64
+    weights: npt.NDArray[np.float32]
+    majorant: F64
+    slack: F64
+
+
+class WalkRuns:
+    """Both systems of one program on the device, and what changes them; all on the stream of ``device``."""
+
+    def __init__(self, damping: float, device: DeviceSide) -> None:
+        """Compiles nothing yet.
+
+        Raises:
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        self._damping = damping
+        self._stream: Any = device.stream
+        self._out, self._in, self._bytes = (
+            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, WALK_JOB)
+        )
+        self._call_bytes = memoryview(self._bytes.view(np.uint8))
+        self._job: Any = self._bytes.view(WALK_JOB)
+        self._launcher = self.launcher()
+        self._told = Told(2 * SAID, self._stream)
+        self._sequence = 0
+        self._kernels: dict[str, Kernel] = {}
+        with self._stream:
+            self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
+        self._columns: _Columns | None = None
+        self._shifts = (0, 0)
+        self._arrivals_pinned, self._arrivals = pinned(0, np.uint64)
+        self._passes_max = _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
+        job = self._job
+        job["counters"], job["status"] = address(self._counters), self._told.address
+        job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
+
+    def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
+        """Of kernels that take out-rows, in-rows, the job of ``walks.cuh``, and these structures."""
+        return Launcher(self._stream, (self._out, self._in, self._bytes, *further))
+
+    # -- arrays -----------------------------------------------------------------------------------------------
+
+    @property
+    def estimates(self) -> F64:
+        """float64[room], in pinned memory: the values of the ranks as the last run of ``solve`` left them."""
+        return self._there.estimates
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """What 1 is in the numbers of the ranks, and of the majorant."""
+        ranks, majorant = self._there.bits
+        return 2.0**ranks, 2.0**majorant
+
+    @property
+    def room(self) -> int:
+        """For how many vertices there is room."""
+        return self._there.room
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the host, pinned."""
+        return 0 if self._columns is None else self._columns.estimates.nbytes + self._arrivals.nbytes
+
+    @property
+    def _there(self) -> _Columns:
+        assert self._columns is not None
+        return self._columns
+
+    def make_room(self, n_vertices: int) -> None:
+        """For so many vertices; new ones do not exist until they arrive.
+
+        Raises:
+            MemoryError: there is not enough; everything is as before.
+            Unfit: there are too many for the numbers.
+        """
+        before = self._columns
+        if before is not None and n_vertices <= before.room:
+            return
+        room = max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
+        bits = point(room, self._damping)
+        with self._stream:
+            memory, estimates = pinned(room, np.float64)
+            shares = zeros(2 * room, np.float32)
+            ranks, majorant = (
+                _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
+            )
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), memory, estimates)
+            if before is not None:
+                made.weights[: before.room] = before.weights
+                shares[: 2 * before.room] = before.shares
+                for system, old in ((made.ranks, before.ranks), (made.majorant, before.majorant)):
+                    system.values[: before.room] = old.values
+                    system.sums[: before.room] = old.sums
+                self._stream.synchronize()
+                estimates[: before.room] = before.estimates
+                self._shifts = (
+                    self._shifts[0] + before.bits[0] - bits[0],
+                    self._shifts[1] + before.bits[1] - bits[1],
+                )
+        self._columns = made
+        job = self._job
+        for name, system in (("ranks", ranks), ("majorant", majorant)):
+            job[name] = [address(column) for column in system]
+        job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
+        job["unit"], job["majorant_unit"] = self.units
+
+    # -- runs -------------------------------------------------------------------------------------------------
+
+    def start(
+        self, device: DeviceSide, exists: npt.NDArray[np.bool_], limits: Limits, slack: Limits, due_max: int
+    ) -> WalkRun:
+        """As ``solve``, from nothing.
+
+        Raises:
+            As ``solve``; what there was is void.
+        """
+        there = self._there
+        self._shifts = (0, 0)
+        there.weights.fill(0)
+        there.weights[: exists.size].set(exists.astype(np.float32), stream=self._stream)
+        return self._passes(device, limits, slack, due_max, _ANEW)
+
+    def arrive(self, device: DeviceSide, appeared: Vertices, gone: Vertices) -> None:
+        """Let vertices appear, without edges, and go. Waits for nothing.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        n = appeared.size + gone.size
+        if n == 0 and self._shifts == (0, 0):
+            return
+        if n > self._arrivals.size:
+            self._arrivals_pinned, self._arrivals = pinned(int(_ROOM * n), np.uint64)
+        self._arrivals[: appeared.size] = appeared.astype(np.uint64) | np.uint64(1 << 32)
+        self._arrivals[appeared.size : n] = gone
+        job = self._job
+        job["shift"], job["majorant_shift"] = self._shifts
+        job["arrivals"], job["n_arrivals"] = self._arrivals.ctypes.data, n
+        job["n_vertices"] = device.n_vertices
+        self._shifts = (0, 0)
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        kernel = self._kernel("arrive")
+        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+
+    def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
+        """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
+        many out-edges together, or fewer: from what there is, which need not be of this graph.
+
+        Raises:
+            Unfit: they get no closer in the numbers of the device.
+            MemoryError, RuntimeError: the device, as CuPy says it.
+        """
+        return self._passes(device, limits, slack, due_max, _KEPT)
+
+    def run(self, launcher: Launcher, kernel: Kernel, device: DeviceSide, call: Call) -> list[int]:
+        """Launch a kernel on these systems, and wait for its words, 64 bits each.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        self._sequence = sequence = self._sequence % 0xFFFF_FFFF + 1
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        limits, slack, due_max, begins = call
+        _CALL.pack_into(
+            self._call_bytes,
+            _CALL_BEGINS,
+            *limits,
+            *slack,
+            due_max,
+            self._passes_max,
+            begins,
+            0,
+            0,
+            0,
+            device.n_vertices,
+            sequence,
+            0,
+        )
+        launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        told = self._told
+        told.wait(sequence)
+        return [told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(SAID)]
+
+    def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
+        said = self.run(self._launcher, self._kernel("passes"), device, Call(limits, slack, due_max, begins))
+        run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
+        if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
+            raise Unfit("its residuals get no smaller in the numbers of the device")
+        return run
+
+    def _kernel(self, name: str) -> Kernel:
+        if name not in self._kernels:
+            self.compile()
+        return self._kernels[name]
+
+    # -- columns ----------------------------------------------------------------------------------------------
+
+    def read(self, n: int) -> Columns:
+        """Both systems of the first ``n`` vertices.
+
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        there = self._there
+        unit, majorant_unit = self.units
+        values, residuals = self._floats(there.ranks, unit, n)
+        majorant, slack = self._floats(there.majorant, majorant_unit, n)
+        return Columns(values, residuals, there.weights[:n].get(stream=self._stream), majorant, slack)
+
+    def _floats(self, system: _System, unit: float, n: int) -> tuple[F64, F64]:
+        values, sums = (column[:n].get(stream=self._stream) for column in (system.values, system.sums))
+        return values / unit, (sums - values) / unit
+
+    def write(self, columns: Columns) -> None:
+        """Begin with these estimates from now on: runs of ``solve`` make residuals of their own."""
+        there = self._there
+        n = columns.values.size
+        self._shifts = (0, 0)
+        for system, unit, estimate, residual in (
+            (there.ranks, self.units[0], columns.values, columns.residuals),
+            (there.majorant, self.units[1], columns.majorant, columns.slack),
+        ):
+            sums = np.rint(np.maximum(0.0, estimate + residual) * unit).astype(np.int64)
+            system.sums[:n].set(sums, stream=self._stream)
+        there.weights[:n].set(columns.weights, stream=self._stream)
+
+    # -- kernels ----------------------------------------------------------------------------------------------
+
+    def compile(self) -> None:
+        """Have the kernels compiled, or loaded from CuPy's cache, now."""
+        for name, origin in SOURCES.items():
+            self._kernels[name] = compiled(origin, weighted=False)
+
+
+def pinned(n: int, dtype: npt.DTypeLike) -> tuple[Any, Any]:
+    """(what keeps it, an array of so many, and of one at least) in memory that host and device share."""
+    memory = import_cupy().cuda.alloc_pinned_memory(max(1, n) * np.dtype(dtype).itemsize)
+    return memory, np.frombuffer(memory, dtype, max(1, n))
+
+
+def point(room: int, damping: float) -> tuple[int, int]:
+    """How many bits the numbers of the ranks, and of the majorant, have behind the point, for so many vertices.
+
+    Raises:
+        Unfit: there are too many vertices.
+    """
+    largest = 1 / (1 - damping)
+    sums = room * largest, room * largest * (1 + largest / 3)
+    ranks, majorant = (_SUM_BITS - math.ceil(math.log2(total)) for total in sums)
+    if majorant < BITS_MIN:
+        raise Unfit(f"its numbers have too few bits for {room} vertices")
+    return ranks, majorant

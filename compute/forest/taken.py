@@ -1,0 +1,211 @@
+"""Taking over a forest that was computed elsewhere, such as on a device: all of it, or what became another.
+
+There a tree has a number below that of the vertices, every vertex begins as the tree of its own number, and what
+is told of a vertex is its parent, its tree and its level. Here lists, sizes, free handles and names follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...gpma.edges import NO_VERTEX, Vertices
+from ...gpma.intrinsics import uncounted, uncounted_inner
+from .forest import (
+    LEVEL_STEP,
+    N_FREE,
+    N_HANDLES,
+    N_USED,
+    N_VERTICES,
+    Changes,
+    Forest,
+    note_handle,
+    relevel,
+    relink,
+    rename,
+)
+
+# As in ``forest.py``, they allocate nothing.
+_jit: Any = uncounted
+_inner: Any = uncounted_inner
+
+
+class Told(NamedTuple):
+    """What some vertices became, uint32 columns of one length: levels are counted by ones."""
+
+    vertices: Vertices
+    parent: Vertices
+    handle: Vertices
+    level: Vertices
+
+
+def take_all(forest: Forest, n: int, told: Told, place: Vertices) -> None:
+    """Make ``forest`` what is told of all n vertices, in their order; representatives are any members.
+
+    ``place`` (uint32[n] at least): where each free handle stands in the list of them, else ``NO_VERTEX``.
+    """
+    forest.parent[:n], forest.handle[:n], forest.level[:n] = told.parent, told.handle, told.level
+    forest.level[:n] *= LEVEL_STEP
+    forest.representative[:n] = NO_VERTEX
+    forest.representative[told.handle] = told.vertices
+    relink(forest, n)
+    list_free(forest, n, place)
+
+
+def list_free(forest: Forest, n: int, place: Vertices) -> None:
+    """All numbers below n are handles from now on; those that name no tree are free."""
+    used = int(forest.counts[N_USED])
+    forest.size[used:n] = 0
+    forest.representative[used:n] = NO_VERTEX
+    free = np.flatnonzero(forest.size[:n] == 0).astype(np.uint32)
+    forest.free[: free.size] = free
+    forest.counts[N_FREE], forest.counts[N_USED] = free.size, n
+    place[:n] = NO_VERTEX
+    place[free] = np.arange(free.size, dtype=np.uint32)
+
+
+@_jit
+def add_own(forest, changes, place, begin, end):  # type: ignore[no-untyped-def]
+    """New vertices begin .. end - 1, each the tree of its own number."""
+    for v in range(begin, end):
+        note_handle(forest, changes, v)
+        forest.parent[v] = NO_VERTEX
+        forest.level[v] = 0
+        forest.handle[v] = v
+        forest.next[v] = v
+        forest.prev[v] = v
+        forest.size[v] = 1
+        forest.representative[v] = v
+        place[v] = NO_VERTEX
+    forest.counts[N_USED] = max(forest.counts[N_USED], end)
+
+
+@_inner
+def _unlink(forest, v):  # type: ignore[no-untyped-def]
+    """Take v out of the list of its tree, which then is represented by any member."""
+    h = forest.handle[v]
+    before, after = forest.prev[v], forest.next[v]
+    forest.next[before] = after
+    forest.prev[after] = before
+    forest.size[h] -= np.uint32(1)
+    if forest.representative[h] == v:
+        forest.representative[h] = after if after != v else NO_VERTEX
+
+
+@_inner
+def _link(forest, v, h):  # type: ignore[no-untyped-def]
+    """Put v into the list of tree h."""
+    forest.size[h] += np.uint32(1)
+    member = forest.representative[h]
+    if member == NO_VERTEX:
+        forest.representative[h] = v
+        forest.next[v] = v
+        forest.prev[v] = v
+        return
+    after = forest.next[member]
+    forest.next[member] = v
+    forest.prev[v] = member
+    forest.next[v] = after
+    forest.prev[after] = v
+
+
+@_inner
+def _keep_free(forest, place, h):  # type: ignore[no-untyped-def]
+    """Put handle h among the free ones, or take it from them."""
+    counts = forest.counts
+    at = place[h]
+    if forest.size[h] == 0 and at == NO_VERTEX:
+        forest.representative[h] = NO_VERTEX
+        place[h] = counts[N_FREE]
+        forest.free[counts[N_FREE]] = h
+        counts[N_FREE] += 1
+    elif forest.size[h] > 0 and at != NO_VERTEX:
+        counts[N_FREE] -= 1
+        last = forest.free[counts[N_FREE]]
+        forest.free[at] = last
+        place[last] = at
+        place[h] = NO_VERTEX
+
+
+@_jit
+def take(forest, changes, place, begin, told, candidates, orphans):  # type: ignore[no-untyped-def]
+    """Make ``forest`` what is told of some vertices, each once: (candidates, orphans).
+
+    Vertices from ``begin`` on were added in this run.
+    ``candidates`` (uint32[3 * told]): of each tree that got members, the smallest member is among these, unless it
+    is an orphan. ``orphans`` (uint32[told, 2]): trees that lost their representative, and that. Representatives of
+    both are any members.
+    """
+    vertices = told.vertices
+    n_moved = np.int64(0)
+    for i in range(vertices.size):
+        v = vertices[i]
+        forest.parent[v] = told.parent[i]
+        forest.level[v] = np.int64(told.level[i]) * LEVEL_STEP
+        if forest.handle[v] != told.handle[i]:
+            note_handle(forest, changes, np.int64(forest.handle[v]))
+            note_handle(forest, changes, np.int64(told.handle[i]))
+            candidates[n_moved] = forest.representative[forest.handle[v]]
+            n_moved += 1
+    for i in range(vertices.size):
+        if forest.handle[vertices[i]] != told.handle[i]:
+            _unlink(forest, vertices[i])
+    # The order of what is renamed is that of the representatives noted above.
+    first = changes.counts[N_VERTICES]
+    for i in range(vertices.size):
+        v, h = vertices[i], told.handle[i]
+        if forest.handle[v] != h:
+            rename(forest, changes, np.int64(v), h)
+            _link(forest, v, h)
+    # Who came along with the representative of the old tree is not smaller than that.
+    n_candidates = np.int64(0)
+    for k in range(n_moved):
+        v, r = changes.vertices[first + k], candidates[k]
+        if v == r or forest.handle[r] != forest.handle[v]:
+            candidates[n_candidates] = v
+            n_candidates += 1
+    n_orphans = np.int64(0)
+    for k in range(changes.counts[N_HANDLES]):
+        h, r = np.int64(changes.handles[k]), changes.old_representative[k]
+        _keep_free(forest, place, h)
+        if h >= begin:
+            r = np.uint32(h)
+        if forest.size[h] <= 1 or r == NO_VERTEX:  # any member is the only one; or all members are new
+            continue
+        if np.int64(forest.handle[r]) == h:
+            candidates[n_candidates] = r
+            n_candidates += 1
+        else:
+            orphans[n_orphans, 0] = h
+            orphans[n_orphans, 1] = r
+            n_orphans += 1
+    return n_candidates, n_orphans
+
+
+def depths(forest: Forest, n: int) -> Vertices:
+    """Levels from one to the next, as they are told elsewhere; sets those of the forest likewise.
+
+    Raises:
+        ValueError: parents form no forest.
+    """
+    if not relevel(forest, n):
+        raise ValueError("parents form no forest")
+    levels: Vertices = (forest.level[:n] // LEVEL_STEP).astype(np.uint32)
+    return levels
+
+
+def warm_up() -> None:
+    """Compile all kernels."""
+    n = 3
+    columns = [np.zeros(n, np.uint32) for _ in range(7)]
+    forest = Forest._make([*columns, np.zeros(n, np.int64), np.zeros(2, np.int64)])
+    columns = [np.zeros(n, np.uint32) for _ in range(7)]
+    changes = Changes._make([*columns, np.zeros(2, np.int64), 1])
+    place = np.zeros(n, np.uint32)
+    none, zeros = np.full(2, NO_VERTEX, np.uint32), np.zeros(2, np.uint32)
+    take_all(forest, 2, Told(np.arange(2, dtype=np.uint32), none, np.arange(2, dtype=np.uint32), zeros), place)
+    add_own(forest, changes, place, 2, 3)
+    told = Told(np.array([1], np.uint32), *(np.zeros(1, np.uint32) for _ in range(3)))
+    take(forest, changes, place, 2, told, np.empty(3, np.uint32), np.empty((1, 2), np.uint32))
+    depths(forest, n)
