@@ -147,6 +147,14 @@ def test_letters_are_sent_once_unless_again_is_said(tmp_path: Path) -> None:
     assert (dead / MARKS).stat().st_size == 7 * 16
 
 
+def test_nothing_is_sent_that_cannot_be_remembered(tmp_path: Path) -> None:
+    with FileDeadLetters(tmp_path / "dead") as files:
+        files.write([letter(1, b"1")])
+    (tmp_path / "dead" / MARKS).mkdir()  # whoever runs tests as root may write everywhere else
+    message = refused("replay", tmp_path / "dead", "--spool", tmp_path / "spool", "--encoding", "json")
+    assert MARKS in message and not (tmp_path / "spool").exists()
+
+
 def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
     with FileDeadLetters(tmp_path) as files:
         files.write([letter(1, b"\x93\x00"), letter(2, "ä\tb\n".encode()), letter(3, b"a\x00b")])

@@ -94,10 +94,12 @@ class FolderMarks:
     def __init__(self, path: Path) -> None:
         """
         Raises:
-            OSError: the marks cannot be read.
+            OSError: the marks cannot be read, or not be written when something was sent.
         """
         self._path = (path if path.is_dir() else path.parent) / MARKS
-        marks = self._path.read_bytes() if self._path.exists() else b""
+        with open(self._path, "ab"):
+            pass  # what cannot be remembered had better not be sent
+        marks = self._path.read_bytes()
         starts = range(0, len(marks) - MARK_BYTES + 1, MARK_BYTES)
         self._sent = {marks[start : start + MARK_BYTES] for start in starts}
         self._size = len(starts) * MARK_BYTES
