@@ -206,14 +206,14 @@ def test_fresh_starts_on_a_larger_graph(
     monkeypatch.setitem(forest_runs.SOURCES, "span", forest_runs.Source("span.cu", macros))
     monkeypatch.setattr(forest_runs, "QUEUE_LEAST", room)
     monkeypatch.setattr(forest_runs, "QUEUE_SHARE", 1 << 20)
-    (load,) = rmat_history(seed, directed=True, scale=8, degree=6, epochs=0).epochs
+    (load,) = rmat_history(seed, directed=True, scale=7, degree=6, epochs=0).epochs
     n = load.n_vertices
     rng = np.random.default_rng(seed)
-    others = rng.integers(n, n + 400, (250, 2)).tolist()
-    star = [(n + 400, v) for v in range(n + 401, n + 600)]
-    chain = [(v, v + 1) for v in range(n + 600, n + 640)]
+    others = rng.integers(n, n + 200, (120, 2)).tolist()
+    star = [(n + 200, v) for v in range(n + 201, n + 300)]
+    chain = [(v, v + 1) for v in range(n + 300, n + 330)]
     run = run_of()
-    run.step(inserts([*zip(load.src.tolist(), load.dst.tolist(), strict=True), *others, *star, *chain], n + 650))
+    run.step(inserts([*zip(load.src.tolist(), load.dst.tolist(), strict=True), *others, *star, *chain], n + 9000))
     for program in (run.host, run.twin):
         program.start(run.graph)
     run.check()
@@ -493,9 +493,7 @@ def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) ->
     assert differences(cupy, tmp_path, dtypes, "../../compute/device/forest.cuh") == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture"), [("mend", ARCHITECTURES[0]), ("mend", ARCHITECTURES[-1]), ("span", "sm_90")]
-)
+@pytest.mark.parametrize(("name", "architecture"), [("mend", ARCHITECTURES[0]), ("span", ARCHITECTURES[-1])])
 def test_kernels_compile_without_warnings(nvrtc: object, name: str, architecture: str) -> None:
     from graphtide.compute.device.forest_runs import SOURCES
     from graphtide.gpma.device import module

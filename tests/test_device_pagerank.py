@@ -175,7 +175,7 @@ def test_every_epoch_of_any_history_is_within_its_bound(
         run = run_of(
             directed=directed,
             damping=float(rng.choice([0.85, 0.85, 0.5])),
-            tolerance=float(rng.choice([0.1, 1e-2, 1e-3, 1e-5])),
+            tolerance=float(rng.choice([0.1, 1e-2, 1e-3, 1e-4])),
         )
         run.check()
         share = 0.15 if own_seed % 2 else 0.0
@@ -392,6 +392,22 @@ def test_one_that_was_restored_before_it_got_a_twin_runs_on_the_host_once(
     run.check()
 
 
+def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., RanksRun], seed: int) -> None:
+    run = run_of()
+    for k, epoch in enumerate(random_history(seed, directed=True, epochs=8, vertex_share=0.1).epochs):
+        on_device = k % 5 < 3
+        if run.program.on_device != on_device:
+            before = run.program.columns()["estimate"][: run.graph.n_vertices].copy(), run.program.scalars()
+            run.program.move(run.graph)
+            assert np.array_equal(run.program.columns()["estimate"][: run.graph.n_vertices], before[0])
+            assert run.program.scalars() == before[1]
+            run.check_results()
+        run.refresh(epoch)
+        assert run.program.on_device == on_device
+        run.check_results()
+    run.check()
+
+
 def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -> None:
     run = emulated_run_of()
     run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
@@ -521,7 +537,7 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
     for name in ("kind", "summary", "value", "family", "parameters", "value_scalars", "positional_scalars"):
         assert getattr(made, name) == getattr(host, name)
     own = type("Own", (PageRank,), {})
-    for program in (PageRank("id", tolerance=1e-6), PersonalisedPageRank("id", (0,)), own("id")):
+    for program in (PageRank("id", tolerance=1e-5), PersonalisedPageRank("id", (0,)), own("id")):
         with pytest.raises(NoTwin):
             twin(program, graphs[0])
 

@@ -17,7 +17,7 @@ from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
 from test_components import Ids
 
-from graphtide.compute.device import twin
+from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.forest.components import Components
@@ -261,6 +261,21 @@ def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> N
     assert len(judge.moves) == before
 
 
+def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: int) -> None:
+    makers = {name + side: make for name, make in MAKERS.items() for side in ("", "-at-home")}
+
+    def place(program: Program, graph: Graph) -> Program:
+        if program.id.endswith("-at-home"):
+            raise NoTwin("it is to stay")
+        return twin(program, graph)
+
+    pair = both(makers=makers, place=place)
+    runs = pair.start()
+    for epoch in random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs:
+        runs = pair.step(epoch)
+        assert [run.on_device for run in runs] == [True, False] * len(MAKERS)
+
+
 # -- which programs run where ------------------------------------------------------------------------------------
 
 
@@ -294,7 +309,7 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
         "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
-        "program ranks stays on the host: a tolerance below 1e-05 is beyond what a device keeps of numbers",
+        "program ranks stays on the host: a tolerance below 0.0001 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
     assert {run.id: run.on_device for run in pair.start()} == {
@@ -467,8 +482,10 @@ def test_the_host_fails_as_it_always_did(both: Callable[..., Both], monkeypatch:
     assert pair.engine.states()["one"].state == "quarantined"
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("name", ["bfs", "sssp", "components"])
+@pytest.mark.parametrize(
+    ("name", "quiet"),
+    [("bfs", False), ("bfs", True), ("sssp", False), ("sssp", True), ("components", True)],
+)
 def test_a_card_may_fail_at_any_call_of_a_run(
     both: Callable[..., Both], name: str, quiet: bool, seed: int
 ) -> None:

@@ -259,7 +259,7 @@ struct Mending : Foresting {
         return hang_below();
     }
 
-    // Of the first ``n`` in the list of the lost, those with a label hang on that. Labels are not of the list.
+    // Of the first ``n`` in the list of the lost, those with a label hang on that, which is not in the list.
     __device__ __forceinline__ void hang_on_labels(u32 n)
     {
         const Pair to = hanging(turn);

@@ -18,6 +18,9 @@
 #define PUSH_SHARE 0.002f
 #endif
 
+// Vertices that a thread loads together in passes over all of them: stores would make later loads wait.
+constexpr u32 TOGETHER = 4;
+
 struct Spanning : Foresting {
     u64 edges_left;   // not yet read by pushing
     u32 hub = NOBODY;  // the root that is searched from; NOBODY: from many at once
@@ -69,14 +72,22 @@ struct Spanning : Foresting {
     __device__ __forceinline__ void begin()
     {
         u64 largest = 0;
-        for (u32 w = place.warp; w < n_words(); w += place.n_warps) {
-            const u32 v = w * 32 + place.lane;
-            const bool is_there = v < job.n_vertices;
-            const u32 degree = is_there ? load_rows(v).degree() : 0;
-            if (is_there && !degree) store_wide(job.nodes + v, Node{NOBODY, 0, v, NOBODY});
-            largest = max(largest, u64(degree) << 32 | v);
-            const u32 lone = __ballot_sync(ALL_LANES, !degree);
-            if (place.lane == 0) store_cached(job.seen[0] + w, lone);
+        for (u32 first = place.warp; first < n_words(); first += TOGETHER * place.n_warps) {
+            u32 degree[TOGETHER];
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u64 v = (first + u64(k) * place.n_warps) * 32 + place.lane;
+                degree[k] = v < job.n_vertices ? load_rows(u32(v)).degree() : 0;
+            }
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u32 w = first + k * place.n_warps, v = w * 32 + place.lane;
+                if (w >= n_words()) break;
+                if (v < job.n_vertices && !degree[k]) store_wide(job.nodes + v, Node{NOBODY, 0, v, NOBODY});
+                largest = max(largest, u64(degree[k]) << 32 | v);
+                const u32 lone = __ballot_sync(ALL_LANES, !degree[k]);
+                if (place.lane == 0) store_cached(job.seen[0] + w, lone);
+            }
         }
         for (u32 offset = 16; offset; offset >>= 1)
             largest = max(largest, u64(__shfl_xor_sync(ALL_LANES, largest, offset)));
@@ -311,20 +322,31 @@ struct Spanning : Foresting {
         __shared__ u32 sums[BLOCK_THREADS / 32 + 1];
         __shared__ u32 first;
         u32 n_giant = 0;
-        for (u64 begin = u64(blockIdx.x) * blockDim.x; begin < job.n_vertices; begin += place.n_threads) {
-            const u32 v = u32(begin) + threadIdx.x;
-            const bool is_there = begin + threadIdx.x < job.n_vertices;
-            Node node = {NOBODY, 0, 0, NOBODY};
-            if (is_there) node = load_node(v);
-            const bool is_below = is_there && node.parent != NOBODY;
-            if (node.label != NOBODY) store_cached(&job.nodes[v].label, NOBODY);
-            else if (is_there && v != giant) set_tree(v, is_below ? 0 : 1);
-            n_giant += is_below && node.handle == giant;
+        const u64 step = u64(TOGETHER) * place.n_threads;
+        for (u64 begin = u64(TOGETHER) * blockIdx.x * blockDim.x; begin < job.n_vertices; begin += step) {
+            const auto vertex_of = [&](u32 k) { return begin + k * blockDim.x + threadIdx.x; };
+            Node node[TOGETHER];
+            u32 n_below = 0;
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++)
+                node[k] = vertex_of(k) < job.n_vertices ? load_node(u32(vertex_of(k))) : Node{NOBODY, 0, 0, NOBODY};
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u32 v = u32(vertex_of(k));
+                const bool is_below = node[k].parent != NOBODY;
+                if (node[k].label != NOBODY) store_cached(&job.nodes[v].label, NOBODY);
+                else if (vertex_of(k) < job.n_vertices && v != giant) set_tree(v, is_below ? 0 : 1);
+                n_giant += is_below && node[k].handle == giant;
+                n_below += is_below;
+            }
             u32 total;
-            const u32 before = block_scan(u32(is_below), sums, total);
+            u32 at = block_scan(n_below, sums, total);
             if (threadIdx.x == 0) first = total ? atomicAdd(&job.counters->n_free, total) : 0;
             __syncthreads();
-            if (is_below) job.free[first + before] = v;
+            at += first;
+#pragma unroll
+            for (u32 k = 0; k < TOGETHER; k++)
+                if (node[k].parent != NOBODY) job.free[at++] = u32(vertex_of(k));
             __syncthreads();
         }
         n_giant = warp_sum(n_giant);

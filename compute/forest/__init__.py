@@ -8,7 +8,8 @@ There is one member, ``Components``; another program that needs connectivity use
 handle each, linked by relabelling the smaller and cut where an edge is gone. Vertices are compared by external ids
 only through ``ExternalOrder``, which the daemon's vertex index is.
 
-Read ``components.py`` first, then ``forest.py`` and ``cut.py``; ``span.py`` makes the forest of a start.
+Read ``components.py`` first, then ``forest.py`` and ``cut.py``; ``span.py`` makes the forest of a start,
+``taken.py`` takes over one that was computed elsewhere.
 """
 
 from .components import Components
