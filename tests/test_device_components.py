@@ -179,7 +179,7 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], directed: bool, 
     cuda_emulator.seed(seed)
     scale = 11 if run_long else 8
     history = rmat_history(
-        seed, directed=directed, scale=scale, degree=8, epochs=5, updates=100, vertex_share=0.02
+        seed, directed=directed, scale=scale, degree=12, epochs=5, updates=100, vertex_share=0.02
     )
     run = run_of(directed=directed)
     for k, epoch in enumerate(history.epochs):

@@ -191,7 +191,8 @@ def test_every_epoch_of_any_history_is_within_its_bound(
 def test_hubs_of_a_larger_graph(run_of: Callable[..., RanksRun], seed: int, run_long: bool) -> None:
     cuda_emulator.seed(seed)
     scale = 11 if run_long else 8
-    history = rmat_history(seed, directed=True, scale=scale, degree=12, updates=(200, 200, 5), vertex_share=0.02)
+    # What it takes is compared below, and not left to chance: the order of threads alone is drawn.
+    history = rmat_history(1, directed=True, scale=scale, degree=12, updates=(200, 200, 5), vertex_share=0.02)
     run = run_of()
     for k, epoch in enumerate(history.epochs):
         report = run.step(epoch)
@@ -285,7 +286,8 @@ def test_pushes_that_are_given_up_end_in_passes(
             ("FIRST_LEAST", [3, 50, 1000]),
             ("MOST_LEAST", [20, 300, 10000]),
         ):
-            monkeypatch.setattr(push_runs, name, int(rng.choice(values)))
+            # The first has the least room, so that some are given up.
+            monkeypatch.setattr(push_runs, name, values[0] if own_seed == seed else int(rng.choice(values)))
         monkeypatch.setattr(push_runs, "QUEUE_SHARE", 1 << 20)
         monkeypatch.setattr(push_runs, "CHANGES_SHARE", 1 << 20)
         cuda_emulator.seed(own_seed)
