@@ -53,7 +53,7 @@ class Ranks:
 
         def solved(*given: Any) -> Any:
             us, made = clocked(lambda: solve(*given))
-            self.steps.append(f"{made[0].passes}+{made[1].passes} passes {us:.0f}")
+            self.steps.append(f"{made.passes} passes {us:.0f}")
             return made
 
         def pushed(*given: Any, looks: bool) -> Any:

@@ -14,7 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ..gpma.edges import NO_VERTEX, Vertices
 from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange
 from .device import NoTwin, twin
+from .homes import Homes
 from .program import ExternalId, Program, ProgramError, Refresh, Violation
 
 log = logging.getLogger(__name__)
@@ -40,11 +42,21 @@ Place = Callable[[Program, Graph], Program]
 """The twin of a program, which runs on the graph's device; raises ``NoTwin`` for one that stays on the host."""
 
 
+class Judge(Protocol):
+    """Which programs move between processors: see ``Homes``, which is one."""
+
+    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool: ...
+
+    def moved(self, id: str, seconds: float) -> None: ...
+
+    def forget(self, id: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
     """One run of one program: what it did, or why it failed. ``refresh`` is None when there was no run.
 
-    ``on_device``: whether the graph's device did it.
+    ``on_device``: whether the graph's device did it; ``moved``: whether the other processor does from now on.
     """
 
     id: str
@@ -52,6 +64,7 @@ class ProgramRun:
     seconds: float
     error: str | None
     on_device: bool = False
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +92,20 @@ class Engine:
         threads: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
         place: Place = twin,
+        judge: Judge | None = None,
     ) -> None:
         """``resolve`` is asked for a program's sources until all of them are known.
 
         ``threads``: how many programs run side by side; None: as many as the graph's team has threads. What one of
         them shares, any thread of that team may help with. ``place``: which programs run on the graph's device, if
-        it has one.
+        it has one; ``judge``: which of them go from there to the host, and back; None: those that take less time
+        there, by measurement.
         """
         self._graph = graph
         self._resolve = resolve
         self._clock = clock
         self._place = place
+        self._judge = Homes() if judge is None else judge
         self._programs: dict[str, Program] = {}
         self._states: dict[str, ProgramState] = {}
         self._unresolved: set[str] = set()
@@ -142,6 +158,7 @@ class Engine:
         """Keep a program up to date no more; harmless where there is none."""
         self._programs.pop(id, None)
         self._states.pop(id, None)
+        self._judge.forget(id)
         self._unresolved.discard(id)
 
     def states(self) -> dict[str, ProgramState]:
@@ -172,7 +189,13 @@ class Engine:
         programs = [self._programs[id] for id, state in self._states.items() if state.state == "fresh"]
         seconds = sorted(self._states[program.id].seconds for program in programs)
         threads = self._threads if sum(seconds[:-1]) >= HANDED_OVER_S_MIN else 1
-        return self._run_all(programs, lambda program: program.refresh(self._graph, change), threads)
+        runs = self._run_all(programs, lambda program: program.refresh(self._graph, change), threads)
+        if self._graph.device is None:
+            return runs
+        updates = sum(
+            edges.keys.size for edges in (change.arcs.inserted, change.arcs.overwritten, change.arcs.deleted)
+        )
+        return [self._rehoused(run, updates) for run in runs]
 
     def audit(self) -> dict[str, list[Violation]]:
         """Check every program that is not quarantined, and the storage, against the graph."""
@@ -231,6 +254,31 @@ class Engine:
             return ProgramRun(program.id, None, self._clock() - begun, reason)
         on_device = self._graph.device is not None and program.on_device
         return ProgramRun(program.id, refresh, self._clock() - begun, None, on_device)
+
+    def _rehoused(self, run: ProgramRun, updates: int) -> ProgramRun:
+        """The run, after which its program moved to the other processor if it takes less time there."""
+        program = self._programs[run.id]
+        if run.error is not None or not program.is_movable:
+            return run
+        if not self._judge.leaves(run.id, updates, run.seconds, on_device=run.on_device):
+            return run
+        begun = self._clock()
+        try:
+            program.move(self._graph)
+        except Exception as error:
+            log.exception("program %s failed to move", run.id)
+            reason = f"{type(error).__name__}: {error}"
+            self._states[run.id] = ProgramState("quarantined", reason, run.seconds)
+            return ProgramRun(run.id, None, run.seconds, reason)
+        seconds = self._clock() - begun
+        self._judge.moved(run.id, seconds)
+        log.info(
+            "program %s moved to the %s in %.1f ms",
+            run.id,
+            "device" if program.on_device else "host",
+            1e3 * seconds,
+        )
+        return replace(run, moved=program.on_device != run.on_device)
 
     def _placed(self, program: Program) -> Program:
         """The program, or its twin if it is to run on the device."""

@@ -193,6 +193,15 @@ class Program(ABC):
         """Whether the graph's device runs it."""
         return False
 
+    @property
+    def is_movable(self) -> bool:
+        """Whether it may run on the host as well as on the graph's device (``move``)."""
+        return False
+
+    def move(self, graph: Graph) -> None:
+        """Go on at the other processor; between two runs. What is in ``columns`` stays what it is."""
+        raise NotImplementedError(f"programs of the kind {self.kind!r} run on the host only")
+
     def bind(self, sources: Vertices) -> None:  # noqa: B027 - programs without sources need none
         """Learn the dense ids of ``self.sources``; called again as they become known."""
 

@@ -20,7 +20,9 @@ from .. import __version__
 from ..compute import registry
 from ..compute.audit import storage as audit_storage
 from ..compute.audit.auditor import Auditor
+from ..compute.device import NoTwin, twin
 from ..compute.engine import Engine
+from ..compute.homes import Homes
 from ..compute.program import ExternalId, Program, ProgramError
 from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
@@ -217,7 +219,7 @@ class Service:
         self.source = make_source(config)
         self._stack.callback(self.source.close)
         self._identity: dict[str, Any] = {"graph": config.graph.identity()}
-        self.card = card_of(config.device)
+        self.card = card_of(config.device) if config.uses_device else None
         self.health.enter("reading")
         checkpoint = self._restorable(store)
         self._source_state = b""
@@ -325,8 +327,24 @@ class Service:
                 self.position.number = checkpoint.epoch[1]
                 self.position.updates = checkpoint.facts["updates"]
                 self.position.offsets = dict(self._newest.offsets)
-        self.engine = Engine(self.graph, programs, self._resolve)
+        self.engine = Engine(
+            self.graph,
+            programs,
+            self._resolve,
+            place=self._placed,
+            judge=Homes(lambda id: config.place_of(id) == "auto"),
+        )
         self._stack.callback(self.engine.close)
+
+    def _placed(self, program: Program, graph: Graph) -> Program:
+        """What stands for a program on a graph with a device.
+
+        Raises:
+            NoTwin: it stays on the host.
+        """
+        if self.config.place_of(program.id) == "host":
+            raise NoTwin("its place is the host, by the configuration")
+        return twin(program, graph)
 
     def _usable_kept(self) -> dict[str, Spec]:
         """The programs that were kept at run time, but for those whose ids the configuration has by now, and those

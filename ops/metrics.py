@@ -287,6 +287,11 @@ class Metrics:
         self._restarts = self._counter(
             "program_restarts", "Refreshes that started over because that was cheaper.", "program"
         )
+        self._moves = self._counter(
+            "program_moves",
+            "Moves to the other processor, host or device, to see or because it is faster.",
+            "program",
+        )
         self._bound = self._gauge(
             "program_error_bound_ratio",
             "Certified relative error per vertex, for programs that approximate; 0 for exact ones.",
@@ -629,6 +634,10 @@ class Metrics:
         if applied_up_to_seconds is not None:
             self._program_time.labels(program).set(applied_up_to_seconds)
 
+    def program_moved(self, program: str) -> None:
+        """A program goes on at the other processor."""
+        self._moves.labels(program).inc()
+
     def program_state(self, program: str, state: str) -> None:
         """The state of a program, one of ``PROGRAM_STATES``."""
         if state not in PROGRAM_STATES:
@@ -638,6 +647,7 @@ class Metrics:
                 return
             self._states[program] = state
         self._audit_repairs.labels(program)  # the zero before the first one
+        self._moves.labels(program)
         for name in PROGRAM_STATES:
             self._state.labels(program, name).set(int(name == state))
 
@@ -647,7 +657,7 @@ class Metrics:
             self._states.pop(program, None)
         for metric in (
             *(self._runs, self._active, self._edges_read, self._iterations, self._restarts, self._bound),
-            *(self._program_time, self._audit_repairs),
+            *(self._program_time, self._audit_repairs, self._moves),
         ):
             _forget(metric, program)
         for name in PROGRAM_STATES:

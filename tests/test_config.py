@@ -435,3 +435,23 @@ def test_the_example_in_the_documentation_is_valid() -> None:
     example = config_show.INTRODUCTION.split("```toml\n")[1].split("```")[0]
     config = from_tables(tomllib.loads(example))
     assert config.program[0].id == "hops" and config.source.kind == "kafka"
+
+
+def test_a_place_of_its_own_goes_before_that_of_all_programs() -> None:
+    config = from_tables(
+        {
+            "compute": {"place": "host"},
+            "program": [{"name": "components", "place": "device"}, {"name": "pagerank"}],
+        }
+    )
+    assert [config.place_of(id) for id in ("components", "pagerank", "kept-at-run-time")] == [
+        "device",
+        "host",
+        "host",
+    ]
+    assert config.program[0].parameters == {}
+    assert config.uses_device
+    only_host = {"compute": {"place": "host"}, "program": [{"name": "pagerank"}]}
+    assert not from_tables(only_host).uses_device
+    assert from_tables({**only_host, "device": {"enabled": "on"}}).uses_device
+    assert set(refused({"program": [{"name": "pagerank", "place": "card"}]})) == {"program[0].place"}

@@ -229,8 +229,13 @@ def emulated_daemon(tmp_path: Path) -> Iterator[Daemon]:
         skip_or_fail("g++ not found (Debian: g++)")
     settings = {
         "device": {"enabled": True, "memory": "1073741824"},
+        "compute": {"place": "device"},
         "metrics": {"listen": "127.0.0.1:0"},
-        "program": [{"name": "bfs", "source": 1}, {"name": "components"}],
+        "program": [
+            {"name": "bfs", "source": 1},
+            {"name": "components"},
+            {"name": "pagerank", "place": "host"},
+        ],
     }
     with Daemon(tmp_path, settings, program=(PROGRAM,)) as daemon:
         yield daemon
@@ -253,15 +258,16 @@ def test_a_daemon_keeps_the_graph_on_the_device_through_restarts(emulated_daemon
         assert placement["sides"] == ["host", "device"]
         assert placement["vertices"] == [200, 200] and min(placement["bytes"]) > 0
         assert placement["device"]["name"] == "emulated" and placement["device"]["lost"] is None
-        assert placement["device"]["programs"] == ["bfs"]
+        assert placement["device"]["programs"] == ["bfs", "components"]
         page = page_of(daemon)
         assert (page["present"], page["lost_total"], page["memory_limit_bytes"]) == (1, 0, 1 << 30)
-        assert page["programs"] == 1
+        assert page["programs"] == 2
         assert page["memory_held_bytes"] >= placement["bytes"][1] > 0
         assert daemon.stop() == 0
         daemon.start()
     log = daemon.log.read_text()
     assert log.count("a device keeps the graph beside the host: emulated") == 3
+    assert "program pagerank stays on the host: its place is the host, by the configuration" in log
     assert "restored epoch" in log and "lost" not in log
 
 
@@ -311,7 +317,7 @@ def test_answers_are_those_of_a_daemon_without_a_device(
         kinds |= {"within": {"hops": 3}, "fading": {}}
     settings: dict[str, Any] = {
         "graph": {"directed": directed},
-        "compute": {"python_modules": ["my_programs"] if directed else []},
+        "compute": {"python_modules": ["my_programs"] if directed else [], "place": "device"},
         "program": [{"name": kind, "source": 1, **given} for kind, given in kinds.items()],
     }
     sizes = mixed_sizes(seed, 12, 3000)

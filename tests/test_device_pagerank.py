@@ -19,6 +19,7 @@ from test_device_structures import differences, to_host
 
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.engine import Engine
+from graphtide.compute.homes import Homes
 from graphtide.compute.program import Published, Refresh
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
@@ -132,11 +133,15 @@ def solved(graph: Graph, damping: float) -> np.ndarray:
     return np.asarray(values / values.sum())
 
 
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:
-    """What makes runs, of blocks of few threads; then their graphs are closed."""
+def set_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     from graphtide.compute.device import walk_runs
 
-    monkeypatch.setattr(walk_runs, "BLOCK_THREADS", FEW_THREADS)
+    monkeypatch.setattr(walk_runs, "BLOCK_THREADS", threads)
+
+
+def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RanksRun]]:
+    """What makes runs, of blocks of few threads; then their graphs are closed."""
+    set_threads(monkeypatch, FEW_THREADS)
     made: list[RanksRun] = []
 
     def make(**how: Any) -> RanksRun:
@@ -197,12 +202,10 @@ def test_hubs_of_a_larger_graph(run_of: Callable[..., RanksRun], seed: int, run_
 def test_any_order_of_threads_gives_the_same_bits(
     run_of: Callable[..., RanksRun], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphtide.compute.device import walk_runs
-
     history = random_history(seed, directed=True, epochs=5, vertex_share=0.1)
     found = []
     for threads, order in ((FEW_THREADS, seed), (FEW_THREADS, seed + 1), (32, seed + 2)):
-        monkeypatch.setattr(walk_runs, "BLOCK_THREADS", threads)
+        set_threads(monkeypatch, threads)
         cuda_emulator.seed(order)
         run = run_of()
         for epoch in history.epochs:
@@ -248,7 +251,7 @@ def test_few_updates_are_pushed(
         n = load.n_vertices
         run.step(load)
         wholes = 0
-        for batch in range(200 if run_long else 12):
+        for batch in range(200 if run_long else 8):
             n += int(rng.random() < 0.2)
             size = int(rng.integers(1, 12))
             src = rng.integers(0, 4 if batch % 3 else n, size)
@@ -256,7 +259,7 @@ def test_few_updates_are_pushed(
             run.step(epoch_of(list(edges), n))
             wholes += run.report.changed.get("estimate", load.src) is None
         assert wholes <= 2  # columns grew, and the point moved
-        assert pushed.solved >= 12 - wholes
+        assert pushed.solved >= 8 - wholes
         assert pushed.given_up == 0
 
 
@@ -271,7 +274,7 @@ def test_pushes_that_are_given_up_end_in_passes(
     monkeypatch.setattr(push_runs, "LONG_ROW", 4)
     monkeypatch.setattr(push_runs, "STAMP_MAX", 60)
     pushed = Pushed(monkeypatch)
-    for own_seed in range(seed, seed + (40 if run_long else 4)):
+    for own_seed in range(seed, seed + (40 if run_long else 3)):
         rng = np.random.default_rng(own_seed)
         for name, values in (
             ("QUEUE_LEAST", [2, 20, 1000]),
@@ -401,7 +404,7 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -
 def test_it_moves_between_processors_under_an_engine(run_of: Callable[..., RanksRun], seed: int) -> None:
     """What is reported leads from column to column, wherever they are; audits and saving change nothing."""
     run = run_of()
-    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32))
+    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32), judge=Homes(lambda _: False))
     engine.start()
     for k, epoch in enumerate(random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs):
         change = run.graph.apply(epoch.batch(weighted=True), epoch.n_vertices, epoch.vertex_ops())
@@ -465,17 +468,23 @@ def test_a_start_that_fails_is_made_by_the_host(emulated_run_of: Callable[..., R
         assert run.program.on_device != broken
         run.check_results()
         failed += broken
-    assert failed >= 3
+    assert failed >= 2  # it begins, and goes on to tighter limits
 
 
 def test_what_could_not_be_fetched_is_reported_anew(emulated_run_of: Callable[..., RanksRun]) -> None:
     run = emulated_run_of()
     run.step(inserts([(v, (7 * v + 1) % 40) for v in range(40)], 40))
     run.refresh(deletes([(0, 1)], 40))
+    published = run.program.columns()["estimate"][:40].copy()
     with cuda_emulator.failing_card(0, quiet=False):
         state = run.program.state()
     assert "made to fail" in str(run.graph.device_lost)
-    assert np.array_equal(state["estimate"], run.program.columns()["estimate"][:40])
+    host = run.make()
+    host.restore(state, run.graph)
+    assert host.audit(run.graph) == []
+    # An audit of what readers see finds what was published.
+    assert np.array_equal(run.program.columns()["estimate"][:40], published)
+    assert run.program.scalars()["error_bound"] == run.report.error_bound
     run.check_results()
     assert run.refresh(epoch_of([], 40)).changed == {"estimate": None}
     assert run.refresh(epoch_of([], 40)).changed == {}
@@ -537,6 +546,7 @@ def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> N
     from graphtide.gpma.device import module
 
     options = [*module.options(weighted=False), *AS_CUPY, f"-arch={architecture}"]
-    for file in (walk_runs.FILE, push_runs.FILE):
-        done, log, _ = compiled(nvrtc, module.source(file), file.name, options)
+    folder = Path(module.__file__).parents[2] / "compute" / "device"
+    for origin in (*walk_runs.SOURCES.values(), push_runs.SOURCE):
+        done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
         assert done and not log, log

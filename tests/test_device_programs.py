@@ -13,7 +13,7 @@ from typing import Any
 import cuda_emulator
 import numpy as np
 import pytest
-from histories import Epoch, random_history
+from histories import Epoch, epoch_of, random_history
 from own_programs import Fading, Within
 from test_components import Ids
 
@@ -21,6 +21,7 @@ from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.device.program import DeviceProgram
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.forest.components import Components
+from graphtide.compute.homes import Homes
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
 from graphtide.compute.paths.sssp import SSSP
@@ -41,6 +42,9 @@ MAKERS: dict[str, Callable[[str], Program]] = {
 }
 
 
+STAY = Homes(lambda _: False)
+
+
 class Both:
     """A graph with a device and one without, and an engine with the same programs on each."""
 
@@ -48,7 +52,8 @@ class Both:
         self.graph = Graph(directed=directed, device=True)
         self.host_graph = Graph(directed=directed)
         graphs += [self.graph, self.host_graph]
-        self.engine = Engine(self.graph, [make(id) for id, make in makers.items()], self.resolve, **engine)
+        programs = [make(id) for id, make in makers.items()]
+        self.engine = Engine(self.graph, programs, self.resolve, **{"judge": STAY, **engine})
         self.host = Engine(self.host_graph, [make(id) for id, make in makers.items()], self.resolve)
 
     @staticmethod
@@ -121,6 +126,8 @@ def check_report(
         told[reported] = True
         differs = np.full(graph.n_vertices, name in ("word", "handle"))  # a new handle need not be in use
         differs[:n_before] = before[name][:n_before] != column[:n_before]
+        if name in ("representative", "size"):  # of handles, of which some are nobody's
+            differs &= np.isin(np.arange(graph.n_vertices), after["handle"][: graph.n_vertices])
         assert not (differs & ~told).any(), name
 
 
@@ -165,6 +172,108 @@ def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: 
     for epoch in random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs:
         runs = pair.step(epoch)
         assert [run.on_device for run in runs] == [True, False] * len(MAKERS)
+
+
+class Anywhere:
+    """Moves programs at random."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self.moves: list[str] = []
+
+    def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+        return bool(self._rng.random() < 0.5)
+
+    def moved(self, id: str, seconds: float) -> None:
+        self.moves.append(id)
+
+    def forget(self, id: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
+def test_programs_that_move_compute_what_those_on_the_host_do(
+    both: Callable[..., Both], directed: bool, seed: int
+) -> None:
+    """And what is published changes by no move, but by runs only."""
+    cuda_emulator.seed(seed)
+    judge = Anywhere(seed)
+    pair = both(directed=directed, judge=judge)
+    pair.start()
+    homes = set()
+    history = random_history(seed, directed=directed, epochs=14, vertex_share=0.1)
+    for epoch in history.epochs:
+        where = {program.id: program.on_device for program in pair.engine.programs}
+        runs = pair.step(epoch)
+        assert {run.id: run.on_device for run in runs} == where
+        for run in runs:
+            assert pair.engine_program(run.id).on_device == (run.on_device != run.moved)
+            homes.add((run.id, run.on_device))
+    assert len(homes) > len(MAKERS) + 2
+    assert judge.moves
+    assert pair.graph.device is not None
+
+
+def test_ranks_that_move_keep_their_bound(both: Callable[..., Both], seed: int) -> None:
+    cuda_emulator.seed(seed)
+    pair = both(makers={"ranks": lambda id: PageRank(id)}, judge=Anywhere(seed))
+    pair.start()
+    (program,) = pair.engine.programs
+    moves = 0
+    for epoch in random_history(seed, directed=True, epochs=16, vertex_share=0.1).epochs:
+        apply(pair.host_graph, epoch)
+        change = apply(pair.graph, epoch)
+        (run,) = pair.engine.refresh(change)
+        assert run.error is None and run.refresh is not None
+        assert run.refresh.error_bound is not None and run.refresh.error_bound <= program.host.tolerance
+        assert not any(pair.engine.audit().values())
+        moves += run.moved
+        published = {name: column.copy() for name, column in program.columns().items()}
+        program.move(pair.graph)
+        for name, column in program.columns().items():
+            n = pair.graph.n_vertices
+            np.testing.assert_array_equal(column[:n], published[name][:n])
+        assert not any(pair.engine.audit().values())
+    assert pair.graph.device is not None
+
+
+def test_a_program_that_fails_to_move_is_quarantined_and_comes_back(
+    both: Callable[..., Both], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Always(Anywhere):
+        def leaves(self, id: str, updates: int, seconds: float, *, on_device: bool) -> bool:
+            return True
+
+    pair = both(makers={"bfs": MAKERS["bfs"]}, judge=Always(1))
+    pair.start()
+    (program,) = pair.engine.programs
+
+    def fails(*given: Any) -> None:
+        raise MemoryError("of the host")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program.host, "restore", fails)
+        (run,) = pair.engine.refresh(apply(pair.graph, epoch_of([(1, 0, 1, 1.0)], 2)))
+    assert run.error == "MemoryError: of the host"
+    assert pair.engine.states()["bfs"].state == "quarantined"
+    apply(pair.host_graph, epoch_of([(1, 0, 1, 1.0)], 2))
+    pair.engine.start()
+    pair.host.start()
+    pair.check_values()
+
+
+def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> None:
+    judge = Anywhere(seed)
+    pair = both(judge=judge)
+    pair.start()
+    epochs = random_history(seed, directed=True, epochs=12, vertex_share=0.1).epochs
+    for epoch in epochs[:6]:
+        pair.step(epoch)
+    pair.graph.drop_device("out of order")
+    before = len(judge.moves)
+    for epoch in epochs[6:]:
+        assert not any(run.on_device for run in pair.step(epoch))
+    assert len(judge.moves) == before
 
 
 # -- which programs run where ------------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ from ...gpma.device.module import import_cupy
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
-from ..program import Answer, Column, Parameter, Published, Refresh, Violation
+from ..program import Answer, Column, Parameter, Published, Refresh
 from ..saved_scalars import SCALARS
 from ..walks.certificate import SLACK_DRIFT
-from ..walks.pagerank import HUB, START_PASSES, WEIGHT_HYSTERESIS, PageRank, Solved
+from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from .program import DeviceProgram, Unfit
@@ -66,11 +66,10 @@ class _Kept(NamedTuple):
     limits: tuple[Limits, Limits]
 
     @classmethod
-    def of(cls, runs: tuple[WalkRun, WalkRun], units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
+    def of(cls, run: WalkRun, units: tuple[float, float], limits: tuple[Limits, Limits]) -> _Kept:
         """After passes."""
-        ranks, majorant = runs
-        sums = ranks.norm, ranks.size, ranks.total
-        return cls(*sums, ranks.rounded, majorant.ratio, majorant.rounded, units, limits)
+        sums = run.norm, run.size, run.total
+        return cls(*sums, run.rounded, run.ratio, run.majorant_rounded, units, limits)
 
     def joined(self, appeared: int) -> _Kept:
         """With so many vertices more, whose estimates and majorants are 1."""
@@ -142,8 +141,8 @@ class DevicePageRank(DeviceProgram):
         self._graph: Graph | None = None
         # Whether the device has been solved since the host's columns were.
         self._is_ahead = False
-        # Whether the host's columns are others than those that were reported last.
-        self._is_unreported = False
+        # What the last run left, where the host's program has others: its columns and scalars.
+        self._published: tuple[dict[str, Column], dict[str, float]] | None = None
 
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
@@ -157,15 +156,15 @@ class DevicePageRank(DeviceProgram):
     # -- runs -------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
-        self._is_ahead = self._is_unreported = False
+        self._is_ahead, self._published = False, None
         return super().start(graph)
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         refresh = super().refresh(graph, change)
         if not self.on_device:
             self._is_ahead = False
-        if self._is_unreported:
-            self._is_unreported = False
+        if self._published is not None:
+            self._published = None
             refresh = replace(refresh, changed={"estimate": None})
         return refresh
 
@@ -173,10 +172,10 @@ class DevicePageRank(DeviceProgram):
         host = self.host
         runs, _ = self._there(graph, device)
         host.begin(graph.n_vertices)
-        _, slack = host.limits
-        coarse = runs.start(device, graph.alive[: graph.n_vertices], slack, START_PASSES)
-        host.begin_from(coarse[1].ratio)
-        return self._settled(graph, device, None, _NONE, sum(run.passes for run in coarse))
+        self._graph, self._n = graph, graph.n_vertices
+        coarse = runs.start(device, graph.alive[: self._n], *host.limits, int(DUE_SHARE * graph.n_arcs))
+        host.begin_from(coarse.ratio)
+        return self._settled(graph, device, None, _NONE, coarse.passes)
 
     def _refresh(self, graph: Graph, device: DeviceSide, change: GraphChange) -> Refresh:
         appeared, gone = born(graph, change, self._n), change.deleted_vertices
@@ -214,9 +213,8 @@ class DevicePageRank(DeviceProgram):
             if kept is None:
                 solved = runs.solve(device, *limits, due_max)
                 kept, changed = _Kept.of(solved, runs.units, limits), None
-                passed = sum(run.passes for run in solved)
-                rounds, edges = rounds + passed, edges + passed * graph.n_arcs
-                is_solved = not any(run.over for run in solved)
+                rounds, edges = rounds + solved.passes, edges + solved.passes * graph.n_arcs
+                is_solved = solved.over == 0
             else:
                 run = pushes.push(device, *limits, kept.size, looks=looks)
                 rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved
@@ -257,6 +255,7 @@ class DevicePageRank(DeviceProgram):
 
     def _let_go(self) -> None:
         self._runs = self._pushes = self._kept = None
+        self._is_ahead = False
 
     def _there(self, graph: Graph, device: DeviceSide) -> tuple[WalkRuns, PushRuns]:
         """Both systems on the device, with room for the graph's vertices and rows."""
@@ -271,7 +270,12 @@ class DevicePageRank(DeviceProgram):
 
     # -- the copy on the host ---------------------------------------------------------------------------------
 
+    def scalars(self) -> dict[str, float]:
+        return self.host.scalars() if self._published is None else self._published[1]
+
     def columns(self) -> dict[str, Column]:
+        if self._published is not None:
+            return self._published[0]
         if self._is_ahead and self._runs is not None:
             return {"estimate": self._runs.estimates}
         return self.host.columns()
@@ -283,15 +287,22 @@ class DevicePageRank(DeviceProgram):
     def _fetched(self) -> dict[str, Column] | None:
         """The state, where the device is ahead of the host.
 
-        A device that fails now is lost: then the host's program has one of its own, from scratch.
+        A device that fails now is lost: then the host's program has one of its own, from scratch. What was
+        published stays until the next run.
         """
         if not self._is_ahead:
             return None
-        graph = self._graph
-        assert graph is not None
-        columns = self._on_device(graph, lambda device: self._there(graph, device)[0].read(self._n))
+        graph, runs = self._graph, self._runs
+        assert graph is not None and runs is not None
+        published = self.columns(), self.scalars()
+
+        def read(_: DeviceSide) -> Columns:
+            import_cupy().cuda.Device().use()
+            return runs.read(self._n)
+
+        columns = self._on_device(graph, read)
         if columns is None:
-            self._is_ahead, self._is_unreported = False, True
+            self._is_ahead, self._published = False, published
             self.host.start(graph)
             return None
         return {
@@ -304,7 +315,6 @@ class DevicePageRank(DeviceProgram):
         }
 
     def _fetch(self, graph: Graph) -> None:
-        """Let the host's program have what the device has."""
         fetched = self._fetched()
         if fetched is not None:
             self.host.restore(fetched, graph)
@@ -313,20 +323,8 @@ class DevicePageRank(DeviceProgram):
     def memory_bytes(self) -> int:
         return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
 
-    def audit(self, graph: Graph) -> list[Violation]:
-        self._fetch(graph)
-        return super().audit(graph)
-
-    def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
-        self._fetch(graph)
-        return super().audit_slice(graph, begin, end)
-
-    def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        self._fetch(graph)
-        return super().audit_whole(graph)
-
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
-        self._is_ahead = False
+        self._is_ahead, self._published = False, None
         super().restore(state, graph)
 
     @staticmethod

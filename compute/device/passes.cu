@@ -1,45 +1,50 @@
-// Dense passes of PageRank over all in-edges. One cooperative kernel goes on until residuals are within their limits, or
-// so few are not that pushing them costs less.
+// Dense passes of both of PageRank's systems over all in-edges. One cooperative kernel goes on until residuals are within
+// their limits, or so few are not that pushing them costs less.
 //
 // A pass is a Jacobi step: values become the sums of the pass before, times a factor; shares are made of them; and every
 // vertex adds up what it receives. The factor is the one for which residuals add up to zero: it takes away the slow mode
 // of the iteration (compute/walks/passes.py says why). It multiplies the vertices whose sum is not their right-hand side:
 // the others receive nothing, and are right as they are. It is applied before shares are made, so that every pass leaves
-// exact sums. Weights follow the estimates in every pass, before residuals are held against them.
+// exact sums. Weights follow the estimates in every pass, before residuals are held against them, and the majorant's sums
+// follow the weights.
+//
+// Both systems share a pass: what it costs is the random access for each edge, and their shares lie side by side.
 #include "rows.cuh"
 #include "walks.cuh"
 
 // Leaves that a warp adds up in one go, and vertices that a thread has under way at a time: stores behind which loads
 // wait, since addresses might be the same, would take three times as long.
-constexpr u32 RANGE = 8, AHEAD = 4;
-static_assert(RANGE <= 32, "their counts are in one warp");
+constexpr u32 RANGE = 8, AHEAD = 2;
+static_assert(RANGE <= 32 && RANGE % LEAVES_TOGETHER == 0, "their counts are in one warp");
 // Blocks on a multiprocessor, which bounds the registers of a thread.
 constexpr u32 PASS_BLOCKS = 2;
 
 // A rounded share is off by at most 1 + 2^-24 of itself; the last digits are for what counting that rounds.
 constexpr double SHARE_ROUNDED = 5.9604644775390625e-8 * (1 + 1e-3), UNIT_ROUNDED = 1 + 1e-3;
 
-template <bool IS_MAJORANT> struct Passes {
+// By system.
+constexpr u32 RANKS = 0, MAJORANT = 1, SYSTEMS = 2;
+
+struct Passes {
     const State& out;
     const State& in;
     const WalkJob& job;
-    const System& own;
-    const double unit;
     const Place place;
 
     __device__ __forceinline__ Passes(const State& out, const State& in, const WalkJob& job, const Place& place)
-        : out(out), in(in), job(job), own(IS_MAJORANT ? job.majorant : job.ranks),
-          unit(IS_MAJORANT ? job.majorant_unit : job.unit), place(place)
+        : out(out), in(in), job(job), place(place)
     {
     }
 
     struct Vertex {
-        i64 sum, value;
+        i64 sum[SYSTEMS], value[SYSTEMS];
         u32 degree;
         float weight;
     };
 
     __device__ __forceinline__ void barrier() { grid_barrier(&job.counters->barrier); }
+
+    __device__ __forceinline__ double unit(u32 system) const { return system ? job.majorant_unit : job.unit; }
 
     // Calls use(vertex, loaded) with what load(vertex) gave, for all vertices; whole warps do not stay together.
     template <class Load, class Use> __device__ __forceinline__ void for_vertices(Load load, Use use)
@@ -60,10 +65,22 @@ template <bool IS_MAJORANT> struct Passes {
         }
     }
 
-    // Exact in the majorant, too: a weight is 0, or at least 1 and a float32, and there are 23 bits behind the point.
-    __device__ __forceinline__ i64 right_hand_side(float weight) const
+    __device__ __forceinline__ Vertex load_sums(u32 v) const
     {
-        return i64((IS_MAJORANT ? double(weight) : double(weight > 0.0f)) * unit);
+        return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)}, {0, 0}, load_row(out, v).degree,
+            job.weights[v]};
+    }
+
+    __device__ __forceinline__ Vertex load_all(u32 v, const State& rows) const
+    {
+        return {{load_cached(job.ranks.sums + v), load_cached(job.majorant.sums + v)},
+            {job.ranks.values[v], job.majorant.values[v]}, load_row(rows, v).degree, job.weights[v]};
+    }
+
+    // Exact in the majorant, too: a weight is 0, or at least 1 and a float32, and there are 23 bits behind the point.
+    __device__ __forceinline__ i64 right_hand_side(u32 system, float weight) const
+    {
+        return i64((system ? double(weight) : double(weight > 0.0f)) * unit(system));
     }
 
     __device__ __forceinline__ void run()
@@ -75,32 +92,33 @@ template <bool IS_MAJORANT> struct Passes {
         do {
             const PassSums* const before = job.counters->passes + (passes & 1);
             passes++;
-            if (place.thread == 0) job.counters->passes[passes & 1] = PassSums();
-            advance(factor(before));
+            PassSums* const after = job.counters->passes + (passes & 1);
+            if (place.thread == 0) *after = PassSums();
+            advance(factor(before->balance[RANKS]), factor(before->balance[MAJORANT]));
             barrier();
             pull();
             barrier();
-            look(job.counters->passes + (passes & 1));
+            look(after);
             barrier();
-            due = load_cached(&job.counters->passes[passes & 1].over_edges);
-            if (!due) due = load_cached(&job.counters->passes[passes & 1].over);
+            due = max(load_cached(&after->over_edges), load_cached(&after->over));
         } while (due > job.due_max && passes < job.passes_max);
         account();
         barrier();
         if (place.thread) return;
         WalkCounters* const counters = job.counters;
-        const WalkTotals& totals = counters->totals;
         const PassSums& last = counters->passes[passes & 1];
-        const u64 said[WALK_SAID] = {passes, load_cached(&last.over), load_cached(&last.over_edges), load_cached(&totals.norm), load_cached(&totals.size),
-            load_cached(&totals.total), load_cached(&totals.rounded), load_cached(&totals.ratio)};
+        const WalkTotals& totals = counters->totals;
+        const u64 said[WALK_SAID] = {passes, load_cached(&last.over), load_cached(&last.over_edges),
+            load_cached(&totals.norm), load_cached(&totals.size), load_cached(&totals.total),
+            load_cached(&totals.rounded), load_cached(&totals.majorant_rounded), load_cached(&totals.ratio)};
         counters->passes[0] = counters->passes[1] = PassSums();
         counters->totals = WalkTotals();
         __threadfence_system();
         for (u32 k = 0; k < WALK_SAID; k++) tell(job, k, said[k]);
     }
 
-    // A vertex in the sums for the factor.
-    __device__ __forceinline__ void count(u64 (&sums)[PASS_SUMS], i64 sum, i64 restart, u32 degree) const
+    // A vertex in the sums for a factor; see struct Balance.
+    __device__ __forceinline__ static void count(u64* sums, i64 sum, i64 restart, u32 degree)
     {
         if (sum == restart) {
             sums[3] += degree ? u64(sum) : 0;
@@ -114,144 +132,140 @@ template <bool IS_MAJORANT> struct Passes {
     __device__ __forceinline__ void begin()
     {
         u64 sums[PASS_SUMS] = {};
-        for_vertices([&](u32 v) { return Vertex{load_cached(own.sums + v), 0, load_row(out, v).degree, job.weights[v]}; },
-            [&](u32 v, const Vertex& vertex) {
-                const i64 restart = right_hand_side(vertex.weight);
-                i64 sum = max(vertex.sum, i64(0));  // pushes that were given up may leave others
-                if (job.begins == ANEW) {
-                    sum = restart;
-                    // What it is does not count, but in proportion to others: the factor sees to the rest.
-                    if (restart && load_row(in, v).degree) sum = first_guess(v, restart);
-                }
-                if (sum != vertex.sum) own.sums[v] = sum;
-                count(sums, sum, restart, vertex.degree);
-            });
-        add_by_block(sums, &job.counters->passes[0].mass);
+        for_vertices([&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
+#pragma unroll
+            for (u32 system = 0; system < SYSTEMS; system++) {
+                const i64 restart = right_hand_side(system, vertex.weight);
+                i64 sum = max(vertex.sum[system], i64(0));  // pushes that were given up may leave others
+                // What it is does not count, but in proportion to others: the factor sees to the rest.
+                if (job.begins == ANEW) sum = load_row(in, v).degree ? 2 * restart : restart;
+                if (sum != vertex.sum[system]) (system ? job.majorant : job.ranks).sums[v] = sum;
+                count(sums + BALANCE_SUMS * system, sum, restart, vertex.degree);
+            }
+        });
+        add_by_block(sums, &job.counters->passes[0].balance[0].mass);
     }
 
-    __device__ __forceinline__ i64 first_guess(u32 v, i64 restart) const
+    __device__ __forceinline__ double factor(const Balance& sums) const
     {
-        if (!IS_MAJORANT) return 2 * restart;
-        return restart + nearest(double(job.ranks.values[v]) * (job.majorant_unit / job.unit));
-    }
-
-    __device__ __forceinline__ double factor(const PassSums* sums) const
-    {
-        const double passed_on = job.damping * double(load_cached(&sums->passed_on));
-        const double lost = double(load_cached(&sums->mass)) - passed_on;
-        const double given = double(load_cached(&sums->restarts)) + job.damping * double(load_cached(&sums->fixed));
+        const double passed_on = job.damping * double(load_cached(&sums.passed_on));
+        const double lost = double(load_cached(&sums.mass)) - passed_on;
+        const double given = double(load_cached(&sums.restarts)) + job.damping * double(load_cached(&sums.fixed));
         return lost > 0.0 ? given / lost : 1.0;
     }
 
-    __device__ __forceinline__ void advance(double factor)
+    __device__ __forceinline__ void advance(double factor, double majorant_factor)
     {
-        for_vertices([&](u32 v) { return Vertex{load_cached(own.sums + v), 0, load_row(out, v).degree, job.weights[v]}; },
-            [&](u32 v, const Vertex& vertex) {
-                const i64 restart = right_hand_side(vertex.weight);
-                const i64 value = vertex.sum == restart ? restart : nearest(double(vertex.sum) * factor);
+        for_vertices([&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
+            float shares[SYSTEMS];
+#pragma unroll
+            for (u32 system = 0; system < SYSTEMS; system++) {
+                const System& own = system ? job.majorant : job.ranks;
+                const i64 restart = right_hand_side(system, vertex.weight), sum = vertex.sum[system];
+                const double by = system ? majorant_factor : factor;
+                const i64 value = sum == restart ? restart : nearest(double(sum) * by);
                 own.values[v] = value;
-                own.shares[v] = share_of(value, vertex.degree, job.damping);
                 own.sums[v] = restart;
-            });
+                shares[system] = share_of(value, vertex.degree, job.damping);
+            }
+            reinterpret_cast<float2*>(job.ranks.shares)[v] = make_float2(shares[RANKS], shares[MAJORANT]);
+        });
     }
 
     __device__ __forceinline__ void pull()
     {
         const u32 n_ranges = (in.n_leaves + RANGE - 1) / RANGE;
         for (u32 r = place.warp; r < n_ranges; r += place.n_warps)
-            scan_leaves<i64>(in, r * RANGE, min((r + 1) * RANGE, in.n_leaves),
-                [&](u64 key, float) { return integer(own.shares[destination(key)]); },
-                [&](u32 row, i64 sum) { add(own.sums + row, sum); });
+            pull_leaves(r * RANGE, min((r + 1) * RANGE, in.n_leaves));
+    }
+
+    // As scan_leaves of rows.cuh, for two sums at a time.
+    __device__ __forceinline__ void pull_leaves(u32 begin, u32 end)
+    {
+        const float2* const shares = reinterpret_cast<const float2*>(job.ranks.shares);
+        const auto emit = [&](u32 row, i64 sum) { add(job.ranks.sums + row, sum); };
+        const auto emit_other = [&](u32 row, i64 sum) { add(job.majorant.sums + row, sum); };
+        const u32 counts = begin + place.lane < end ? load_constant(in.counts + begin + place.lane) : 0;
+        Carry<i64> carry = {NO_LEAF, 0}, other_carry = {NO_LEAF, 0};
+        for (u32 leaf = begin; leaf < end; leaf += LEAVES_TOGETHER) {
+            SlotPair pairs[LEAVES_TOGETHER];
+            i64 values[LEAVES_TOGETHER][2], others[LEAVES_TOGETHER][2];
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+                pairs[i] = load_pair(in, leaf + i, __shfl_sync(ALL_LANES, counts, (leaf + i - begin) & 31));
+#pragma unroll
+            for (u32 i = 0; i < LEAVES_TOGETHER; i++)
+#pragma unroll
+                for (u32 j = 0; j < 2; j++) {
+                    const u64 key = pairs[i].keys[j];
+                    const float2 both = key == EMPTY_KEY ? make_float2(0.0f, 0.0f) : shares[destination(key)];
+                    values[i][j] = integer(both.x);
+                    others[i][j] = integer(both.y);
+                }
+            for (u32 i = 0; i < LEAVES_TOGETHER && leaf + i < end; i++) {
+                sum_leaf(pairs[i], values[i], carry, emit);
+                sum_leaf(pairs[i], others[i], other_carry, emit_other);
+            }
+        }
+        if (place.lane || carry.row == NO_LEAF) return;
+        emit(carry.row, carry.sum);
+        emit_other(other_carry.row, other_carry.sum);
     }
 
     __device__ __forceinline__ void look(PassSums* to)
     {
         u64 sums[PASS_SUMS] = {};
-        for_vertices(
-            [&](u32 v) {
-                return Vertex{load_cached(own.sums + v), own.values[v], load_row(out, v).degree, job.weights[v]};
-            },
-            [&](u32 v, const Vertex& vertex) {
-                float weight = vertex.weight;
-                if (!IS_MAJORANT && weight > 0.0f) {
-                    weight = followed(job, weight, double(vertex.value) / unit);
-                    if (weight != vertex.weight) job.weights[v] = weight;
-                }
-                count(sums, vertex.sum, right_hand_side(weight), vertex.degree);
-                const double residual = double(vertex.sum - vertex.value), scale = double(weight) * unit;
-                if (residual <= job.above * scale && residual >= -job.below * scale) return;
-                sums[4]++;
-                sums[5] += vertex.degree;
-            });
-        add_by_block(sums, &to->mass);
+        for_vertices([&](u32 v) { return load_all(v, out); }, [&](u32 v, const Vertex& vertex) {
+            float weight = vertex.weight;
+            i64 majorant_sum = vertex.sum[MAJORANT];
+            if (weight > 0.0f) weight = followed(job, weight, double(vertex.value[RANKS]) / job.unit);
+            const i64 restart = right_hand_side(MAJORANT, weight);
+            if (weight != vertex.weight) {
+                job.weights[v] = weight;
+                majorant_sum += restart - right_hand_side(MAJORANT, vertex.weight);
+                job.majorant.sums[v] = majorant_sum;
+            }
+            count(sums, vertex.sum[RANKS], right_hand_side(RANKS, weight), vertex.degree);
+            count(sums + BALANCE_SUMS, majorant_sum, restart, vertex.degree);
+            if (is_within(job, vertex.sum[RANKS] - vertex.value[RANKS], weight)
+                && is_within_slack(job, majorant_sum - vertex.value[MAJORANT], weight))
+                return;
+            sums[2 * BALANCE_SUMS]++;
+            sums[2 * BALANCE_SUMS + 1] += vertex.degree;
+        });
+        add_by_block(sums, &to->balance[0].mass);
     }
 
     // What the certificate needs of values and residuals, and the estimates for the host.
     __device__ __forceinline__ void account()
     {
         u64 sums[3] = {};
-        double rounded = 0.0, ratio = 0.0;
-        for_vertices(
-            [&](u32 v) {
-                return Vertex{load_cached(own.sums + v), own.values[v], load_row(in, v).degree, job.weights[v]};
-            },
-            [&](u32 v, const Vertex& vertex) {
-                const i64 residual = vertex.sum - vertex.value;
-                sums[0] += u64(vertex.value);
-                sums[1] += u64(residual < 0 ? -residual : residual);
-                sums[2] += u64(residual);
-                if (!IS_MAJORANT && job.estimates) job.estimates[v] = double(vertex.value) / unit;
-                if (vertex.weight == 0.0f) return;
-                const double off = UNIT_ROUNDED * vertex.degree + SHARE_ROUNDED * double(vertex.sum);
-                rounded = max(rounded, off / (double(vertex.weight) * unit));
-                if (!IS_MAJORANT) return;
-                const double estimate = double(job.ranks.values[v]) / job.unit;
-                ratio = max(ratio, double(vertex.value) / unit / estimate);
-            });
-        add_by_block(sums, &job.counters->totals.norm);
-        max_by_warp(rounded, &job.counters->totals.rounded);
-        max_by_warp(ratio, &job.counters->totals.ratio);
+        double rounded[SYSTEMS] = {0.0, 0.0}, ratio = 0.0;
+        for_vertices([&](u32 v) { return load_all(v, in); }, [&](u32 v, const Vertex& vertex) {
+            const i64 residual = vertex.sum[RANKS] - vertex.value[RANKS];
+            sums[0] += u64(vertex.value[RANKS]);
+            sums[1] += u64(residual < 0 ? -residual : residual);
+            sums[2] += u64(residual);
+            const double estimate = double(vertex.value[RANKS]) / job.unit;
+            job.estimates[v] = estimate;
+            if (vertex.weight == 0.0f) return;
+#pragma unroll
+            for (u32 system = 0; system < SYSTEMS; system++) {
+                const double off = UNIT_ROUNDED * vertex.degree + SHARE_ROUNDED * double(vertex.sum[system]);
+                rounded[system] = max(rounded[system], off / (double(vertex.weight) * unit(system)));
+            }
+            ratio = max(ratio, double(vertex.value[MAJORANT]) / job.majorant_unit / estimate);
+        });
+        WalkTotals* const totals = &job.counters->totals;
+        add_by_block(sums, &totals->norm);
+        max_by_warp(rounded[RANKS], &totals->rounded);
+        max_by_warp(rounded[MAJORANT], &totals->majorant_rounded);
+        max_by_warp(ratio, &totals->ratio);
     }
 };
 
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void ranks(
+extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void passes(
     const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ WalkJob job)
 {
-    Passes<false>(out, in, job, place_in_grid()).run();
-}
-
-// After ``ranks``, whose values and weights it takes.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS, PASS_BLOCKS) void majorant(
-    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ WalkJob job)
-{
-    Passes<true>(out, in, job, place_in_grid()).run();
-}
-
-__device__ __forceinline__ void move_point(const System& system, u32 v, u32 shift)
-{
-    system.values[v] >>= shift;
-    system.sums[v] >>= shift;
-}
-
-// Vertices appear, solved but for their edges, and go. Before that numbers are moved to another point. Nothing is told.
-extern "C" __global__ __launch_bounds__(BLOCK_THREADS) void arrive(
-    const __grid_constant__ State out, const __grid_constant__ State in, const __grid_constant__ WalkJob job)
-{
-    const Place place = place_in_grid();
-    if (job.shift | job.majorant_shift) {
-        for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads) {
-            move_point(job.ranks, v, job.shift);
-            move_point(job.majorant, v, job.majorant_shift);
-        }
-        grid_barrier(&job.counters->barrier);
-    }
-    for (u32 k = place.thread; k < job.n_arrivals; k += place.n_threads) {
-        const u64 arrival = load_constant(job.arrivals + k);
-        const u32 v = u32(arrival);
-        const bool appears = arrival >> 32;
-        job.weights[v] = appears;
-        job.ranks.values[v] = job.ranks.sums[v] = appears ? i64(job.unit) : 0;
-        job.majorant.values[v] = job.majorant.sums[v] = appears ? i64(job.majorant_unit) : 0;
-        job.ranks.shares[v] = job.majorant.shares[v] = 0.0f;
-    }
+    Passes(out, in, job, place_in_grid()).run();
 }

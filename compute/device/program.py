@@ -30,6 +30,8 @@ class DeviceProgram(Program):
     its own; where the device is sound, and only does not suffice (``MemoryError``, ``Unfit``), just this program
     goes home. A family gives ``compile``, ``_start``, ``_refresh``, ``_take_over`` and ``_let_go``; but in the
     last anything may be raised. Class attributes, ``read`` and ``parents`` are to be those of the host's class.
+
+    It may also ``move`` to the host and back, while the device is sound.
     """
 
     def __init__(self, host: Program) -> None:
@@ -38,12 +40,17 @@ class DeviceProgram(Program):
         self.sources = host.sources
         self.host = host
         self._is_home = False
+        self._is_away = False
         # A state may have been restored into the host's program.
         self._is_there = False
 
     @property
     def on_device(self) -> bool:
         """Whether the device runs it; False for good once it went home."""
+        return not (self._is_home or self._is_away)
+
+    @property
+    def is_movable(self) -> bool:
         return not self._is_home
 
     # -- what a family does on the device -----------------------------------------------------------------------
@@ -71,16 +78,18 @@ class DeviceProgram(Program):
     # -- runs ---------------------------------------------------------------------------------------------------
 
     def start(self, graph: Graph) -> Refresh:
+        if self._is_away:
+            return self.host.start(graph)
         done = self._on_device(graph, lambda device: self._start(graph, device))
         self._is_there = done is not None
         return self.host.start(graph) if done is None else done
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        if self._is_home:
+        if not self.on_device:
             return self.host.refresh(graph, change)
         if not self._is_there:  # the host has a state that was restored, of before the change
             refresh = self.host.refresh(graph, change)
-            self._move(graph)
+            self._bring(graph)
             return refresh
         done = self._on_device(graph, lambda device: self._refresh(graph, device, change))
         return replace(self.host.start(graph), started_over=True) if done is None else done
@@ -88,9 +97,20 @@ class DeviceProgram(Program):
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self._is_there = False
         self.host.restore(state, graph)
-        self._move(graph)
+        if not self._is_away:
+            self._bring(graph)
 
-    def _move(self, graph: Graph) -> None:
+    def move(self, graph: Graph) -> None:
+        if self._is_away:
+            self._is_away = False
+            self._bring(graph)
+            return
+        state = {name: column.copy() for name, column in self.state().items()}
+        self._is_away, self._is_there = True, False
+        self._let_go()
+        self.host.restore(state, graph)
+
+    def _bring(self, graph: Graph) -> None:
         def take_over(device: DeviceSide) -> bool:
             self._take_over(graph, device)
             return True
@@ -115,6 +135,9 @@ class DeviceProgram(Program):
         self._let_go()
         return None
 
+    def _fetch(self, graph: Graph) -> None:
+        """Let the host's program have what the device has, of the graph as it is; where that fails, its own."""
+
     # -- the copy on the host -----------------------------------------------------------------------------------
 
     def bind(self, sources: Vertices) -> None:
@@ -133,10 +156,13 @@ class DeviceProgram(Program):
         return self.host.memory_bytes()
 
     def audit(self, graph: Graph) -> list[Violation]:
+        self._fetch(graph)
         return self.host.audit(graph)
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
+        self._fetch(graph)
         return self.host.audit_slice(graph, begin, end)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
+        self._fetch(graph)
         return self.host.audit_whole(graph)

@@ -7,20 +7,17 @@ A run is one cooperative kernel for both systems, waited for once. It goes on fr
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from ...gpma.device.constants import BLOCK_THREADS, LONG_ROW
+from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.state import DeviceArray, address, allocate, zeros
-from ...gpma.device.structures import STATE
-from ...gpma.device.update import Launcher
-from ...gpma.device.waiting import Told
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.passes import Limits
-from .walk_runs import WALK_JOB, Kernel, WalkRuns, compiled, pinned
+from .kernels import Kernel, Source, compiled
+from .walk_runs import SAID, Call, WalkRuns, pinned
 
 _LISTS = ("candidates", "others", "stamps", "moved", "moved_stamps", "differences")
 
@@ -30,7 +27,7 @@ PUSH_JOB: Final = np.dtype(
         ("majorant", np.uint64, len(_LISTS)),
         *((name, np.uint64) for name in ("degree_changes", "short_rows", "long_rows", "counters", "changes")),
         *((name, np.uint64) for name in ("keys", "outcomes", "edges_first", "edges_max")),
-        *((name, np.float64) for name in ("majorant_below", "majorant_above", "size")),
+        *((name, np.float64) for name in ("size",)),
         *((name, np.uint32) for name in ("room", "changes_room", "n_updates", "stamp", "looks", "unused")),
     ]
 )
@@ -46,7 +43,7 @@ PUSH_COUNTERS: Final = np.dtype(
 )
 """struct PushCounters of ``pushes.cu``."""
 
-FILE: Final = Path(__file__).parent / "pushes.cu"
+SOURCE: Final = Source("pushes.cu")
 
 _ENTRY_BYTES = 16
 # The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
@@ -81,8 +78,14 @@ class PushRun(NamedTuple):
     ratio: float
 
 
-_SAID = len(PushRun._fields)
+assert len(PushRun._fields) == SAID
 _BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=7q2d")
+
+# The part of a job that differs from run to run; ``push`` packs it in this order.
+_CALL = struct.Struct("=4Qd6I")
+assert PUSH_JOB.fields is not None
+_CALL_BEGINS = PUSH_JOB.fields["keys"][1]
+assert _CALL_BEGINS + _CALL.size == PUSH_JOB.itemsize
 
 
 class _Lists(NamedTuple):
@@ -120,19 +123,17 @@ class PushRuns:
         """
         self._walks = walks
         self._stream: Any = device.stream
-        self._out, self._in, self._walk_job, self._job = (
-            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, WALK_JOB, PUSH_JOB)
-        )
-        self._launcher = Launcher(self._stream, (self._out, self._in, self._walk_job, self._job))
-        self._told = Told(2 * _SAID, self._stream)
-        self._sequence = 0
+        self._bytes = np.zeros(1, np.dtype(f"V{PUSH_JOB.itemsize}"))
+        self._call_bytes = memoryview(self._bytes.view(np.uint8))
+        self._job: Any = self._bytes.view(PUSH_JOB)
+        self._launcher = walks.launcher(self._bytes)
         self._stamp = 1
         self._kernel: Kernel | None = None
         with self._stream:
             self._counters = zeros(PUSH_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
         self._by_vertex: _ByVertex | None = None
-        self._job.view(PUSH_JOB)["counters"] = address(self._counters)
+        self._job["counters"] = address(self._counters)
 
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, and as many long rows as there may be.
@@ -150,12 +151,11 @@ class PushRuns:
             if long_bytes > long_rows.size:
                 long_rows = allocate(3 * long_bytes // 2, np.uint8)
         self._by_vertex, self._long_rows = by_vertex, long_rows
-        job = self._job.view(PUSH_JOB)
+        job = self._job
         for name, lists in (("ranks", by_vertex.ranks), ("majorant", by_vertex.majorant)):
             job[name] = [address(column) for column in lists]
         job["degree_changes"], job["short_rows"] = address(by_vertex.degree_changes), address(by_vertex.short_rows)
-        job["long_rows"], job["room"] = address(long_rows), by_vertex.queue_room
-        job["changes"], job["changes_room"] = by_vertex.changes.ctypes.data, by_vertex.changes.size
+        job["long_rows"], job["changes"] = address(long_rows), by_vertex.changes.ctypes.data
 
     def _made(self, room: int) -> _ByVertex:
         queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
@@ -194,22 +194,24 @@ class PushRuns:
                     lists.stamps.fill(0)
                     lists.moved_stamps.fill(0)
             self._stamp = 1
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
-        device.out.write_state(self._out)
-        device.in_rows.write_state(self._in)
-        self._walks.write_job(self._walk_job, device, limits)
-        walk_job, job = self._walk_job.view(WALK_JOB), self._job.view(PUSH_JOB)
-        walk_job["status"], walk_job["sequence"] = self._told.address, self._sequence
         report, arcs = device.report, device.out.n_edges
-        job["keys"], job["outcomes"] = address(report.keys), address(report.all_outcomes)
-        job["n_updates"], job["looks"] = 0 if looks else len(report), looks
-        job["stamp"], job["size"] = self._stamp, size
-        job["edges_max"] = edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
-        job["edges_first"] = edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs))
-        job["majorant_below"], job["majorant_above"] = slack
-        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
-        self._told.wait(self._sequence)
-        said = [self._told.word(2 * k) | self._told.word(2 * k + 1) << 32 for k in range(_SAID)]
+        edges_max = max(MOST_LEAST, int(MOST_SHARE * arcs))
+        _CALL.pack_into(
+            self._call_bytes,
+            _CALL_BEGINS,
+            address(report.keys),
+            address(report.all_outcomes),
+            edges_max if looks else max(FIRST_LEAST, int(FIRST_SHARE * arcs)),
+            edges_max,
+            size,
+            by_vertex.queue_room,
+            by_vertex.changes.size,
+            0 if looks else len(report),
+            self._stamp,
+            looks,
+            0,
+        )
+        said = self._walks.run(self._launcher, kernel, device, Call(limits, slack))
         run = PushRun(*_WORDS.unpack(_BITS.pack(*said)))
         self._stamp += run.rounds + 2
         return run
@@ -222,5 +224,5 @@ class PushRuns:
 
     def compile(self) -> Kernel:
         """Have the kernel compiled, or loaded from CuPy's cache, now."""
-        self._kernel = compiled(FILE, "pushes", blocks=1)
+        self._kernel = compiled(SOURCE, weighted=False)
         return self._kernel

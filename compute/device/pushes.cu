@@ -49,7 +49,6 @@ struct PushJob {
     const u64* keys;      // the batch, and what became of its updates
     const u8* outcomes;
     u64 edges_first, edges_max;  // given up when so many edges are due at first, or so many were pushed along
-    double majorant_below, majorant_above;
     double size;          // of residuals before, in units
     u32 room;
     u32 changes_room;
@@ -62,6 +61,7 @@ static_assert(__is_trivially_copyable(PushJob), "the host passes its bytes");
 
 // Words of the status; the host has them as a tuple, PushRun.
 constexpr u32 PUSH_SAID = 9;
+static_assert(PUSH_SAID == WALK_SAID, "the host waits for as many words of either");
 
 struct Pushes {
     const State& out;
@@ -189,7 +189,7 @@ struct Pushes {
             sums[2] += u64(amount);
         }
         const double unit = IS_MAJORANT ? job.majorant_unit : job.unit;
-        const double least = IS_MAJORANT ? min(push.majorant_below, push.majorant_above) : min(job.below, job.above);
+        const double least = IS_MAJORANT ? min(job.majorant_below, job.majorant_above) : min(job.below, job.above);
         if (double(size_of(now)) <= least * unit) return false;
         const float weight = load_cached(job.weights + v);
         return is_over<IS_MAJORANT>(now, weight) && !is_over<IS_MAJORANT>(old, weight);
@@ -197,9 +197,7 @@ struct Pushes {
 
     template <bool IS_MAJORANT> __device__ __forceinline__ bool is_over(i64 residual, float weight) const
     {
-        const double scale = double(weight) * (IS_MAJORANT ? job.majorant_unit : job.unit), r = double(residual);
-        if (IS_MAJORANT) return r > push.majorant_above * scale || r < -push.majorant_below * scale;
-        return r > job.above * scale || r < -job.below * scale;
+        return IS_MAJORANT ? !is_within_slack(job, residual, weight) : !is_within(job, residual, weight);
     }
 
     // Sets a value; what that does to its residual is counted.
@@ -275,10 +273,10 @@ struct Pushes {
             const u32 tail = source(key), head = destination(key);
             if (is_change) {
                 atomicAdd(push.degree_changes + tail, outcome == INSERTED ? 1 : -1);
-                const i64 share = integer(load_cached(job.ranks.shares + tail));
-                const i64 majorant_share = integer(load_cached(job.majorant.shares + tail));
-                receive<false>(head, outcome == INSERTED ? share : -share);
-                receive<true>(head, outcome == INSERTED ? majorant_share : -majorant_share);
+                const i64 own = integer(load_cached(share(job.ranks, tail)));
+                const i64 other = integer(load_cached(share(job.majorant, tail)));
+                receive<false>(head, outcome == INSERTED ? own : -own);
+                receive<true>(head, outcome == INSERTED ? other : -other);
                 if (outcome == INSERTED) count_degree(head, load_cached(job.weights + head));
             }
             const u32 vertex[2] = {head, 0};
@@ -298,8 +296,8 @@ struct Pushes {
             const bool follows = row.degree && !trades && change;
             bool is_queued = false;
             if (change && row.degree == 0) {
-                store_cached(job.ranks.shares + v, 0.0f);
-                store_cached(job.majorant.shares + v, 0.0f);
+                store_cached(share(job.ranks, v), 0.0f);
+                store_cached(share(job.majorant, v), 0.0f);
             }
             if (trades) {
                 const bool own = renew_share<false>(v, row.degree), other = renew_share<true>(v, row.degree);
@@ -326,9 +324,9 @@ struct Pushes {
     template <bool IS_MAJORANT> __device__ __forceinline__ bool renew_share(u32 v, u32 degree)
     {
         const System& own = system<IS_MAJORANT>();
-        const float before = load_cached(own.shares + v);
+        const float before = load_cached(share(own, v));
         const float now = share_of(load_cached(own.values + v), degree, job.damping);
-        store_cached(own.shares + v, now);
+        store_cached(share(own, v), now);
         store_cached(lists<IS_MAJORANT>().differences + v, integer(now) - integer(before));
         return now != before;
     }
@@ -336,8 +334,8 @@ struct Pushes {
     // The value that the share belongs to.
     template <bool IS_MAJORANT> __device__ __forceinline__ void follow_share(u32 v, u32 degree)
     {
-        const double share = double(integer(load_cached(system<IS_MAJORANT>().shares + v)));
-        set_value<IS_MAJORANT>(v, nearest(exact::divide(exact::multiply(share, double(degree)), job.damping)));
+        const double kept = double(integer(load_cached(share(system<IS_MAJORANT>(), v))));
+        set_value<IS_MAJORANT>(v, nearest(exact::divide(exact::multiply(kept, double(degree)), job.damping)));
     }
 
     __device__ __forceinline__ void trade(const Counts& counts)

@@ -1,7 +1,7 @@
 """Runs of PageRank's two systems on the device: their numbers in fixed point, and the kernels of ``passes.cu``.
 
-Each run is one cooperative kernel for the ranks and one for the majorant, begun together and waited for once. A
-run allocates nothing, unless there are more vertices than ever before.
+A run is one cooperative kernel, waited for once. It allocates nothing, unless there are more vertices than ever
+before.
 
 **The point.** The exact solution of the ranks adds up to at most C = 1 / (1 - damping) a vertex, and so does what
 a pass makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of
@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import math
 import struct
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.constants import BLOCK_THREADS
-from ...gpma.device.module import import_cupy, load_cooperative_text, source
+from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, address, zeros
 from ...gpma.device.structures import STATE
 from ...gpma.device.update import Launcher
@@ -30,6 +29,7 @@ from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
+from .kernels import Kernel, Source, compiled
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ WALK_JOB: Final = np.dtype(
         ("majorant", np.uint64, 3),
         *((name, np.uint64) for name in ("weights", "counters", "status", "estimates", "arrivals")),
         *((name, np.float64) for name in ("damping", "unit", "majorant_unit", "hub", "hysteresis")),
-        *((name, np.float64) for name in ("below", "above")),
+        *((name, np.float64) for name in ("below", "above", "majorant_below", "majorant_above")),
         ("due_max", np.uint64),
         *((name, np.uint32) for name in ("passes_max", "begins", "shift", "majorant_shift")),
         *((name, np.uint32) for name in ("n_arrivals", "n_vertices", "sequence", "unused")),
@@ -49,13 +49,11 @@ WALK_JOB: Final = np.dtype(
 """struct WalkJob of ``walks.cuh``."""
 
 WALK_COUNTERS: Final = np.dtype(
-    [("passes", np.uint64, 12), ("totals", np.uint64, 5), ("barrier", np.uint32), ("unused", np.uint32)]
+    [("passes", np.uint64, 20), ("totals", np.uint64, 6), ("barrier", np.uint32), ("unused", np.uint32)]
 )
 """struct WalkCounters of ``walks.cuh``."""
 
-FILE: Final = Path(__file__).parent / "passes.cu"
-# Kernels, and how many of their blocks a multiprocessor gets at most.
-KERNELS: Final = {"ranks": 2, "majorant": 2, "arrive": 1}
+SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arrive.cu")}
 
 # With what a run begins; see enum Begin.
 _KEPT, _ANEW = 0, 1
@@ -71,12 +69,12 @@ _BITS_SHRUNK, _PASSES_LEAST = 40, 50
 
 
 class WalkRun(NamedTuple):
-    """What a run told: the words of ``walks.cuh``, in that order, each of them 64 bits.
+    """What passes told: the words of ``walks.cuh``, in that order, each of them 64 bits.
 
-    ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the
-    system: ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals.
-    Doubles: ``rounded``, by how much rounded shares may have put a residual off at most, in multiples of its
-    weight; ``ratio``, of a majorant the largest majorant / estimate.
+    ``over``: vertices that were left over their limits, and ``over_edges`` their out-edges. In units of the ranks:
+    ``norm``, the sum of all values; ``size`` that of the sizes of residuals; ``total`` that of residuals. Doubles:
+    ``rounded`` and ``majorant_rounded``, by how much rounded shares may have put a residual off at most, in
+    multiples of its weight; ``ratio``, the largest majorant / estimate.
     """
 
     passes: int
@@ -86,26 +84,36 @@ class WalkRun(NamedTuple):
     size: int
     total: int
     rounded: float
+    majorant_rounded: float
     ratio: float
 
 
 # By how much a rounded share may be off: of itself, and beyond that in units; see ``passes.cu``.
 SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
 
-_SAID = len(WalkRun._fields)
-_BITS, _WORDS = struct.Struct("=8Q"), struct.Struct("=6q2d")
+SAID = len(WalkRun._fields)
+"""Words that any kernel on both systems tells."""
+_BITS, _WORDS = struct.Struct("=9Q"), struct.Struct("=6q3d")
+
+# The part of a job that differs from run to run; ``WalkRuns.run`` packs it in this order.
+_CALL = struct.Struct("=4dQ8I")
+assert WALK_JOB.fields is not None
+_CALL_BEGINS = WALK_JOB.fields["below"][1]
+assert _CALL_BEGINS + _CALL.size == WALK_JOB.itemsize
 
 
-class Kernel(NamedTuple):
-    """A cooperative kernel. ``handle``: the driver's, which ``function`` keeps alive. ``blocks``: of a launch."""
+class Call(NamedTuple):
+    """To which limits a kernel solves the ranks and the majorant; of passes, also when they end and with what they
+    begin."""
 
-    function: Any
-    handle: Any
-    blocks: int
+    limits: Limits
+    slack: Limits
+    due_max: int = 0
+    begins: int = _KEPT
 
 
 class _System(NamedTuple):
-    """Columns by vertex: int64, int64, float32."""
+    """Columns by vertex: int64, int64, and float32, which is every second one of those of both systems."""
 
     values: DeviceArray
     sums: DeviceArray
@@ -113,12 +121,16 @@ class _System(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant."""
+    """``room`` entries each; ``bits``: behind the points of the ranks and of the majorant.
+
+    ``shares``: those of both systems, in turns.
+    """
 
     room: int
     bits: tuple[int, int]
     ranks: _System
     majorant: _System
+    shares: DeviceArray
     weights: DeviceArray
     pinned: Any
     estimates: F64
@@ -145,12 +157,13 @@ class WalkRuns:
         """
         self._damping = damping
         self._stream: Any = device.stream
-        self._out, self._in, self._ranks_job, self._majorant_job = (
-            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, WALK_JOB, WALK_JOB)
+        self._out, self._in, self._bytes = (
+            np.zeros(1, np.dtype(f"V{dtype.itemsize}")) for dtype in (STATE, STATE, WALK_JOB)
         )
-        self._launch_ranks = Launcher(self._stream, (self._out, self._in, self._ranks_job))
-        self._launch_majorant = Launcher(self._stream, (self._out, self._in, self._majorant_job))
-        self._told = tuple(Told(2 * _SAID, self._stream) for _ in range(2))
+        self._call_bytes = memoryview(self._bytes.view(np.uint8))
+        self._job: Any = self._bytes.view(WALK_JOB)
+        self._launcher = self.launcher()
+        self._told = Told(2 * SAID, self._stream)
         self._sequence = 0
         self._kernels: dict[str, Kernel] = {}
         with self._stream:
@@ -158,14 +171,14 @@ class WalkRuns:
         self._columns: _Columns | None = None
         self._shifts = (0, 0)
         self._arrivals_pinned, self._arrivals = pinned(0, np.uint64)
-        for job, told in zip(self._jobs, self._told, strict=True):
-            job["counters"], job["status"] = address(self._counters), told.address
-            job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
         self._passes_max = _PASSES_LEAST + math.ceil(_BITS_SHRUNK * math.log(0.5) / math.log(damping))
+        job = self._job
+        job["counters"], job["status"] = address(self._counters), self._told.address
+        job["damping"], job["hub"], job["hysteresis"] = damping, HUB, WEIGHT_HYSTERESIS
 
-    @property
-    def _jobs(self) -> tuple[Any, Any]:
-        return self._ranks_job.view(WALK_JOB), self._majorant_job.view(WALK_JOB)
+    def launcher(self, *further: npt.NDArray[np.void]) -> Launcher:
+        """Of kernels that take out-rows, in-rows, the job of ``walks.cuh``, and these structures."""
+        return Launcher(self._stream, (self._out, self._in, self._bytes, *further))
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -209,15 +222,17 @@ class WalkRuns:
         bits = point(room, self._damping)
         with self._stream:
             memory, estimates = pinned(room, np.float64)
+            shares = zeros(2 * room, np.float32)
             ranks, majorant = (
-                _System(zeros(room, np.int64), zeros(room, np.int64), zeros(room, np.float32)) for _ in range(2)
+                _System(zeros(room, np.int64), zeros(room, np.int64), shares[system::2]) for system in range(2)
             )
-            made = _Columns(room, bits, ranks, majorant, zeros(room, np.float32), memory, estimates)
+            made = _Columns(room, bits, ranks, majorant, shares, zeros(room, np.float32), memory, estimates)
             if before is not None:
                 made.weights[: before.room] = before.weights
+                shares[: 2 * before.room] = before.shares
                 for system, old in ((made.ranks, before.ranks), (made.majorant, before.majorant)):
-                    for column, old_column in zip(system, old, strict=True):
-                        column[: before.room] = old_column
+                    system.values[: before.room] = old.values
+                    system.sums[: before.room] = old.sums
                 self._stream.synchronize()
                 estimates[: before.room] = before.estimates
                 self._shifts = (
@@ -225,27 +240,27 @@ class WalkRuns:
                     self._shifts[1] + before.bits[1] - bits[1],
                 )
         self._columns = made
-        for job in self._jobs:
-            for name, system in (("ranks", ranks), ("majorant", majorant)):
-                job[name] = [address(column) for column in system]
-            job["weights"] = address(made.weights)
-            job["unit"], job["majorant_unit"] = self.units
+        job = self._job
+        for name, system in (("ranks", ranks), ("majorant", majorant)):
+            job[name] = [address(column) for column in system]
+        job["weights"], job["estimates"] = address(made.weights), estimates.ctypes.data
+        job["unit"], job["majorant_unit"] = self.units
 
     # -- runs -------------------------------------------------------------------------------------------------
 
     def start(
-        self, device: DeviceSide, exists: npt.NDArray[np.bool_], slack: Limits, passes: int
-    ) -> tuple[WalkRun, WalkRun]:
-        """Coarse ranks by so many passes, from nothing, and a majorant of theirs.
+        self, device: DeviceSide, exists: npt.NDArray[np.bool_], limits: Limits, slack: Limits, due_max: int
+    ) -> WalkRun:
+        """As ``solve``, from nothing.
 
         Raises:
-            MemoryError, RuntimeError: the device, as CuPy says it; what there was is void.
+            As ``solve``; what there was is void.
         """
         there = self._there
         self._shifts = (0, 0)
         there.weights.fill(0)
         there.weights[: exists.size].set(exists.astype(np.float32), stream=self._stream)
-        return self._run(device, Limits(0.0, 0.0), slack, _ANEW, passes)
+        return self._passes(device, limits, slack, due_max, _ANEW)
 
     def arrive(self, device: DeviceSide, appeared: Vertices, gone: Vertices) -> None:
         """Let vertices appear, without edges, and go. Waits for nothing.
@@ -260,66 +275,67 @@ class WalkRuns:
             self._arrivals_pinned, self._arrivals = pinned(int(_ROOM * n), np.uint64)
         self._arrivals[: appeared.size] = appeared.astype(np.uint64) | np.uint64(1 << 32)
         self._arrivals[appeared.size : n] = gone
-        job, _ = self._jobs
+        job = self._job
         job["shift"], job["majorant_shift"] = self._shifts
         job["arrivals"], job["n_arrivals"] = self._arrivals.ctypes.data, n
+        job["n_vertices"] = device.n_vertices
         self._shifts = (0, 0)
-        self._point_at(device)
-        self._begin("arrive", self._launch_ranks)
+        device.out.write_state(self._out)
+        device.in_rows.write_state(self._in)
+        kernel = self._kernel("arrive")
+        self._launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
 
-    def solve(
-        self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int = 0
-    ) -> tuple[WalkRun, WalkRun]:
-        """Passes of the ranks until they keep to their limits, and of the majorant: from what there is, which need
-        not be of this graph.
-
-        ``due_max``: they end when vertices that are over have so many out-edges together, or fewer.
+    def solve(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int) -> WalkRun:
+        """Passes until the ranks and the majorant keep to these limits, or until the vertices that do not have so
+        many out-edges together, or fewer: from what there is, which need not be of this graph.
 
         Raises:
             Unfit: they get no closer in the numbers of the device.
-            MemoryError, RuntimeError: as ``start``.
+            MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        runs = self._run(device, limits, slack, _KEPT, self._passes_max, due_max)
-        if any(run.passes == self._passes_max and max(run.over, run.over_edges) > due_max for run in runs):
-            raise Unfit("its residuals get no smaller in the numbers of the device")
-        return runs
+        return self._passes(device, limits, slack, due_max, _KEPT)
 
-    def write_job(self, job: npt.NDArray[np.void], device: DeviceSide, limits: Limits) -> None:
-        """The ranks and everything else that runs work in, for a kernel that tells by itself how it ended."""
-        self._point_at(device)
-        job[:] = self._ranks_job
-        job.view(WALK_JOB)["below"], job.view(WALK_JOB)["above"] = limits
+    def run(self, launcher: Launcher, kernel: Kernel, device: DeviceSide, call: Call) -> list[int]:
+        """Launch a kernel on these systems, and wait for its words, 64 bits each.
 
-    def _run(
-        self, device: DeviceSide, limits: Limits, slack: Limits, begins: int, passes: int, due_max: int = 0
-    ) -> tuple[WalkRun, WalkRun]:
-        self._point_at(device)
-        self._sequence = self._sequence % 0xFFFF_FFFF + 1
-        for job, allowed, most in zip(self._jobs, (limits, slack), (passes, self._passes_max), strict=True):
-            job["below"], job["above"] = allowed
-            job["due_max"] = due_max
-            job["begins"], job["passes_max"], job["sequence"] = begins, most, self._sequence
-        self._begin("ranks", self._launch_ranks)
-        self._begin("majorant", self._launch_majorant)
-        ranks, majorant = (self._heard(told) for told in self._told)
-        return ranks, majorant
-
-    def _point_at(self, device: DeviceSide) -> None:
+        Raises:
+            RuntimeError: the device, as CuPy says it.
+        """
+        self._sequence = sequence = self._sequence % 0xFFFF_FFFF + 1
         device.out.write_state(self._out)
         device.in_rows.write_state(self._in)
-        for job in self._jobs:
-            job["n_vertices"] = device.n_vertices
-        self._ranks_job.view(WALK_JOB)["estimates"] = self._there.estimates.ctypes.data
-
-    def _begin(self, name: str, launcher: Launcher) -> None:
-        kernel = self._kernels.get(name) or self._compiled(name)
+        limits, slack, due_max, begins = call
+        _CALL.pack_into(
+            self._call_bytes,
+            _CALL_BEGINS,
+            *limits,
+            *slack,
+            due_max,
+            self._passes_max,
+            begins,
+            0,
+            0,
+            0,
+            device.n_vertices,
+            sequence,
+            0,
+        )
         launcher.start_cooperative(kernel.handle, kernel.blocks, BLOCK_THREADS, 0)
+        told = self._told
+        told.wait(sequence)
+        return [told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(SAID)]
 
-    def _heard(self, told: Told) -> WalkRun:
-        told.wait(self._sequence)
-        said = [told.word(2 * k) | told.word(2 * k + 1) << 32 for k in range(_SAID)]
-        passes, over, over_edges, norm, size, total, rounded, ratio = _WORDS.unpack(_BITS.pack(*said))
-        return WalkRun(passes, over, over_edges, norm, size, total, rounded, ratio)
+    def _passes(self, device: DeviceSide, limits: Limits, slack: Limits, due_max: int, begins: int) -> WalkRun:
+        said = self.run(self._launcher, self._kernel("passes"), device, Call(limits, slack, due_max, begins))
+        run = WalkRun(*_WORDS.unpack(_BITS.pack(*said)))
+        if run.passes == self._passes_max and max(run.over, run.over_edges) > due_max:
+            raise Unfit("its residuals get no smaller in the numbers of the device")
+        return run
+
+    def _kernel(self, name: str) -> Kernel:
+        if name not in self._kernels:
+            self.compile()
+        return self._kernels[name]
 
     # -- columns ----------------------------------------------------------------------------------------------
 
@@ -356,21 +372,8 @@ class WalkRuns:
 
     def compile(self) -> None:
         """Have the kernels compiled, or loaded from CuPy's cache, now."""
-        for name in KERNELS:
-            self._compiled(name)
-
-    def _compiled(self, name: str) -> Kernel:
-        made = self._kernels[name] = compiled(FILE, name, blocks=KERNELS[name])
-        return made
-
-
-def compiled(file: Path, name: str, *, blocks: int) -> Kernel:
-    """A kernel of a file, launched with at most so many blocks on a multiprocessor."""
-    function = load_cooperative_text(source(file), weighted=False).get_function(name)
-    handle = function.kernel.ptr
-    cuda = import_cupy().cuda
-    fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
-    return Kernel(function, handle, int(cuda.Device().attributes["MultiProcessorCount"]) * min(fit, blocks))
+        for name, origin in SOURCES.items():
+            self._kernels[name] = compiled(origin, weighted=False)
 
 
 def pinned(n: int, dtype: npt.DTypeLike) -> tuple[Any, Any]:

@@ -19,22 +19,29 @@ typedef long long i64;
 struct System {
     i64* values;    // [vertices] y
     i64* sums;      // [vertices] x
-    float* shares;  // [vertices] c
+    float* shares;  // [vertices] c, every second one: the other system's lie between
 };
 
-// What a pass leaves, over all vertices.
-struct PassSums {
-    // For the factor of the next one. Of the vertices that it multiplies: their sums, those of them with out-edges, and
-    // their right-hand sides. Of the others with out-edges: their sums.
+__device__ __forceinline__ float* share(const System& system, u32 v) { return system.shares + 2 * u64(v); }
+
+// What a pass leaves, over all vertices, for the factor of the next one. Of the vertices that it multiplies: their sums,
+// those of them with out-edges, and their right-hand sides. Of the others with out-edges: their sums.
+struct Balance {
     u64 mass, passed_on, restarts, fixed;
-    u64 over, over_edges;  // vertices over their limits, and their out-edges
+};
+constexpr u32 BALANCE_SUMS = sizeof(Balance) / 8;
+
+struct PassSums {
+    Balance balance[2];    // of the ranks, of the majorant
+    u64 over, over_edges;  // vertices over their limits in either, and their out-edges
 };
 constexpr u32 PASS_SUMS = sizeof(PassSums) / 8;
 
-// What a run leaves, over all vertices.
+// What a run leaves, over all vertices. Of the ranks: values, the sizes of residuals, and residuals. Doubles: the largest
+// rounding by weight, of the ranks and of the majorant, and the largest majorant / estimate.
 struct WalkTotals {
-    u64 norm, size, total;  // of values, of the sizes of residuals, of residuals
-    u64 rounded, ratio;     // doubles: the largest rounding by weight, the largest majorant / estimate
+    u64 norm, size, total;
+    u64 rounded, majorant_rounded, ratio;
 };
 constexpr u32 WALK_TOTALS = sizeof(WalkTotals) / 8;
 
@@ -52,13 +59,14 @@ struct WalkJob {
     System majorant;
     float* weights;  // [vertices] of both systems' residuals, and the majorant's right-hand side; 0: no such vertex
     WalkCounters* counters;
-    u64* status;         // [WALK_WORDS] in the host's pinned memory, each with the sequence in its upper half
-    double* estimates;   // [vertices] likewise: values of the ranks as the host has them; null: they are not wanted
+    u64* status;         // in the host's pinned memory, each with the sequence in its upper half
+    double* estimates;   // [vertices] likewise: values of the ranks as the host has them
     const u64* arrivals; // [n_arrivals] likewise: vertices, 1 << 32 set in those that appear, not in those that go
     double damping;
     double unit, majorant_unit;  // powers of two: what 1 is in either system
     double hub, hysteresis;      // of weights, as the host follows them
-    double below, above;         // residuals are to be from -below * weight to above * weight
+    double below, above;         // the ranks' residuals are to be from -below * weight to above * weight
+    double majorant_below, majorant_above;  // and the majorant's
     u64 due_max;                 // passes end when those over that have so many out-edges, or fewer
     u32 passes_max;
     u32 begins;  // with what, see enum Begin
@@ -73,9 +81,10 @@ static_assert(__is_trivially_copyable(WalkJob), "the host passes its bytes");
 // KEPT: with the sums as they are, which need not be those of the graph. ANEW: with nothing but the weights.
 enum Begin : u32 { KEPT, ANEW };
 
-// Words of the status; the host has them as a tuple, WalkRun: u64 in two halves each, the lower one first.
-constexpr u32 WALK_SAID = 3 + WALK_TOTALS, WALK_WORDS = 2 * WALK_SAID;
+// What passes say; the host has it as a tuple, WalkRun.
+constexpr u32 WALK_SAID = 3 + WALK_TOTALS;
 
+// Says a word in two halves, the lower one first.
 __device__ __forceinline__ void tell(const WalkJob& job, u32 place, u64 value)
 {
     publish(job.status + 2 * place, u64(job.sequence) << 32 | u32(value));
@@ -90,6 +99,18 @@ __device__ __forceinline__ float share_of(i64 value, u32 degree, double damping)
     if (degree == 0) return 0.0f;
     const double share = exact::divide(exact::multiply(double(value), damping), double(degree));
     return exact::narrow(exact::floor_of(exact::add(share, 0.5)));
+}
+
+__device__ __forceinline__ bool is_within(const WalkJob& job, i64 residual, float weight)
+{
+    const double scale = double(weight) * job.unit, r = double(residual);
+    return r <= job.above * scale && r >= -job.below * scale;
+}
+
+__device__ __forceinline__ bool is_within_slack(const WalkJob& job, i64 residual, float weight)
+{
+    const double scale = double(weight) * job.majorant_unit, r = double(residual);
+    return r <= job.majorant_above * scale && r >= -job.majorant_below * scale;
 }
 
 // The weight that goes with an estimate, or the one of before where that is near enough.

@@ -541,6 +541,11 @@ class ProgramConfig(Section):
         description="What queries name. Default: the name, with its parameters where that would be ambiguous.",
         examples=["hops"],
     )
+    place: Literal["auto", "host", "device"] | None = Field(
+        default=None,
+        description="Where it runs, as in `compute.place`; default: what that says.",
+        examples=["device"],
+    )
     parameters: dict[str, Any] = Field(
         default_factory=dict, description="Every other key of the table: the program's own parameters."
     )
@@ -550,7 +555,7 @@ class ProgramConfig(Section):
     def _gather_parameters(cls, table: object) -> object:
         if not isinstance(table, Mapping) or "parameters" in table:
             return table
-        own = {key: value for key, value in table.items() if key in ("name", "id")}
+        own = {key: value for key, value in table.items() if key in ("name", "id", "place")}
         return {**own, "parameters": {key: value for key, value in table.items() if key not in own}}
 
 
@@ -915,6 +920,12 @@ class ComputeConfig(Section):
         description="Threads that programs share, and programs side by side: a number, or `auto` for our cores.",
     )
 
+    place: Literal["auto", "host", "device"] = Field(
+        default="auto",
+        description="Where programs run that can run on a device, if there is one: `auto`: where their epochs "
+        "take less time, which is measured; they move when that changes; or always `host`, or `device`. A "
+        "program's own `place` goes before it.",
+    )
     python_modules: Words = Field(
         default=(),
         description="Python modules to import first, which register programs of their own; see docs/programs.md.",
@@ -1029,6 +1040,18 @@ class Config(Section):
         if unknown := [id for id in results.programs if id not in known]:
             there = ", ".join(sorted(known))
             yield "results.programs", f"must be ids of programs ({', '.join(unknown)}: there are {there})"
+
+    def place_of(self, id: str) -> str:
+        """Where a program runs, whether it is configured or was kept at run time: auto, host or device."""
+        own = (item.place for item in self.program if item.id == id)
+        return next(own, None) or self.compute.place
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether any program may run on a device."""
+        if self.device.enabled == "on" or self.compute.place != "host":
+            return True
+        return any(item.place in ("auto", "device") for item in self.program)
 
     def results_servers(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The brokers of the results' topic, and the options for their client.

@@ -423,6 +423,8 @@ class Pipeline:
                     error_bound=run.refresh.error_bound,
                     applied_up_to_seconds=float(times.max()) / 1000 if times.size else None,
                 )
+            if run.moved:
+                self.metrics.program_moved(run.id)
         self._record_state()
 
     def _record_state(self) -> None:

@@ -295,12 +295,13 @@ GRAPH = (
     ),
     PanelSpec(
         "Device",
-        "1 while a device keeps the graph beside the host, how many programs run there, and how often one was "
-        "given up; the log says why.",
+        "1 while a device keeps the graph beside the host, how many programs run there, how often one moved to "
+        "the other processor, and how often a device was given up; the log says why.",
         "short",
         (
             Query(f"sum({_series('device_present')})", "present"),
             Query(f"sum({_series('device_programs')})", "programs"),
+            Query(f"sum({_series('program_moves_total')})", "moves"),
             Query(f"sum({_series('device_lost_total')})", "lost"),
         ),
     ),
