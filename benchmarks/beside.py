@@ -90,9 +90,10 @@ class Stream:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[Client, psutil.Process]]:
+def running(folder: Path, settings: str = CONFIG) -> Iterator[tuple[Client, psutil.Process]]:
+    """A daemon with these settings, ``{folder}`` in them being this folder, and its log there."""
     config = folder / "graphtide.toml"
-    config.write_text(CONFIG.format(folder=folder))
+    config.write_text(settings.format(folder=folder))
     command = [sys.executable, "-m", "graphtide", "run", "--config", str(config)]
     with open(folder / "log", "wb") as log, subprocess.Popen(command, stderr=log) as daemon:
         try:
@@ -102,6 +103,8 @@ def running(folder: Path) -> Iterator[tuple[Client, psutil.Process]]:
                         client.stats()
                         break
                     except Unavailable:
+                        if daemon.poll() is not None:
+                            sys.exit(f"the daemon ended:\n{(folder / 'log').read_text()}")
                         time.sleep(0.1)
                 yield client, psutil.Process(daemon.pid)
         finally:

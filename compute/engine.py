@@ -24,7 +24,7 @@ from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange
 from .device import NoTwin, twin
 from .homes import Homes
-from .program import ExternalId, Program, ProgramError, Refresh, Violation
+from .program import ExternalId, Program, ProgramError, Refresh, Violation, require_publishable
 
 log = logging.getLogger(__name__)
 
@@ -248,6 +248,7 @@ class Engine:
         try:
             self._bind(program)
             refresh = work(program)
+            require_publishable(program, self._graph.n_vertices, refresh.changed)
         except Exception as error:
             log.exception("program %s failed", program.id)
             reason = f"{type(error).__name__}: {error}"

@@ -336,6 +336,26 @@ def require_saved(state: Mapping[str, Column], columns: Mapping[str, Column], n:
             raise ValueError(f"saved {name}: {saved.dtype}{saved.shape}, expected {column.dtype}({n},)")
 
 
+def require_publishable(program: Program, n: int, changed: Mapping[str, Vertices | None] | None = None) -> None:
+    """Check that what a program publishes can be taken, of n vertices, after a run that ``changed`` these entries.
+
+    Raises:
+        ValueError: a column is no array of numbers with an entry for each vertex, a scalar is no number, or a
+            vertex was changed that there is not; the message names it.
+    """
+    for name, column in program.columns().items():
+        if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "biuf":
+            raise ValueError(f"column {program.id}/{name} is no array of numbers in one dimension")
+        if column.size < n:
+            raise ValueError(f"column {program.id}/{name}: {column.size} entries for {n} vertices")
+    for name, scalar in program.scalars().items():
+        if not isinstance(scalar, int | float | np.number):
+            raise ValueError(f"scalar {program.id}/{name} is no number")
+    for name, vertices in (changed or {}).items():
+        if vertices is not None and vertices.size and vertices.max() >= n:
+            raise ValueError(f"column {program.id}/{name}: vertex {vertices.max()} of {n} is said to have changed")
+
+
 def size_violations(n_kept: int, graph: Graph) -> list[Violation]:
     """What is wrong with a program that keeps entries of so many vertices: it must be those of the graph.
 

@@ -23,7 +23,7 @@ from .moved import new_place
 from .paths.bfs import BFS
 from .paths.sssp import SSSP
 from .paths.sswp import SSWP
-from .program import ExternalOrder, Program, ProgramError, Published
+from .program import ExternalOrder, Program, ProgramError, Published, require_publishable
 from .rounds.cdlp import Cdlp
 from .triangles.lcc import LocalClustering
 from .triangles.triangles import Triangles
@@ -218,13 +218,26 @@ def warm_up(
                 program.audit_whole(graph)
                 saved = {name: column.copy() for name, column in program.state().items()}
                 program.restore(saved, graph)
-                published = Published(program.columns(), program.scalars(), graph.n_vertices)
-                type(program).read(published, np.zeros(1, np.uint32))
+                require_publishable(program, graph.n_vertices)
+                _require_values(program, graph.n_vertices)
         for array in graph.host.arrays:
             audit_leaves(graph, array, None, 0, array.view().counts.size)
             leaf_after(array.view(), graph.n_vertices, np.uint64(0))
     finally:
         graph.close()
+
+
+def _require_values(program: Program, n: int) -> None:
+    """
+    Raises:
+        ValueError: it reads more or fewer values than it is asked for.
+    """
+    published = Published(program.columns(), program.scalars(), n)
+    for asked in (n, 1):
+        read = type(program).read(published, np.arange(asked, dtype=np.uint32))
+        for name, found in (("values", read.values), ("null", read.null), ("saturated", read.saturated)):
+            if found is not None and found.shape != (asked,):
+                raise ValueError(f"read gives {found.shape} {name} for {asked} vertices")
 
 
 def least_programs(*, weighted: bool) -> list[tuple[str, dict[str, Any]]]:

@@ -126,7 +126,7 @@ def show(
         "[cyan]graphtide dead-letters replay dead-letters --reason bad-weight --spool spool[/cyan]",
         "[cyan]graphtide dead-letters replay dead-letters --encoding json --to-kafka broker1:9092 --to-topic "
         "edges[/cyan]",
-        "Letters stay where they are: take away those that are done. Updates come in the order of now.",
+        "Letters stay where they are; which were sent is remembered. Updates come in the order of now.",
     )
 )
 def replay(
@@ -148,20 +148,32 @@ def replay(
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
     to_kafka: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Send to these brokers.")] = None,
     to_topic: Annotated[str | None, typer.Option(help="The topic to send to.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Those that were sent before, too.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Send dead letters once more, to a spool or a topic; exit code 7 if some cannot be."""
+    """Send dead letters once more, to a spool or a topic, each one time; exit code 7 if some cannot be."""
     if (spool is None) == (to_kafka is None) or (to_kafka is None) != (to_topic is None):
         raise typer.BadParameter("give either --spool DIR, or --to-kafka and --to-topic")
     from .tools import dead_letters
+    from .tools.replayed import FolderMarks, TopicMarks, Unsent
 
     letters = _letters(folder, kafka, topic, config, reason, source)
+    if folder is not None:
+        marks: FolderMarks | TopicMarks = FolderMarks(folder)
+    else:
+        assert kafka is not None and topic is not None
+        marks = TopicMarks(kafka, topic, _client(config), reason, source)
+    unsent = Unsent(letters, marks, again=again)
+    files: list[Path] = []
     if spool is not None:
-        done, files = dead_letters.replay_to_spool(letters, spool, encoding, csv_header)
-        raise typer.Exit(dead_letters.report(done, str(spool), files, as_json=json))
-    assert to_kafka is not None and to_topic is not None
-    from .tools.destinations import KafkaDestination
+        done, files = dead_letters.replay_to_spool(unsent, spool, encoding, csv_header)
+    else:
+        assert to_kafka is not None and to_topic is not None
+        from .tools.destinations import KafkaDestination
 
-    with closing(KafkaDestination(to_kafka, to_topic, client=_client(config))) as destination:
-        done = dead_letters.replay_to_topic(letters, destination, encoding, csv_header)
-    raise typer.Exit(dead_letters.report(done, f"topic {to_topic}", as_json=json))
+        with closing(KafkaDestination(to_kafka, to_topic, client=_client(config))) as destination:
+            done = dead_letters.replay_to_topic(unsent, destination, encoding, csv_header)
+    unsent.sent()
+    done.before = unsent.before
+    where = f"topic {to_topic}" if spool is None else str(spool)
+    raise typer.Exit(dead_letters.report(done, where, files, as_json=json))

@@ -23,7 +23,7 @@ from ..compute.audit.auditor import Auditor
 from ..compute.device import NoTwin, twin
 from ..compute.engine import Engine
 from ..compute.homes import Homes
-from ..compute.program import ExternalId, Program, ProgramError
+from ..compute.program import ExternalId, Program, ProgramError, require_publishable
 from ..gpma import runtime
 from ..gpma.edges import EdgeList, Vertices
 from ..gpma.index.ids import IdColumn, StringColumn
@@ -225,6 +225,7 @@ class Service:
         self._source_state = b""
         self.health.enter("loading")
         self._kept = KeptPrograms(store.path)
+        self._left_out: dict[str, tuple[Spec, str]] = {}
         self._build(store.next_incarnation(), checkpoint)
         del checkpoint  # as large as the graph
         self.health.enter("computing")
@@ -348,7 +349,7 @@ class Service:
 
     def _usable_kept(self) -> dict[str, Spec]:
         """The programs that were kept at run time, but for those whose ids the configuration has by now, and those
-        that cannot be made any more: these stay in the list, and are left out."""
+        that cannot be made any more: these stay in the list, and are shown as quarantined."""
         usable = {}
         for id, spec in self._kept.programs.items():
             if id in self.specs:
@@ -364,6 +365,7 @@ class Service:
                 kernels.prepare_program(self._kernels_of(spec["name"], parameters_of(spec)), self._stop)
             except ProgramError as error:
                 log.error("program %s was kept at run time, and is left out: %s", id, error)
+                self._left_out[id] = (spec, str(error))
             except kernels.Stopped:
                 raise _Stopped from None
             else:
@@ -434,6 +436,7 @@ class Service:
                 continue
             try:
                 program.restore(checkpoint.state_of(program), self.graph)
+                require_publishable(program, self.graph.n_vertices)
             except Exception as error:  # of an older version, say: the graph is what counts
                 log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
             else:
@@ -514,6 +517,8 @@ class Service:
     ) -> Pipeline:
         config = self.config
         standing = Standing(self.engine.programs, self.specs, self._kept.programs)
+        for id, (spec, reason) in self._left_out.items():
+            standing.expect(id, spec["name"], spec, "quarantined", reason)
         checkpoints = Checkpointer(
             graph=self.graph,
             index=self.index,

@@ -23,7 +23,7 @@ from naive import NaiveGraph
 from oracles import ORACLES, Snapshot, assert_right
 from running import Daemon, toml
 from test_server import raw
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide import Client
 from graphtide.compute.program import ExternalId
@@ -38,7 +38,7 @@ from graphtide.daemon.errors import (
 )
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
-from graphtide.daemon.state.kept import read_kept
+from graphtide.daemon.state.kept import KeptPrograms, read_kept
 from graphtide.gpma.edges import Op
 
 FILE = "stream.msgpack"
@@ -48,6 +48,12 @@ LATE = 1000
 """A vertex that no update of the stream names, as no other from here on."""
 IDS = np.concatenate([np.arange(VERTICES), np.arange(LATE, LATE + 4)])
 KEPT_MAX = 3
+# The kernels of a program that is not configured are compiled while its request waits.
+LIMITS = {
+    "kept_max": KEPT_MAX,
+    "timeout_ms_default": int(PATIENCE_S * 1000),
+    "ad_hoc_seconds_max": PATIENCE_S,
+}
 TOLERANCE = 1e-3
 
 WAITS = """
@@ -84,6 +90,16 @@ class Cuts(Triangles):
 
 
 @register
+class Mute(Triangles):
+    kind = "mute"
+
+    def columns(self):
+        if self._n > 20:
+            raise RuntimeError("it has none")
+        return super().columns()
+
+
+@register
 class Breaks(Triangles):
     kind = "breaks"
 
@@ -104,7 +120,7 @@ class Life:
             folder,
             {
                 "compute": {"python_modules": ["waits"]},
-                "server": {"limits": {"kept_max": KEPT_MAX}},
+                "server": {"limits": LIMITS},
                 "epoch": {"updates_max": 60},
                 "program": [
                     {"name": "bfs", "id": "hops", "source": SOURCE},
@@ -167,8 +183,10 @@ class Life:
 
     def state(self, offsets: Any, source: int = SOURCE) -> Snapshot:
         """The graph that the records before these offsets leave."""
+        with self._writing:  # the daemon may have read what is not noted yet
+            written = list(zip(self.records, self.ends, strict=True))
         graph = NaiveGraph()
-        for record, end in zip(self.records, self.ends, strict=True):
+        for record, end in written:
             if end <= offsets[FILE]:
                 graph.apply(record.src.tolist(), record.dst.tolist(), record.ops.tolist(), record.weights.tolist())
         ids = np.array(sorted(graph.alive), np.int64)
@@ -228,6 +246,12 @@ def fresh(client: Client, *ids: str) -> None:
         return all(shown[id]["state"] == "fresh" for id in ids)
 
     until(joined)
+
+
+def quarantined(client: Client, id: str) -> str:
+    """Wait until this program is; why."""
+    until(lambda: client.programs()["programs"][id]["state"] == "quarantined")
+    return str(client.programs()["programs"][id]["reason"])
 
 
 def as_floats(kind: str, values: Any, unknown: Any, state: Snapshot) -> np.ndarray[Any, Any]:
@@ -423,14 +447,13 @@ def test_one_that_takes_long_stops_nobody_and_joins_with_all_that_changed(
 
 def test_one_that_fails_is_quarantined_as_others_are(client: Client) -> None:
     client.keep("breaks")
-    until(lambda: client.programs()["programs"]["breaks"]["state"] == "quarantined")
-    assert client.programs()["programs"]["breaks"]["reason"] == "RuntimeError: it broke"
+    assert quarantined(client, "breaks") == "RuntimeError: it broke"
 
 
-def test_one_that_cannot_be_published_stops_nobody(life: Life, client: Client) -> None:
-    client.keep("cuts")
-    until(lambda: client.programs()["programs"]["cuts"]["state"] == "quarantined")
-    assert "column cuts/" in client.programs()["programs"]["cuts"]["reason"]
+@pytest.mark.parametrize(("kind", "why"), [("cuts", "column cuts/"), ("mute", "it has none")])
+def test_one_that_cannot_be_published_stops_nobody(life: Life, client: Client, kind: str, why: str) -> None:
+    client.keep(kind)
+    assert why in quarantined(client, kind)
     client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=300_000)
 
 
@@ -501,8 +524,10 @@ def test_one_that_is_dropped_while_it_is_computed_does_not_come(life: Life, clie
 
 def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
     """Wherever the list is when the process dies; of a graph whose vertices have names, by whose order some go."""
+    (tmp_path / "waits.py").write_text(WAITS)
     programs = [{"name": "bfs", "id": "hops", "source": "bob"}]
     settings = {
+        "compute": {"python_modules": ["waits"]},
         "graph": {"vertex_ids": "string"},
         "program": programs,
         "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.1},
@@ -510,13 +535,18 @@ def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
     names = ["dave", "carol", "bob", "alice"]
     with Daemon(tmp_path, settings) as daemon, SpoolWriter(daemon.spool, name="stream") as writer:
         writer.append(encode_msgpack(names[:-1], names[1:]))
+        others = [f"v{number}" for number in range(20)]
+        writer.append(encode_msgpack(others[:-1], others[1:]))
         writer.flush()
-        daemon.start(kill_at="kept.replaced:5")
+        daemon.start(kill_at="kept.replaced:7")
         with daemon.client() as client:
             client.wait({FILE: writer.offset}, timeout_ms=60_000)
             for id, source in (("stays", "dave"), ("goes", "bob"), ("named", "nobody")):
                 client.keep("bfs", {"source": source}, id=id)
             fresh(client, "stays", "goes", "named")
+            for kind in ("cuts", "mute"):  # neither can be published
+                client.keep(kind)
+                quarantined(client, kind)
             client.drop("goes")
             epoch = list(client.programs().epoch)
             until(lambda: client.call("stats")["checkpoint"]["epoch"] >= epoch or None)
@@ -524,16 +554,23 @@ def test_what_was_answered_holds_after_a_kill(tmp_path: Path) -> None:
             with pytest.raises(Unavailable):
                 client.keep("cdlp", id="newest")
         assert daemon.process is not None and daemon.process.wait(60) == -signal.SIGKILL, daemon.log_tail()
+        KeptPrograms(tmp_path / "checkpoints").add("old", {"name": "not-there-any-more"})
         daemon.log.unlink()
         programs.append({"name": "components", "id": "named"})
         daemon.config.write_text(toml({**daemon.settings, "program": programs}))
-        daemon.start(kill_at="kept.before_replace:2")
+        daemon.start(kill_at="kept.before_replace:5")
         with daemon.client() as client:
             shown = client.programs()["programs"]
             assert {id: entry["kept"] for id, entry in shown.items()} == {
                 **{"hops": False, "named": False},
-                **{"stays": True, "newest": True},
+                **{"stays": True, "newest": True, "cuts": True, "mute": True, "old": True},
             }
+            wrong = {id: shown.pop(id)["reason"] for id in ("cuts", "mute", "old")}
+            assert "20 entries for 24" in wrong["cuts"] and "it has none" in wrong["mute"]
+            assert "unknown program 'not-there-any-more'" in wrong["old"]
+            assert all(entry["state"] == "fresh" for entry in shown.values())
+            for id in wrong:
+                assert client.drop(id).state == "dropped"
             assert shown["named"]["kind"] == "components"
             log = daemon.log_tail(1000)
             assert "program named was kept at run time" in log and "restored epoch" in log

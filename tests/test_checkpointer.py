@@ -158,11 +158,12 @@ def test_checkpoints_made_among_epochs_are_those_epochs(stream: Stream, monkeypa
         return copy_piece(self)
 
     monkeypatch.setattr(EdgeCopy, "copy_piece", by_and_by)
-    while len(stream.safe) < 3 and stream.position.number < 3000:
+    while len(stream.safe) < 3:
         stream.epoch()
         stream.checkpoints.step()
         if stream.graph._copies:
             pieces.release(1 + stream.graph.n_arcs // 100)
+            until(lambda: stream.position.number in overlapped or all(one.through for one in stream.graph._copies))
     pieces.release(1000)
     stream.checkpoints.close()
     found = read_all(stream.store)
@@ -522,11 +523,44 @@ def test_a_wish_for_an_epoch_to_come_has_none_made_before(stream: Stream) -> Non
     assert turn_until_made(stream, since=(1, 3)).status == "made"
 
 
-@pytest.mark.parametrize("kind", ["at", "since"])
-def test_wishes_are_so_many_at_most(stream: Stream, kind: str) -> None:
+def test_wishes_are_so_many_at_most(stream: Stream) -> None:
     reachable(stream)
     for number in range(1, WISHES_MAX + 1):
-        assert ask(stream, **{kind: (1, number)}).status == "waiting"
+        assert ask(stream, since=(1, number)).status == "waiting"
     with pytest.raises(Unavailable, match="other epochs"):
-        ask(stream, **{kind: (1, WISHES_MAX + 1)})
-    assert ask(stream, **{kind: (1, WISHES_MAX)}).status == "waiting"  # as before
+        ask(stream, since=(1, WISHES_MAX + 1))
+    assert ask(stream, since=(1, WISHES_MAX)).status == "waiting"  # as before
+
+
+def test_the_stream_waits_for_one_checkpoint_of_an_epoch_at_a_time(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many epochs to come are named, one after the other."""
+    requested = reachable(stream)
+    stream.epoch()
+    for number in (2, 4, 3):
+        assert ask(stream, at=(1, number)).status == "waiting"
+    assert [number for number in range(1, 6) if requested.wants((1, number))] == [3]
+    may_write, write = threading.Event(), stream.store.write
+
+    def held(*given: Any) -> int:
+        may_write.wait(60)
+        return write(*given)
+
+    monkeypatch.setattr(stream.store, "write", held)
+    try:
+        while stream.position.epoch < (1, 3):
+            stream.epoch()
+            stream.checkpoints.step()
+        assert stream.checkpoints.writing
+        stream.epoch()
+        with pytest.raises(Unavailable, match="in the making"):
+            ask(stream, at=(1, 5))
+        assert ask(stream, at=(1, 3)).status == "waiting"
+        stream.epoch()
+        stream.checkpoints.step()
+        assert stream.checkpoints.writing, "nothing waited for it to be written"
+    finally:
+        may_write.set()
+    assert turn_until_made(stream, at=(1, 3)).status == "made"
+    assert ask(stream, at=(1, 9)).status == "waiting"

@@ -30,6 +30,7 @@ from graphtide.daemon.records.stream import BadRecord, Partition, RawRecord, Who
 from graphtide.daemon.tools import dead_letters
 from graphtide.daemon.tools.dead_letters import Choice, replay_to_spool, replay_to_topic
 from graphtide.daemon.tools.destinations import KafkaDestination
+from graphtide.daemon.tools.replayed import MARKS
 from graphtide.ops.kafka import DevKafka
 
 
@@ -112,6 +113,8 @@ def test_letters_go_to_a_spool_as_what_they_were(tmp_path: Path) -> None:
     assert table.read_bytes() == b"dst,src\n3,4\n5,6\n" and table.suffix == ".csv"
     assert listed.read_bytes() == b"7 8\n" and listed.suffix == ".el"
     assert {*(tmp_path / "spool").iterdir()} == {framed, table, listed}
+    done = run("replay", tmp_path / "dead", "--spool", tmp_path / "spool", code=7)
+    assert (done["replayed"], done["before"], done["cut"], done["files"]) == (0, 5, 1, [])
     assert run("count", tmp_path / "dead", "--reason", "bad-id") == [
         {"reason": "bad-id", "source": "x.el.gz", "letters": 1, "bytes": 4}
     ]
@@ -120,6 +123,36 @@ def test_letters_go_to_a_spool_as_what_they_were(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     assert "either DIR" in refused("count", code=2)
     assert "either --spool" in refused("replay", tmp_path / "dead", code=2)
+
+
+def test_letters_are_sent_once_unless_again_is_said(tmp_path: Path) -> None:
+    """Whichever are chosen, in whatever pieces; a mark that was half written counts for nothing."""
+    dead, spool = tmp_path / "dead", tmp_path / "spool"
+    with FileDeadLetters(dead) as files:
+        files.write([letter(k, b"%d" % k, reason="bad-id" if k % 2 else "bad-op") for k in range(6)])
+    replay = ("replay", dead, "--spool", spool, "--encoding", "json")
+    assert run(*replay, "--reason", "bad-id")["replayed"] == 3
+    with FileDeadLetters(dead) as files:
+        files.write([letter(1, b"1", reason="bad-id"), letter(7, b"7", reason="bad-id")])  # the first once more
+    with open(dead / MARKS, "ab") as marks:
+        marks.write(b"half")
+    refused("replay", dead, "--spool", spool)  # nothing says what they are: none is sent, none marked
+    done = run(*replay)
+    assert (done["replayed"], done["before"]) == (4, 3)
+    assert sorted(Path(done["files"][0]).read_bytes().split()) == [b"0", b"2", b"4", b"7"]
+    assert run(*replay)["replayed"] == 0
+    assert "7 were sent before, and are left out" in refused(*replay, code=0)
+    again = run(*replay, "--again", "--reason", "bad-id")
+    assert (again["replayed"], again["before"]) == (4, 0)
+    assert (dead / MARKS).stat().st_size == 7 * 16
+
+
+def test_nothing_is_sent_that_cannot_be_remembered(tmp_path: Path) -> None:
+    with FileDeadLetters(tmp_path / "dead") as files:
+        files.write([letter(1, b"1")])
+    (tmp_path / "dead" / MARKS).mkdir()  # whoever runs tests as root may write everywhere else
+    message = refused("replay", tmp_path / "dead", "--spool", tmp_path / "spool", "--encoding", "json")
+    assert MARKS in message and not (tmp_path / "spool").exists()
 
 
 def test_bytes_that_are_no_text_are_shown_as_numbers(tmp_path: Path) -> None:
@@ -252,19 +285,29 @@ def test_letters_of_a_topic_go_to_the_partitions_that_they_came_from(kafka: DevK
     ]
     assert run("show", f"{edges}/1/3", *there)["value"] == "v3"
     to = ("--to-kafka", kafka.bootstrap, "--to-topic", edges)
-    assert run("replay", *there, *to, "--reason", "bad-message", "--encoding", "json")["replayed"] == 4
+    replay = ("replay", *there, *to, "--encoding", "json")
+    assert run(*replay, "--source", edges, "--reason", "bad-message")["replayed"] == 4
+    with KafkaDeadLetters(kafka.bootstrap, dead, tmp_path / "more") as more:
+        more.write([letter(10, b"later", partition=Partition(edges, 0))])
+        until(lambda: more.sent == 1)
+    for replayed, before in ((1, 4), (0, 5)):  # what came since, and nothing
+        done = run(*replay, "--reason", "bad-message")
+        assert (done["replayed"], done["before"]) == (replayed, before)
+    assert run(*replay, "--reason", "bad-message", "--source", "ed", "--again")["replayed"] == 5
     with client(KafkaConsumer, kafka.bootstrap, enable_auto_commit=False) as consumer:
         parts = [TopicPartition(edges, number) for number in range(2)]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
         found: list[Any] = []
-        while len(found) < 4:
+        while len(found) < 10:
             for records in consumer.poll(timeout_ms=500).values():
                 found += records
-    assert sorted((record.partition, record.key, record.value) for record in found) == sorted(
-        (k % 2, b"k%d" % k, b"v%d" % k) for k in range(4)
+    expected = [(k % 2, b"k%d" % k, b"v%d" % k) for k in range(4)]
+    assert sorted((record.partition, record.key or b"", record.value) for record in found) == sorted(
+        2 * [*expected, (0, b"", b"later")]
     )
-    assert all(dict(record.headers) == {"own": b"1", "content-type": b"application/json"} for record in found)
+    own = [dict(record.headers) for record in found if record.key]
+    assert own == 8 * [{"own": b"1", "content-type": b"application/json"}]
     narrow = f"narrow-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(narrow, 1)
     message = refused("replay", *there, "--to-kafka", kafka.bootstrap, "--to-topic", narrow)

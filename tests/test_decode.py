@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
+import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -688,13 +690,72 @@ def test_a_record_of_rows_is_as_good_as_a_record_a_row(rows: list[Any], domain: 
         assert reasons(together) == [reason for one in alone for reason in reasons(one)]
 
 
-def test_bad_rows_of_a_large_record_cost_what_they_hold() -> None:
+def test_bad_rows_of_a_large_record_cost_what_they_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sift, "APART_BYTES_MIN", 1 << 30)  # so that it is their number that is bounded
     n = 3 * sift.ROWS_APART_MAX
     value = encode_msgpack(np.arange(n), np.arange(n), weights=np.full(n, -1.0))
     decoded = Decoder().decode(raw(value, "msgpack"))
     assert decoded.block is None and len(decoded.bad) == sift.ROWS_APART_MAX + 2
     assert sum(len(bad.value) for bad in decoded.bad) < 4 * len(value)
     assert "32768 rows" in decoded.bad[-1].detail
+
+
+def columnar(n: int, encoding: str) -> bytes:
+    """A record of n edges whose weights are -1."""
+    ends = np.arange(n)
+    edges = [{"src": u, "dst": u + 1, "weight": -1} for u in range(n)]
+    if encoding == "msgpack":
+        return encode_msgpack(ends, ends + 1, weights=np.full(n, -1.0))
+    if encoding == "arrow":
+        table = pa.record_batch([ends, ends + 1, np.full(n, -1.0)], ["src", "dst", "weight"])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_batch(table)
+        return bytes(sink.getvalue().to_pybytes())
+    if encoding == "json":
+        return orjson.dumps({"v": 1, "edges": edges})
+    if encoding == "json columns":
+        return orjson.dumps({"v": 1, "src": ends.tolist(), "dst": ends.tolist(), "weight": [-1] * n})
+    if encoding == "json lines":
+        return b"\n".join(map(orjson.dumps, edges))
+    if encoding == "json lines of documents":
+        half = n // 2
+        return b"\n".join(orjson.dumps({"v": 1, "edges": some}) for some in (edges[:half], edges[half:]))
+    if encoding == "debezium":
+        return b"\n".join(orjson.dumps({"op": "c", "after": edge}) for edge in edges)
+    lines = ["src,dst,weight", *(f"{u},{u + 1},-1" for u in range(n))]
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["msgpack", "arrow", "json", "json columns", "json lines", "json lines of documents", "debezium", "csv"],
+)
+def test_letters_of_a_record_come_to_a_few_times_the_record(encoding: str) -> None:
+    """Whatever its form, and however long its key and headers are; and they hold all its rows."""
+    n, kind = 3_000 if encoding in ("json lines", "debezium") else 20_000, encoding.split()[0]
+    record = RawRecord(TOPIC, 40, 41, columnar(n, encoding), kind, NOW, b"k" * 1000, (("trace", b"1" * 1000),))
+    assert record.value is not None and record.key is not None
+    letters = Decoder().decode(record).bad
+    written = sum(
+        len(bad.value) + len(bad.detail) + len(bad.key or b"") + sum(len(value) for _, value in bad.headers)
+        for bad in letters
+    )
+    assert written < sift.APART_BYTES_MIN + (2 + sift.APART_SHARE) * len(record.value) + 100_000
+    assert len(letters) > 300 and {bad.reason for bad in letters} == {"bad-weight"}
+    assert all(bad.key == record.key and bad.headers[:1] == record.headers for bad in letters)
+    lenient = Decoder(weights="any", csv_columns=["src", "dst", "weight"])
+    again = [lenient.decode(raw(bad.value, kind)) for bad in letters]
+    assert not any(one.bad for one in again)
+    assert sorted(row.src for one in again for row in updates(one.block)) == list(range(n))
+    few = Decoder().decode(raw(columnar(500, encoding), kind))
+    assert len(few.bad) == 500, "each by itself"
+
+
+def test_lines_of_a_file_are_letters_of_their_own() -> None:
+    lines = b"src,dst\n" + b"x\n" * 10_000
+    bad = Decoder().decode(raw(lines, "csv", FILE, 0)).bad
+    assert [letter.offset for letter in bad] == [*range(8, len(lines), 2)]
 
 
 def test_rows_of_a_document_in_a_file_stand_at_its_line() -> None:

@@ -159,21 +159,6 @@ def test_an_engine_on_a_device_computes_what_one_on_the_host_does(
     assert pair.graph.device is not None
 
 
-def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: int) -> None:
-    makers = {name + side: make for name, make in MAKERS.items() for side in ("", "-at-home")}
-
-    def place(program: Program, graph: Graph) -> Program:
-        if program.id.endswith("-at-home"):
-            raise NoTwin("it is to stay")
-        return twin(program, graph)
-
-    pair = both(makers=makers, place=place)
-    runs = pair.start()
-    for epoch in random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs:
-        runs = pair.step(epoch)
-        assert [run.on_device for run in runs] == [True, False] * len(MAKERS)
-
-
 class Anywhere:
     """Moves programs at random."""
 
@@ -276,6 +261,21 @@ def test_a_lost_device_ends_all_moves(both: Callable[..., Both], seed: int) -> N
     assert len(judge.moves) == before
 
 
+def test_half_of_the_programs_run_on_each_side(both: Callable[..., Both], seed: int) -> None:
+    makers = {name + side: make for name, make in MAKERS.items() for side in ("", "-at-home")}
+
+    def place(program: Program, graph: Graph) -> Program:
+        if program.id.endswith("-at-home"):
+            raise NoTwin("it is to stay")
+        return twin(program, graph)
+
+    pair = both(makers=makers, place=place)
+    runs = pair.start()
+    for epoch in random_history(seed, directed=True, epochs=6, vertex_share=0.1).epochs:
+        runs = pair.step(epoch)
+        assert [run.on_device for run in runs] == [True, False] * len(MAKERS)
+
+
 # -- which programs run where ------------------------------------------------------------------------------------
 
 
@@ -309,7 +309,7 @@ def test_what_has_no_twin_stays_on_the_host_with_one_log_line(
     line = Exponential.functors().gather.__code__.co_firstlineno + 1
     assert [record.getMessage() for record in caplog.records if "stays" in record.getMessage()] == [
         "program near stays on the host: programs of the kind 'ppr' have no twin on a device",
-        "program ranks stays on the host: a tolerance below 1e-05 is beyond what a device keeps of numbers",
+        "program ranks stays on the host: a tolerance below 0.0001 is beyond what a device keeps of numbers",
         f"program odd stays on the host: {__file__}:{line}: a call of math.exp",
     ]
     assert {run.id: run.on_device for run in pair.start()} == {

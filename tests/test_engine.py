@@ -215,6 +215,78 @@ def number_of_components(graph: Graph) -> int:
     return int(connected_components(matrix, directed=False)[0] - (n - graph.n_alive)) if n else 0
 
 
+class Odd(Probe):
+    """Publishes what it is told to."""
+
+    kind: ClassVar[str] = "odd"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.column: Any = np.zeros(100)
+        self.scalar: Any = 1
+        self.changed: Mapping[str, Vertices | None] = {}
+
+    def _run(self, what: str, graph: Graph) -> Refresh:
+        super()._run(what, graph)
+        return Refresh(self.changed)
+
+    def columns(self) -> dict[str, Column]:
+        return {"value": self.column}
+
+    def scalars(self) -> dict[str, float]:
+        return {"sum": self.scalar}
+
+    @staticmethod
+    def read(published: Published, vertices: Vertices) -> Answer:
+        values = published.columns["value"][vertices]
+        return Answer(values, np.zeros(values.shape, bool))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("column", np.zeros(2), "column odd/value: 2 entries for 3 vertices"),
+        ("column", np.zeros((3, 2)), "no array of numbers"),
+        ("column", np.array([None] * 3), "no array of numbers"),
+        ("column", [0, 0, 0], "no array of numbers"),
+        ("scalar", None, "scalar odd/sum is no number"),
+        ("changed", {"value": np.array([1, 3], np.uint32)}, "vertex 3 of 3 is said to have changed"),
+    ],
+)
+def test_what_cannot_be_published_is_quarantined(graph: Graph, attribute: str, value: Any, words: str) -> None:
+    odd = Odd("odd")
+    engine = engine_on(graph, odd)
+    assert engine.start()[0].error is None
+    setattr(odd, attribute, value)
+    (run,) = engine.refresh(add(graph, (0, 2)))
+    assert run.error is not None and words in run.error and run.refresh is None
+    assert engine.start()[0].error == run.error and engine.states()["odd"].state == "quarantined"
+    setattr(odd, attribute, getattr(Odd("odd"), attribute))
+    assert engine.start()[0].error is None
+    engine.close()
+
+
+def test_one_that_can_never_be_published_is_refused_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Narrow(Odd):
+        kind = "narrow"
+
+        def __init__(self, id: str) -> None:
+            super().__init__(id)
+            self.column = np.zeros(3)
+
+    class Silent(Odd):
+        kind = "silent"
+
+        @staticmethod
+        def read(published: Published, vertices: Vertices) -> Answer:
+            return Answer(np.zeros(vertices.size // 2), np.zeros(vertices.size // 2, bool))
+
+    for cls, words in ((Narrow, "3 entries for 7"), (Silent, r"read gives \(3,\) values for 7 vertices")):
+        monkeypatch.setitem(registry.KINDS, cls.kind, cls)
+        with pytest.raises(ProgramError, match=f"{cls.kind} .*{words}"):
+            registry.warm_up(directed=True, weighted=False, programs=[(cls.kind, {})])
+
+
 def test_programs_run_at_once(graph: Graph) -> None:
     probes = [Probe("a"), Probe("b"), Probe("c")]
     meeting = threading.Barrier(2)

@@ -30,6 +30,7 @@ from graphtide.daemon.records.topology import StorageState
 from graphtide.daemon.serve import exploring
 from graphtide.daemon.serve.asker import Asker
 from graphtide.daemon.serve.exploring import Explorer, exploration_answer
+from graphtide.daemon.serve.held import Held, Holding
 from graphtide.daemon.serve.serving import Serving
 from graphtide.daemon.state.requested import RequestedCheckpoints
 from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, pack
@@ -94,11 +95,22 @@ class Engine:
         self.moves = moves or {}
         self.asked: list[tuple[str, int]] = []
         self.number = 1
+        self.held = Held()
+        self.sent_bytes = 0
+
+    def holding(self) -> Holding:
+        return Holding(len(self.asked), self.note)
+
+    def note(self, what: str, content: Any) -> None:
+        self.sent_bytes += sum(map(len, content.get("columns", {}).values()))
+        self.held.note(what, content)
 
     async def call(self, asker: Any, method: str, params: Any, vertices: int, deadline: float) -> dict[str, Any]:
         self.number += self.moves.get(len(self.asked), 0)
         self.asked.append((method, params["reads_max"]))
-        state, answer = exploration_answer(self.topology, method, {**params, "timeout_s": 5.0})
+        self.sent_bytes += sum(len(given) for given in params.values() if isinstance(given, bytes))
+        question = self.held.whole({**params, "timeout_s": 5.0})
+        state, answer = exploration_answer(self.topology, method, question)
         assert isinstance(state, StorageState)
         return {**answer, "epoch": [1, self.number], "stamp": b"%d" % self.number}
 
@@ -122,10 +134,16 @@ def test_slices_put_together_are_the_whole(
         hops = dict(zip(reached.search.found.tolist(), reached.search.hops.tolist(), strict=True))
         assert hops == hops_of(model, 7, direction, 3)
         assert len(engine.asked) > 3 and {reads for _, reads in engine.asked} == {6}
+        assert engine.sent_bytes <= 8 + 8 * len(hops), "what is known goes there once"
 
         src, dst = np.arange(0, N, 2, dtype=np.uint32), np.arange(0, N + 3, 3, dtype=np.uint32)
         expected = edges_of(model, src.tolist(), dst.tolist())
-        edges = asyncio.run(explorer(Engine(graph)).edges(src, dst, 1000))
+        engine = Engine(graph)
+        edges = asyncio.run(explorer(engine).edges(src, dst, 1000))
+        common = np.intersect1d(src, dst)
+        assert len(engine.asked) >= src.size / 5
+        assert engine.sent_bytes <= 20 * len(engine.asked) + 2 * 4 * (dst.size + common.size)
+        assert not len(engine.held)
         listed = zip(edges.found.src.tolist(), edges.found.dst.tolist(), strict=True)
         assert edges.found.weights is not None
         assert dict(zip(listed, edges.found.weights.tolist(), strict=True)) == expected
@@ -142,7 +160,7 @@ def test_slices_put_together_are_the_whole(
         ids = hops_of(model, 7, direction, 1)
         assert ego.search is not None and ego.edges is not None and {*ego.search.found.tolist()} == {*ids}
         assert {*zip(ego.edges.src.tolist(), ego.edges.dst.tolist(), strict=True)} == {*edges_of(model, ids, ids)}
-        assert {method for method, _ in engine.asked} == {"ego", "reach", "edges_between"}
+        assert {method for method, _ in engine.asked} == {"ego", "reach", "edges_between"} and not len(engine.held)
 
 
 def test_an_answer_is_of_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +194,7 @@ def test_reading_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 asyncio.run(explorer(engine, 20).edges(every, every, 1))
             with pytest.raises(errors.LimitExceeded, match="more than 20 entries"):
                 asyncio.run(explorer(engine, 20).ego(7, "both", N, 1))
-            assert len(engine.asked) < 40
+            assert len(engine.asked) < 40 and not len(engine.held)
 
 
 # -- a real server over a real graph ------------------------------------------------------------------------

@@ -19,12 +19,13 @@ Ask = Callable[..., Result]
 
 
 class Replica(Scripted):
-    """A server that has read up to ``offset``; it may hang up instead of its next answer."""
+    """A server that has read up to ``offset``; it may hang up instead of its next answer, or say nothing."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(self._answer)
         self.offset = offset
         self.hangs_up = False
+        self.is_mute = False
 
     @property
     def asked(self) -> list[str]:
@@ -33,6 +34,8 @@ class Replica(Scripted):
     def _answer(self, msgid: int, method: str, params: dict[str, Any]) -> list[Any]:
         if self.hangs_up:
             return [CLOSE]
+        if self.is_mute:
+            return []
         if method == "wait" and params["min_offsets"]["t"][0] > self.offset:
             return [[1, msgid, {"code": "timeout", "message": "behind", "detail": {}}, None]]
         if method == "get":
@@ -50,18 +53,18 @@ class Replica(Scripted):
 
 
 @pytest.fixture(params=["blocking", "asynchronous"])
-def client(request: pytest.FixtureRequest) -> Callable[[Sequence[str]], Any]:
+def client(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Makes a client of these servers; what it is called with is a method and its arguments."""
 
     @contextlib.contextmanager
-    def blocking(addresses: Sequence[str]) -> Iterator[Ask]:
-        with Client(addresses, timeout=20) as made:
+    def blocking(addresses: Sequence[str], timeout: float = 20) -> Iterator[Ask]:
+        with Client(addresses, timeout=timeout) as made:
             yield lambda method, *given: getattr(made, method)(*given)
 
     @contextlib.contextmanager
-    def asynchronous(addresses: Sequence[str]) -> Iterator[Ask]:
+    def asynchronous(addresses: Sequence[str], timeout: float = 20) -> Iterator[Ask]:
         with asyncio.Runner() as runner:
-            made = AsyncClient(addresses, timeout=20)
+            made = AsyncClient(addresses, timeout=timeout)
             yield lambda method, *given: runner.run(getattr(made, method)(*given))
             runner.run(made.close())
 
@@ -76,7 +79,7 @@ def nobody() -> Iterator[str]:
         yield f"tcp://127.0.0.1:{held.getsockname()[1]}"
 
 
-def test_the_first_is_asked_as_long_as_it_answers(client: Callable[[Sequence[str]], Any]) -> None:
+def test_the_first_is_asked_as_long_as_it_answers(client: Callable[..., Any]) -> None:
     with Replica(5) as first, Replica(5) as second, client([first.address, second.address]) as ask:
         for _ in range(3):
             ask("stats")
@@ -85,13 +88,13 @@ def test_the_first_is_asked_as_long_as_it_answers(client: Callable[[Sequence[str
         assert first.asked == ["stats"] * 3 + ["get"] and second.asked == []
 
 
-def test_the_next_is_asked_where_one_cannot_be_reached(client: Callable[[Sequence[str]], Any]) -> None:
+def test_the_next_is_asked_where_one_cannot_be_reached(client: Callable[..., Any]) -> None:
     with nobody() as none, Replica(5) as second, client([none, second.address]) as ask:
         assert ask("stats").offsets == {"t": {0: 5}}
 
 
 def test_one_that_goes_away_costs_no_answer_and_the_next_must_have_caught_up(
-    client: Callable[[Sequence[str]], Any],
+    client: Callable[..., Any],
 ) -> None:
     with Replica(7) as first, Replica(9) as second, client([first.address, second.address]) as ask:
         assert ask("stats").offsets == {"t": {0: 7}}
@@ -101,11 +104,68 @@ def test_one_that_goes_away_costs_no_answer_and_the_next_must_have_caught_up(
         assert second.requests[0][2]["min_offsets"] == {"t": {0: 7}}
 
 
+def test_one_that_says_nothing_is_left(client: Callable[..., Any]) -> None:
+    with Replica(7) as first, Replica(9) as second, client([first.address, second.address], 0.5) as ask:
+        first.is_mute = True
+        assert answered(ask).offsets == {"t": {0: 9}}
+        assert first.asked[0] == "stats"
+
+
+def answered(ask: Ask) -> Result:
+    """The first answer, however slow this machine is."""
+    while True:
+        with contextlib.suppress(TimedOut, Unavailable):
+            return ask("stats")
+
+
+def test_others_who_wait_for_one_that_says_nothing_ask_the_next() -> None:
+    async def ask() -> None:
+        with Replica(7) as first, Replica(9) as second:
+            client = AsyncClient([first.address, second.address], timeout=0.5)
+            first.is_mute = True
+            waiting = asyncio.create_task(client.wait({"t": {0: 8}}, timeout_ms=300_000))
+            try:
+                while not waiting.done():
+                    with contextlib.suppress(TimedOut, Unavailable):
+                        await client.stats()
+                assert (await waiting).offsets == {"t": {0: 9}}
+            finally:
+                await client.close()
+
+    asyncio.run(asyncio.wait_for(ask(), 120))
+
+
+def test_one_that_answers_others_is_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask() -> None:
+        with nobody() as none, Replica(7) as first:
+            client = AsyncClient([first.address, none], timeout=20)
+            try:
+                await client.stats()
+                link = client._link
+                assert link is not None
+                at_once = link.exchange
+
+                async def exchange(method: str, params: Any) -> Any:
+                    if method == "get":  # takes too long, while others are answered
+                        await client.stats()
+                        raise TimeoutError
+                    return await at_once(method, params)
+
+                monkeypatch.setattr(link, "exchange", exchange)
+                with pytest.raises(TimedOut):
+                    await client.get("p", [1])
+                assert client._link is link
+            finally:
+                await client.close()
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize(
     "changing", [("keep", "bfs", {"source": 1}), ("drop", "bfs"), ("checkpoint",)], ids=lambda asked: asked[0]
 )
 def test_what_changes_something_is_asked_of_one_alone(
-    client: Callable[[Sequence[str]], Any], changing: tuple[Any, ...]
+    client: Callable[..., Any], changing: tuple[Any, ...]
 ) -> None:
     """Whether the first has done it nobody knows."""
     with Replica(7) as first, Replica(9) as second, client([first.address, second.address]) as ask:
@@ -116,7 +176,7 @@ def test_what_changes_something_is_asked_of_one_alone(
         assert second.asked == []
 
 
-def test_no_answer_is_older_than_one_before_it(client: Callable[[Sequence[str]], Any]) -> None:
+def test_no_answer_is_older_than_one_before_it(client: Callable[..., Any]) -> None:
     with Replica(7) as first, Replica(6) as behind, client([first.address, behind.address]) as ask:
         ask("stats")
         first.hangs_up = True
@@ -127,7 +187,7 @@ def test_no_answer_is_older_than_one_before_it(client: Callable[[Sequence[str]],
         assert ask("stats").offsets == {"t": {0: 8}}
 
 
-def test_epochs_of_one_are_not_those_of_another(client: Callable[[Sequence[str]], Any]) -> None:
+def test_epochs_of_one_are_not_those_of_another(client: Callable[..., Any]) -> None:
     """The second has a higher number of epochs for the same offsets, the third a lower one."""
     with Replica(7) as first, Replica(9) as second, client([first.address, second.address]) as ask:
         ask("stats")
@@ -139,7 +199,7 @@ def test_epochs_of_one_are_not_those_of_another(client: Callable[[Sequence[str]]
         assert first.requests[-1][2]["min_offsets"] == {"t": {0: 9}}
 
 
-def test_a_single_server_is_asked_as_ever(client: Callable[[Sequence[str]], Any]) -> None:
+def test_a_single_server_is_asked_as_ever(client: Callable[..., Any]) -> None:
     with Replica(7) as only, client([only.address]) as ask:
         ask("stats")
         only.hangs_up = True
@@ -149,7 +209,7 @@ def test_a_single_server_is_asked_as_ever(client: Callable[[Sequence[str]], Any]
         assert ask("stats").offsets == {"t": {0: 3}} and "wait" not in only.asked
 
 
-def test_where_nobody_listens_the_error_names_all(client: Callable[[Sequence[str]], Any]) -> None:
+def test_where_nobody_listens_the_error_names_all(client: Callable[..., Any]) -> None:
     with nobody() as one, nobody() as other, client([one, other]) as ask, pytest.raises(Unavailable) as caught:
         ask("stats")
     assert one in str(caught.value) and other in str(caught.value)
@@ -210,24 +270,8 @@ def test_an_asynchronous_subscription_says_so_where_nobody_listens() -> None:
         asyncio.run(follow([one, other]))
 
 
-def answered(client: Client) -> Result:
-    """The first answer, however slow this machine is."""
-    while True:
-        with contextlib.suppress(TimedOut, Unavailable):
-            return client.stats()
-
-
-def test_a_server_that_hangs_is_left_for_the_next() -> None:
+def test_a_server_that_hangs_is_left_for_the_next(client: Callable[..., Any]) -> None:
     with Replica(7) as second, socket.create_server(("127.0.0.1", 0)) as silent:
         hanging = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        with Client([hanging, second.address], timeout=0.3) as client:
-            assert answered(client).offsets == {"t": {0: 7}}
-
-
-def test_one_that_stops_answering_is_left_for_the_next() -> None:
-    with (
-        Scripted(lambda *_: []) as silent,
-        Replica(7) as second,
-        Client([silent.address, second.address], timeout=0.3) as client,
-    ):
-        assert answered(client).offsets == {"t": {0: 7}}
+        with client([hanging, second.address], 0.3) as ask:
+            assert answered(ask).offsets == {"t": {0: 7}}

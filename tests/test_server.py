@@ -9,6 +9,7 @@ import socket
 import stat
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgpack
 import numpy as np
@@ -1015,3 +1016,41 @@ def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path, tok
             link.renew_access(tokens, ["another-one"])
             with pytest.raises(errors.Unauthorized):
                 until(lambda: not client.drop("rank"))
+
+
+class Deferring(Chain):
+    """Makes the checkpoints of epochs to come when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wished: list[tuple[int, int] | None] = []
+        self.may = threading.Event()
+
+    def checkpoint(self, at, since, failures):
+        self.wished.append(at)
+        if at is None or self.may.is_set():
+            return super().checkpoint(at, since, failures)
+        return CheckpointAsked(self.current_epoch(), "waiting", (1, 1), 0, None, (), "")
+
+
+def test_checkpoints_of_exactly_one_epoch_are_waited_for_one_at_a_time(tmp_path):
+    chain = Deferring()
+    chain.grow(20)
+    with (
+        serving(chain, tmp_path) as link,
+        Client(link.addresses[0], timeout=60) as client,
+        Client(link.addresses[0], timeout=60) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first = pool.submit(other.checkpoint, at=(1, 7), timeout_ms=60_000)
+        try:
+            until(lambda: chain.wished)
+            with pytest.raises(errors.Unavailable, match=r"exactly epoch 1\.7 is waited for") as refused:
+                client.checkpoint(at=(1, 8), timeout_ms=60_000)
+            assert refused.value.detail["epoch"] == [1, 7] and (1, 8) not in chain.wished
+            assert client.checkpoint().path == "/checkpoints/checkpoint-1-2", "for which nothing waits"
+            with pytest.raises(errors.TimedOut):  # the same one may be waited for by several
+                client.checkpoint(at=(1, 7), timeout_ms=100)
+        finally:
+            chain.may.set()
+        assert first.result().path == client.checkpoint(at=(1, 8)).path

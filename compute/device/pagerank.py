@@ -35,8 +35,8 @@ from .program import DeviceProgram, Unfit
 from .push_runs import PushRun, PushRuns
 from .walk_runs import SHARE_ROUNDED, UNIT_ROUNDED, Columns, WalkRun, WalkRuns
 
-TOLERANCE_MIN = 1e-5
-"""Rounded shares take about a tenth of what the certificate allows here; with less, soon all of it."""
+TOLERANCE_MIN = 1e-4
+"""Rounded shares take up to a tenth of what the certificate allows here; with less, soon all of it."""
 
 # The certificate takes a round for each time that it is tightened, by RATIO_STEP at most.
 _ROUNDS_MAX = 40
@@ -76,13 +76,13 @@ class _Kept(NamedTuple):
         norm = self.norm + appeared * int(self.units[0])
         return self._replace(norm=norm, ratio=max(self.ratio, 1.0) if appeared else self.ratio)
 
-    def pushed(self, run: PushRun, limits: tuple[Limits, Limits]) -> _Kept:
-        """After pushes to these limits.
+    def pushed(self, run: PushRun, limits: tuple[Limits, Limits], *, looked: bool) -> _Kept:
+        """After pushes to these limits; ``looked``: for which all vertices were looked at.
 
         A rounded share is off by so much of what its out-neighbour receives, which is less than its estimate and
         residual together; and weights follow estimates. So of all that pushes change, only in-degrees count anew.
         """
-        ratio = max(self.ratio, run.ratio)
+        ratio = run.ratio if looked else max(self.ratio, run.ratio)
         estimate = HUB * WEIGHT_HYSTERESIS
         rounded, majorant_rounded = (
             max(before, SHARE_ROUNDED * (value + allowed.above) + UNIT_ROUNDED * run.degree / unit)
@@ -161,8 +161,6 @@ class DevicePageRank(DeviceProgram):
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
         refresh = super().refresh(graph, change)
-        if not self.on_device:
-            self._is_ahead = False
         if self._published is not None:
             self._published = None
             refresh = replace(refresh, changed={"estimate": None})
@@ -209,7 +207,7 @@ class DevicePageRank(DeviceProgram):
         changed: Vertices | None = appeared
         for _ in range(_ROUNDS_MAX):
             limits = host.limits
-            by_passes = kept is None
+            of_all = looks or kept is None
             if kept is None:
                 solved = runs.solve(device, *limits, due_max)
                 kept, changed = _Kept.of(solved, runs.units, limits), None
@@ -221,10 +219,10 @@ class DevicePageRank(DeviceProgram):
                 if not run.is_solved:  # by passes alone, then
                     kept, due_max = None, 0
                     continue
-                kept, is_solved = kept.pushed(run, limits), True
+                kept, is_solved = kept.pushed(run, limits, looked=looks), True
                 changed = _united(changed, pushes.changes(run))
             looks = True
-            if is_solved and self._is_certified(kept, of_all=by_passes):
+            if is_solved and self._is_certified(kept, of_all=of_all):
                 self._kept, self._is_ahead = kept, True
                 return Refresh(
                     {"estimate": changed} if changed is None or changed.size else {},
@@ -276,7 +274,8 @@ class DevicePageRank(DeviceProgram):
     def columns(self) -> dict[str, Column]:
         if self._published is not None:
             return self._published[0]
-        if self._is_ahead and self._runs is not None:
+        if self._is_ahead:
+            assert self._runs is not None
             return {"estimate": self._runs.estimates}
         return self.host.columns()
 
@@ -302,7 +301,7 @@ class DevicePageRank(DeviceProgram):
 
         columns = self._on_device(graph, read)
         if columns is None:
-            self._is_ahead, self._published = False, published
+            self._published = published
             self.host.start(graph)
             return None
         return {

@@ -132,10 +132,14 @@ struct Passes {
     __device__ __forceinline__ void begin()
     {
         u64 sums[PASS_SUMS] = {};
+        // Where the estimates will be, the host says which vertices exist.
+        const u8* const exists = reinterpret_cast<const u8*>(job.estimates);
         for_vertices([&](u32 v) { return load_sums(v); }, [&](u32 v, const Vertex& vertex) {
+            float weight = vertex.weight;
+            if (job.begins == ANEW) job.weights[v] = weight = exists[v] ? 1.0f : 0.0f;
 #pragma unroll
             for (u32 system = 0; system < SYSTEMS; system++) {
-                const i64 restart = right_hand_side(system, vertex.weight);
+                const i64 restart = right_hand_side(system, weight);
                 i64 sum = max(vertex.sum[system], i64(0));  // pushes that were given up may leave others
                 // What it is does not count, but in proportion to others: the factor sees to the rest.
                 if (job.begins == ANEW) sum = load_row(in, v).degree ? 2 * restart : restart;

@@ -64,7 +64,8 @@ class PushRun(NamedTuple):
     ``is_solved``: 0 when it was given up; sums are no longer exact then. ``moved``: whose estimates changed. By
     how much these grew, in units of the ranks: ``norm``, the sum of all values, ``size`` that of the sizes of
     residuals, ``total`` that of residuals. ``degree``: the largest in-degree by weight of those that got in-edges
-    or another weight; ``ratio``: the largest majorant / estimate of those where either changed.
+    or another weight; ``ratio``: the largest majorant / estimate of those where either changed, or of
+    all, if all were looked at.
     """
 
     is_solved: int

@@ -34,7 +34,8 @@ struct __align__(16) PushCounters {
     u32 candidates[2][2];  // by system, by turns
     u32 moved[2];          // by system
     u64 norm, size, total; // by how much they changed, of the ranks; as in WalkTotals
-    u64 degree, ratio;     // doubles: the largest in-degree by weight where edges came, majorant / estimate where moved
+    u64 degree, ratio;     // doubles: the largest in-degree by weight where edges came; the largest majorant / estimate
+                           // where either moved, or of all, if all were looked at
 };
 
 // Beside a WalkJob.
@@ -452,6 +453,9 @@ struct Pushes {
         const u32 n_others = load_cached(&counters->moved[1]);
         for (u32 k = place.thread; k < n_others; k += place.n_threads)
             ratio = max(ratio, ratio_of(load_cached(push.majorant.moved + k)));
+        if (push.looks)
+            for (u32 v = place.thread; v < job.n_vertices; v += place.n_threads)
+                if (load_cached(job.weights + v) > 0.0f) ratio = max(ratio, ratio_of(v));
         max_by_warp(ratio, &counters->ratio);
         barrier();
         if (place.thread) return;

@@ -256,10 +256,8 @@ class WalkRuns:
         Raises:
             As ``solve``; what there was is void.
         """
-        there = self._there
         self._shifts = (0, 0)
-        there.weights.fill(0)
-        there.weights[: exists.size].set(exists.astype(np.float32), stream=self._stream)
+        self.estimates.view(np.uint8)[: exists.size] = exists
         return self._passes(device, limits, slack, due_max, _ANEW)
 
     def arrive(self, device: DeviceSide, appeared: Vertices, gone: Vertices) -> None:

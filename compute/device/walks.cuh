@@ -78,7 +78,8 @@ struct WalkJob {
 };
 static_assert(__is_trivially_copyable(WalkJob), "the host passes its bytes");
 
-// KEPT: with the sums as they are, which need not be those of the graph. ANEW: with nothing but the weights.
+// KEPT: with the sums as they are, which need not be those of the graph. ANEW: with nothing; a byte for each vertex says
+// whether it exists, from ``estimates`` on.
 enum Begin : u32 { KEPT, ANEW };
 
 // What passes say; the host has it as a tuple, WalkRun.

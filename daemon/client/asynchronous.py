@@ -127,13 +127,27 @@ class AsyncClient(Asynchronous, Requests):
 
     async def _call(self, call: Call[T]) -> T:
         link = await self._connected()
+        heard = link.heard
         try:
             return await self._exchange(link, call)
+        except TimedOut:
+            if link.heard == heard:
+                await self._leave(link)
+            raise
         except Unavailable:
             # One that only reads may be put to another replica where it met one that went away.
             if not link.broken or not call.reads or len(self._replicas) == 1:
                 raise
         return await self._exchange(await self._connected(), call)
+
+    async def _leave(self, link: _Link) -> None:
+        """Turn from a server that says nothing to the next one, where there is one. Whoever waits for an answer of
+        it meets a connection that broke."""
+        if len(self._replicas) > 1 and link is self._link:
+            self._link = None
+            self._replicas.turn()
+            link.abort()
+            await link.close()
 
     async def _connected(self) -> _Link:
         async with self._connecting:
@@ -209,6 +223,8 @@ class _Link:
         self._core = ClientCore()
         self._open: dict[int, asyncio.Future[Response]] = {}
         self._failure: Exception | None = None
+        self.heard = 0
+        """How often something came."""
         self._task = asyncio.get_running_loop().create_task(self._read())
 
     @property
@@ -232,6 +248,10 @@ class _Link:
         finally:
             self._open.pop(msgid, None)
 
+    def abort(self) -> None:
+        """Break off, with what is not sent yet."""
+        self._writer.transport.abort()
+
     async def close(self) -> None:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -242,7 +262,9 @@ class _Link:
         failure: Exception = ConnectionError("the client was closed")
         try:
             while True:
-                for response in self._core.feed(await _received(self._reader)):
+                data = await _received(self._reader)
+                self.heard += 1
+                for response in self._core.feed(data):
                     future = self._open.get(response.msgid)
                     if future is not None and not future.done():
                         future.set_result(response)

@@ -111,7 +111,7 @@ class Keeping:
                     {"parameter": "id"},
                 )
             elif id not in self._coming and self._beside.between.do(lambda: self._stands(id)) in UNDER_WAY:
-                self._begin(_Coming(id, spec))  # it could not be, or was left out at the start
+                self._begin(_Coming(id, spec))  # it could not be begun before
             return self._beside.between.do(lambda: self._answer(id))
 
     def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:

@@ -37,7 +37,7 @@ from .between import BetweenEpochs
 from .follower import Since
 from .recording import Recording
 from .sides import Sides
-from .standing import Standing
+from .standing import Standing, bytes_of
 from .storage import Storage
 
 log = logging.getLogger(__name__)
@@ -446,7 +446,7 @@ class Pipeline:
         sizes = {f"graph_{name}": size for name, size in self.graph.memory_bytes().items()}
         sizes["index"] = self.index.memory_bytes() + self.reuse.memory_bytes()
         for program in self.engine.programs:
-            sizes[f"program_{program.id}"] = program.memory_bytes()
+            sizes[f"program_{program.id}"] = bytes_of(program)
         sizes["checkpoint"] = self.checkpoints.memory_bytes()
         return sizes
 

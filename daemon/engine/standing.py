@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...compute.engine import ProgramRun
-from ...compute.program import Program
+from ...compute.program import Column, Program, require_publishable
 from ...partition.existence import Flags
 from ...partition.graph import Graph, GraphChange
 from ..serve.publication import ProgramPublication
@@ -105,28 +105,29 @@ class Standing:
         self, program: Program, run: ProgramRun | None, graph: Graph, change: GraphChange | None, *, whole: bool
     ) -> ProgramPublication:
         """What is published of a program after a change. ``run``: its latest, None when it had none."""
-        columns = program.columns()
+        status = self._status[program.id]
+        is_fresh = status.state == "fresh"
+        columns = program.columns() if is_fresh else _columns_of_failed(program)
         if whole:
             changed = dict.fromkeys(columns)
         else:
             changed = dict(run.refresh.changed) if run is not None and run.refresh is not None else {}
-        status = self._status[program.id]
         return ProgramPublication(
             kind=program.kind,
             columns=columns,
             changed=changed,
-            scalars=program.scalars(),
+            scalars=program.scalars() if is_fresh else {},
             state={
                 "state": status.state,
                 "stale_since": status.stale_since,
                 "reason": status.reason,
                 "error_bound": status.error_bound,
-                "memory_bytes": program.memory_bytes(),
+                "memory_bytes": bytes_of(program),
                 "parameters": self._specs[program.id],
                 "kept": program.id in self._kept,
                 "joined": status.joined,
             },
-            gone=None if status.state == "fresh" else self._gone_since(program.id, graph, change),
+            gone=None if is_fresh else self._gone_since(program.id, graph, change),
             gone_changed=np.empty(0, np.uint32) if change is None else change.deleted_vertices,
         )
 
@@ -144,3 +145,20 @@ class Standing:
             gone[change.deleted_vertices] = True
         self._gone[id] = gone
         return gone
+
+
+def bytes_of(program: Program) -> int:
+    """What a program holds, as far as it can say: one that failed may not have come so far."""
+    try:
+        return program.memory_bytes()
+    except Exception:
+        return 0
+
+
+def _columns_of_failed(program: Program) -> Mapping[str, Column]:
+    """Columns of which nothing is taken; none where those of a program that failed are not to be had."""
+    try:
+        require_publishable(program, 0)
+        return program.columns()
+    except Exception:
+        return {}

@@ -44,10 +44,13 @@ from .decode_text import (
     salvage,
 )
 from .named_columns import NamedColumns
-from .sift import BadPart, Sifted
+from .sift import ROWS_APART_MAX, BadPart, Room, Sifted, bad_parts
 
 REASONS = tuple(reason.value for reason in Reason)
 """Every reason code that a ``BadRecord`` may carry."""
+
+_LETTER_BYTES = 200
+"""About what a letter has besides its record's bytes, key and headers, and the reason in words."""
 
 _MATRIX_MARKET = b"%%MatrixMarket"
 
@@ -158,15 +161,20 @@ class Decoder:
         return Decoded(record, None)
 
     def _whole(self, record: RawRecord, sifted: Sifted) -> Decoded:
-        bad = [_bad_row(record, 0, part) for part in sifted.bad]
+        bad: list[BadRecord] = []
+        if sifted.refused:
+            bad = [_bad_row(record, 0, part) for part in bad_parts(sifted.refused, _room(record))]
         if sifted.block is None:
             return Decoded(record, None, bad)
         block, dropped = finish(sifted.block, self._rules)
         return Decoded(record, block, bad, dropped)
 
     def _lines(self, record: RawRecord, value: bytes, lines: Lines) -> Decoded:
-        bad = [_bad_record(record, value, start, end, why) for start, end, why in lines.bad]
-        bad += [_bad_row(record, start, part) for start, part in lines.parts]
+        bad: list[BadRecord] = []
+        if lines.bad or lines.parts:
+            room = _room(record)
+            bad = _bad_lines(record, value, lines.bad, room)
+            bad += [_bad_row(record, start, part) for start, some in lines.parts for part in bad_parts(some, room)]
         if not lines.blocks:
             return Decoded(record, None, bad)
         block, dropped = finish(concatenate(lines.blocks), self._rules)
@@ -271,7 +279,8 @@ def _json_lines(value: bytes, form: JsonForm, rules: Rules, timestamp_ms: int) -
             else:
                 take_items()
                 sifted = decode_document(document, rules, timestamp_ms)
-                lines.parts += [(start, part) for part in sifted.bad]
+                if sifted.refused:
+                    lines.parts.append((start, sifted.refused))
                 if sifted.block is not None:
                     lines.blocks.append(sifted.block)
         except Bad as bad:
@@ -279,6 +288,36 @@ def _json_lines(value: bytes, form: JsonForm, rules: Rules, timestamp_ms: int) -
     take_items()
     lines.bad.sort(key=lambda bad: bad[0])
     return lines
+
+
+def _room(record: RawRecord) -> Room:
+    own = len(record.key or b"") + sum(len(name) + len(value) for name, value in record.headers)
+    return Room(len(record.value or b"") + own, own + _LETTER_BYTES)
+
+
+def _bad_lines(
+    record: RawRecord, value: bytes, bad: Sequence[tuple[int, int, Bad]], room: Room
+) -> list[BadRecord]:
+    """The bad lines. In a file each is a record of its own; those of one record are so as long as there is room,
+    and the others stand together by reason."""
+    letters: list[BadRecord] = []
+    in_file = record.partition.number is None
+    for start, end, why in bad:
+        if not (in_file or room.is_left):
+            break
+        letters.append(_bad_record(record, value, start, end, why))
+        room.take(letters[-1].value, why)
+    by_reason: dict[Reason, list[tuple[int, int, Bad]]] = {}
+    for line in bad[len(letters) :]:
+        by_reason.setdefault(line[2].reason, []).append(line)
+    for reason, lines in by_reason.items():
+        for at in range(0, len(lines), ROWS_APART_MAX):
+            some = lines[at : at + ROWS_APART_MAX]
+            first, _, why = some[0]
+            detail = f"{len(some)} lines, of the first: {why.detail}"
+            joined = b"\n".join(value[start:end] for start, end, _ in some)
+            letters.append(_bad_bytes(record, first, joined, Bad(reason, detail)))
+    return letters
 
 
 def _bad_record(record: RawRecord, value: bytes, start: int, end: int, bad: Bad) -> BadRecord:

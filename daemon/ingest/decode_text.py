@@ -17,7 +17,7 @@ from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, Reason, Rules
 from .named_columns import NUMBER, NamedColumns, why_no_value
-from .sift import BadPart
+from .sift import Refused
 
 Item = TypeVar("Item")
 
@@ -57,7 +57,7 @@ class Lines:
 
     blocks: list[UpdateBlock] = field(default_factory=list)
     bad: list[tuple[int, int, Bad]] = field(default_factory=list)
-    parts: list[tuple[int, BadPart]] = field(default_factory=list)
+    parts: list[tuple[int, Sequence[Refused]]] = field(default_factory=list)
 
 
 def check_delimiter(delimiter: str) -> None:

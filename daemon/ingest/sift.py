@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -12,7 +12,29 @@ from ..records.stream import UpdateBlock
 from .decode_columns import Bad, BadRows, Rules
 
 ROWS_APART_MAX = 32_768
-"""So many bad rows of one record are set aside one by one; the others by reason, as many together."""
+"""So many bad rows of one record are set aside one by one at most; the others by reason, as many together."""
+APART_BYTES_MIN, APART_SHARE = 1 << 20, 2
+"""What is set aside one by one of one record may come to so many bytes, and this many times the record."""
+
+
+class Room:
+    """What is left for letters of one row, or one line, each of one record."""
+
+    def __init__(self, record_bytes: int, own_bytes: int) -> None:
+        """``own_bytes``: what each letter has besides its row and the reason."""
+        self._own_bytes = own_bytes
+        self._bytes = APART_BYTES_MIN + APART_SHARE * record_bytes
+        self._letters = ROWS_APART_MAX
+
+    @property
+    def is_left(self) -> bool:
+        """There is room for one more."""
+        return self._bytes > 0 and self._letters > 0
+
+    def take(self, value: bytes, why: Bad) -> None:
+        """One more letter."""
+        self._bytes -= len(value) + len(why.detail) + self._own_bytes
+        self._letters -= 1
 
 
 class Rows(Protocol):
@@ -46,11 +68,19 @@ class BadPart(NamedTuple):
     value: bytes
 
 
+class Refused(NamedTuple):
+    """Rows of a record that fail one check: which they are of ``rows``, and where these stood."""
+
+    rows: Rows
+    place: IntColumn
+    error: BadRows
+
+
 class Sifted(NamedTuple):
-    """The good rows of a record in order, or None when there are none, and the bad ones, ascending."""
+    """The good rows of a record in order, or None when there are none; and the bad ones, check by check."""
 
     block: UpdateBlock | None
-    bad: Sequence[BadPart] = ()
+    refused: Sequence[Refused] = ()
 
 
 def sift(rows: Rows, rules: Rules, timestamp_ms: int) -> Sifted:
@@ -69,10 +99,10 @@ def sift(rows: Rows, rules: Rules, timestamp_ms: int) -> Sifted:
 
 def _sifted(rows: Rows, error: BadRows, rules: Rules, timestamp_ms: int) -> Sifted:
     left, place = rows, np.arange(len(rows))
-    bad: list[BadPart] = []
+    refused: list[Refused] = []
     block: UpdateBlock | None = None
     while block is None:
-        bad += _parts(left, place, error, max(ROWS_APART_MAX - len(bad), 0))
+        refused.append(Refused(left, place, error))
         good = np.ones(len(left), bool)
         good[error.rows] = False
         left, place = left.take(np.flatnonzero(good)), place[good]
@@ -82,18 +112,28 @@ def _sifted(rows: Rows, error: BadRows, rules: Rules, timestamp_ms: int) -> Sift
             block = left.convert(rules, timestamp_ms)
         except BadRows as another:
             error = another
-    return Sifted(block, sorted(bad, key=lambda part: part.row))
+    return Sifted(block, refused)
 
 
-def _parts(left: Rows, place: IntColumn, error: BadRows, apart: int) -> list[BadPart]:
-    """The bad rows: so many of them one by one, the others together."""
-    parts = []
-    for number, row in enumerate(error.rows[:apart].tolist()):
-        value = left.take(error.rows[number : number + 1]).encode()
-        parts.append(BadPart(int(place[row]), Bad(error.reason, error.why(row)), value))
+def bad_parts(refused: Sequence[Refused], room: Room) -> list[BadPart]:
+    """The bad rows in ascending order: one by one as long as there is room, the others together by reason."""
+    parts = [part for some in refused for part in _parts(some, room)]
+    return sorted(parts, key=lambda part: part.row)
+
+
+def _parts(refused: Refused, room: Room) -> Iterator[BadPart]:
+    rows, place, error = refused
+    apart = 0
+    for row in error.rows[:ROWS_APART_MAX].tolist():
+        if not room.is_left:
+            break
+        value = rows.take(error.rows[apart : apart + 1]).encode()
+        part = BadPart(int(place[row]), Bad(error.reason, error.why(row)), value)
+        room.take(part.value, part.why)
+        apart += 1
+        yield part
     for start in range(apart, error.rows.size, ROWS_APART_MAX):
         some = error.rows[start : start + ROWS_APART_MAX]
         first = int(some[0])
         why = Bad(error.reason, f"{some.size} rows, of the first: {error.why(first)}")
-        parts.append(BadPart(int(place[first]), why, left.take(some).encode()))
-    return parts
+        yield BadPart(int(place[first]), why, rows.take(some).encode())

@@ -7,6 +7,7 @@ turns. Questions about many vertices are cut into slices, so that those about fe
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -15,6 +16,7 @@ from ...gpma.edges import Vertices
 from ..client.wire import ClientCore, encode_notification, encode_stamp
 from ..errors import TimedOut, Unavailable
 from .asker import Asker
+from .held import Holding
 from .turns import Turns
 
 SLICE_VERTICES = 1 << 15
@@ -35,6 +37,7 @@ class EngineCalls(asyncio.Protocol):
         self._weight_min = max(room // open_max, 1)
         self._catch_up = catch_up
         self._core = ClientCore()
+        self._keys = itertools.count()
         # By msgid: who waits, and the room that it has until the engine is through with it, also if nobody waits.
         self._open: dict[int, tuple[asyncio.Future[Any], int]] = {}
         self._transport: asyncio.Transport | None = None
@@ -123,14 +126,21 @@ class EngineCalls(asyncio.Protocol):
             async with asyncio.timeout(deadline - time.monotonic()):
                 result: dict[str, Any] = await future
         except (TimeoutError, asyncio.CancelledError) as reason:
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.write(encode_notification("given_up", {"msgid": msgid}))
+            self._tell("given_up", {"msgid": msgid})
             if isinstance(reason, TimeoutError):
                 raise TimedOut("this was not done in time") from None
             raise
         self._catch_up(result["index_generation"])
         result["stamp"] = encode_stamp(result["epoch"], result["offsets"])
         return result
+
+    def holding(self) -> Holding:
+        """For a request whose questions have much in common."""
+        return Holding(next(self._keys), self._tell)
+
+    def _tell(self, what: str, content: Mapping[str, Any]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_notification(what, content))
 
     def _ask(
         self, asker: Asker, method: str, params: Mapping[str, Any], room: int

@@ -1,8 +1,8 @@
 """Looking around in the graph for clients: questions to the engine in slices of so much reading, from one epoch.
 
-The engine keeps nothing between two slices: each question has what was found so far, and where to go on. So others
-have their turns in between, and what belongs to a client that has gone is not asked any more. Where epochs follow
-each other faster than slices, the whole is asked for at once in the end.
+Between two slices the engine keeps the vertices that the next ones are about (``held``), and nothing else: each
+question says where to go on. So others have their turns in between, and what belongs to a client that has gone is
+not asked any more. Where epochs follow each other faster than slices, the whole is asked for at once in the end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def exploration_answer(
             reads_max=reads_max,
             timeout_s=timeout_s,
         )
-        known = {"known_src": edges.known_src.tobytes(), "known_dst": edges.known_dst.tobytes()}
+        known = {"known_src": edges.known_src.tobytes()}
+        if params["tell_dst"]:
+            known["known_dst"] = edges.known_dst.tobytes()
         return edges.state, {**known, **_edges_to_wire(edges.found)}
     ego = topology.ego(
         params["vertex"],
@@ -209,51 +211,54 @@ class Explorer:
     ) -> tuple[Reached, Any] | None:
         """What is reached, and the epoch; None: there were several."""
         state, epoch = Search.begin(vertex), None
-        while state.place is not None:
-            place = state.place
-            asked = {
-                "found": state.found.tobytes(),
-                "hops": state.hops.tobytes(),
-                "place": [place.index, place.side, place.first],
-                "direction": direction,
-                "hops_max": hops_max,
-                "limit": limit,
-            }
-            answer = await self._ask("reach", asked, piece)
-            if answer["epoch"] != (epoch or answer["epoch"]):
-                return None
-            epoch = answer["epoch"]
-            if not answer["known"]:
-                return Reached(answer["stamp"], None), epoch
-            state = _search_of(answer, state)
-            if state.place is not None:
-                self._check_reads(state.reads)
+        asked = {"direction": direction, "hops_max": hops_max, "limit": limit}
+        found: dict[str, Any] = {"found": state.found.tobytes(), "hops": state.hops.tobytes()}
+        with self._engine.holding() as held:
+            n_held = 0
+            while state.place is not None:
+                place = [state.place.index, state.place.side, state.place.first]
+                answer = await self._ask("reach", {**asked, **found, "place": place}, piece)
+                if answer["epoch"] != (epoch or answer["epoch"]):
+                    return None
+                epoch = answer["epoch"]
+                if not answer["known"]:
+                    return Reached(answer["stamp"], None), epoch
+                state = _search_of(answer, state)
+                if state.place is not None:
+                    self._check_reads(state.reads)
+                    held.add(found=state.found[n_held:], hops=state.hops[n_held:])
+                    n_held, found = state.found.size, {**held.named}
         return Reached(answer["stamp"], state), epoch
 
     async def _edges(
         self, piece: _Piece, src: Vertices, dst: Vertices, limit: int, epoch: Any = None, reads: int = 0
     ) -> tuple[Edges, Any] | None:
         """The edges, and the epoch; None: there were several. ``reads``: of ``edges_visited_max``, done before."""
-        common = np.intersect1d(src, dst, assume_unique=True).tobytes()
+        common = np.intersect1d(src, dst, assume_unique=True)
+        ends: dict[str, Any] = {"dst": dst.tobytes(), "common": common.tobytes()}
         parts: list[dict[str, Any]] = []
         known, n_found = np.zeros(src.size, bool), 0
         at, first, going = 0, 0, True
-        while going:
-            here = src[at : at + piece.vertices]
-            ends = {"src": here.tobytes(), "dst": dst.tobytes(), "common": common}
-            answer = await self._ask("edges_between", {**ends, "first": first, "limit": limit - n_found}, piece)
-            if answer["epoch"] != (epoch or answer["epoch"]):
-                return None
-            epoch = answer["epoch"]
-            parts.append(answer)
-            known[at : at + here.size] = np.frombuffer(answer["known_src"], np.bool_)
-            n_found += len(answer["edges_src"]) // 4
-            reads += answer["reads"]
-            done, first = answer["place"] or (here.size, 0)
-            at += done
-            going = at < src.size
-            if going:
-                self._check_reads(reads)
+        with self._engine.holding() as held:
+            while going:
+                here = src[at : at + piece.vertices]
+                asked = {**ends, "src": here.tobytes(), "first": first, "limit": limit - n_found}
+                answer = await self._ask("edges_between", {**asked, "tell_dst": not parts}, piece)
+                if answer["epoch"] != (epoch or answer["epoch"]):
+                    return None
+                epoch = answer["epoch"]
+                parts.append(answer)
+                known[at : at + here.size] = np.frombuffer(answer["known_src"], np.bool_)
+                n_found += len(answer["edges_src"]) // 4
+                reads += answer["reads"]
+                done, first = answer["place"] or (here.size, 0)
+                at += done
+                going = at < src.size
+                if going:
+                    self._check_reads(reads)
+                    if not held.named:
+                        held.add(dst=dst, common=common)
+                        ends = {**held.named}
         known_dst = np.frombuffer(parts[0]["known_dst"], np.bool_)
         return Edges(parts[0]["stamp"], known, known_dst, _edges_of(parts)), epoch
 

@@ -1100,6 +1100,13 @@ async def checkpoint(serving: Serving, params: Params) -> Reply:
     if at is not None and since is not None:
         raise RequestError("at and since exclude each other", {"parameter": "since"})
     await params.covered(serving)
+    with serving.exactly(at):
+        return await _made(serving, params, at, since)
+
+
+async def _made(
+    serving: Serving, params: Params, at: tuple[int, int] | None, since: tuple[int, int] | None
+) -> Reply:
     asked: dict[str, Any] = {"at": at, "since": since, "failures": None}
     while True:
         result = await serving.engine.call(params.asker, "checkpoint", asked, 1, params.deadline)

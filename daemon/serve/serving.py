@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -157,6 +157,7 @@ class Serving:
         self.subscriptions = Subscriptions(self.limits)
         self._computing: set[asyncio.Future[Any]] = set()
         self._graces: set[asyncio.Task[None]] = set()
+        self._exactly: list[tuple[int, int]] = []
         self._programs_asked = {"compute": Turns(self.limits.ad_hoc_max), "keep": Turns(1), "drop": Turns(1)}
         self._asking: set[asyncio.Task[Any] | None] = set()
         self._cache: dict[Any, _Cached] = {}
@@ -479,6 +480,28 @@ class Serving:
         self._computing.add(future)
         future.add_done_callback(self._computed)
         return await future
+
+    @contextlib.contextmanager
+    def exactly(self, epoch: tuple[int, int] | None) -> Iterator[None]:
+        """While a checkpoint of exactly this epoch (None: of none) is waited for.
+
+        Raises:
+            Unavailable: one of another epoch is: the stream waits for each.
+        """
+        if epoch is None:
+            yield
+            return
+        if self._exactly and self._exactly[0] != epoch:
+            incarnation, number = other = self._exactly[0]
+            raise Unavailable(
+                f"a checkpoint of exactly epoch {incarnation}.{number} is waited for; ask again once it is made",
+                {"parameter": "at", "epoch": list(other)},
+            )
+        self._exactly.append(epoch)
+        try:
+            yield
+        finally:
+            self._exactly.remove(epoch)
 
     async def make_room(self, asker: Asker, vertices: int) -> None:
         """Wait until there is memory for an answer about so many vertices; connections take turns."""

@@ -52,6 +52,7 @@ from . import shared_memory
 from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
 from .exploring import exploration_answer
+from .held import Held
 from .listening import TlsFiles, checked_tls, open_http_listener, open_listener
 from .publication import Publication
 from .results import ResultsReader, ResultsWriter
@@ -627,17 +628,23 @@ class ServerLink:
         """
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
         given_up: dict[int, threading.Event] = {}
+        held = Held()
         try:
             with process.calls, contextlib.suppress(OSError):
                 while data := process.calls.recv(RECEIVE_BYTES):
                     unpacker.feed(data)
                     for kind, *message in unpacker:
-                        if kind == NOTIFICATION:  # there is but one: that nobody waits for an answer any more
-                            given_up.get(message[1][0]["msgid"], threading.Event()).set()
+                        if kind == NOTIFICATION:
+                            what, (content,) = message
+                            if what == "given_up":  # nobody waits for an answer any more
+                                given_up.get(content["msgid"], threading.Event()).set()
+                            else:
+                                held.note(what, content)
                         elif message[1] in ABOUT_PROGRAMS:
                             self._answer_aside(process, given_up, *message)
                         else:
-                            process.answer(self._response(*message))
+                            msgid, method, (params,) = message
+                            process.answer(self._response(msgid, method, [held.whole(params)]))
         finally:
             for one in list(given_up.values()):
                 one.set()

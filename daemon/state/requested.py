@@ -18,7 +18,7 @@ Epoch = tuple[int, int]
 LAPSE_S = 30.0
 """Who waits asks again and again; a wish that nobody has repeated for so long is forgotten."""
 WISHES_MAX = 64
-"""So many epochs may be wished for at once: the engine looks at each of them after every epoch."""
+"""So many epochs may be wished for, or later ones, at once: the engine looks at each of them after every epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,11 @@ class Outcome:
 
 
 class RequestedCheckpoints:
-    """What is wished, and what is made: wishes last ``LAPSE_S`` from when they were repeated last."""
+    """What is wished, and what is made: wishes last ``LAPSE_S`` from when they were repeated last.
+
+    Of wishes for exactly one epoch the newest one counts: the stream waits while such a checkpoint is copied, and
+    for the one before it to be written, so that there is none while one is in the making.
+    """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """``folder``: where checkpoints are written."""
@@ -54,7 +58,8 @@ class RequestedCheckpoints:
         self._clock = clock
         self._lock = threading.Lock()
         self._since: dict[Epoch, float] = {}
-        self._exactly: dict[Epoch, float] = {}
+        self._exactly: dict[Epoch, float] = {}  # one at most
+        self._in_making: Epoch | None = None
         self._newest: Newest | None = None
         self._taken: Epoch = (0, 0)
         self._failures = 0
@@ -68,7 +73,7 @@ class RequestedCheckpoints:
         ``now``: the present epoch. ``failures``: as the first answer to this wish said.
 
         Raises:
-            Unavailable: too many other ones are wished for.
+            Unavailable: too many other ones are wished for; or one of exactly another epoch is in the making.
         """
         since = since or now
         with self._lock:
@@ -79,18 +84,21 @@ class RequestedCheckpoints:
                 return Outcome("made", since, failures, made=folder_of(self._folder, newest))
             if self._failures > failures:
                 return Outcome("failed", since, failures, reason=self._reason)
-            taken = self._taken
+            taken, in_making = self._taken, self._in_making
             until = self._clock() + LAPSE_S
-            wishes = self._since if at is None else self._exactly
-            wished = since if at is None else at
-            if at is None or (now <= at and now[0] == at[0]):
-                if wished not in wishes and len(wishes) >= WISHES_MAX:
-                    raise Unavailable(f"checkpoints of {WISHES_MAX} other epochs are asked for")
-                wishes[wished] = until
             if at is None:
+                if since not in self._since and len(self._since) >= WISHES_MAX:
+                    raise Unavailable(f"checkpoints of {WISHES_MAX} other epochs are asked for")
+                self._since[since] = until
                 return Outcome("waiting", since, failures)
+            if now <= at and now[0] == at[0]:
+                if in_making not in (None, at):
+                    raise Unavailable(
+                        "a checkpoint of exactly another epoch is in the making; ask again once it is made"
+                    )
+                self._exactly = {at: until}
         kept = tuple(epoch for epoch, _ in epochs_in(self._folder))
-        if at in kept:
+        if at in kept and at != in_making:  # whoever hears of it may ask for another one
             return Outcome("made", since, failures, made=folder_of(self._folder, at))
         is_gone = at[0] != now[0] or (at < now and at != taken)
         return Outcome("gone" if is_gone else "waiting", since, failures, kept=kept)
@@ -114,11 +122,14 @@ class RequestedCheckpoints:
         """One of this epoch will be written now."""
         with self._lock:
             self._taken = epoch
+            if epoch in self._exactly:
+                self._in_making = epoch
 
     def made(self, newest: Newest) -> None:
         """This one is safe on disk."""
         with self._lock:
             self._newest = newest
+            self._in_making = None
 
     def failed(self, reason: str) -> None:
         """The one in the making came to nothing."""
@@ -126,6 +137,7 @@ class RequestedCheckpoints:
             self._failures += 1
             self._reason = reason
             self._taken = (0, 0)
+            self._in_making = None
             self._since.clear()
             self._exactly.clear()
 

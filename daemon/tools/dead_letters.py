@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,13 @@ import orjson
 
 from ..errors import ConfigError, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
-from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, ROW, encoding_of
+from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
 from ..state.checkpoint import sync_folder
 from ..terminal import count, output, size, table
 from .destinations import KafkaDestination
+from .replayed import TopicLetter, identity
 
 OWN_HEADERS = "graphtide-"
 """How the names of headers begin that a dead letter has and its record had not."""
@@ -41,14 +41,13 @@ class Choice:
 
     def of(self, letters: Iterable[BadRecord]) -> Iterator[BadRecord]:
         """Those, each once: letters are delivered at least once. Lines of one Kafka record have one place."""
-        seen = set[tuple[str, bytes | None, bytes]]()
+        seen = set[bytes]()
         for letter in letters:
             if self.reason not in (None, letter.reason):
                 continue
             if self.source is not None and not letter.partition.name.startswith(self.source):
                 continue
-            digest = blake2b(letter.value, digest_size=16).digest()
-            name = source_of(letter), dict(letter.headers).get(ROW), digest
+            name = identity(letter)
             if name not in seen:
                 seen.add(name)
                 yield letter
@@ -119,7 +118,7 @@ def _of_topic(record: Any) -> BadRecord:
     whole = None
     if "graphtide-value-bytes" in said:
         whole = Whole(int(said["graphtide-value-bytes"]), int(said["graphtide-value-crc32c"]))
-    return BadRecord(
+    return TopicLetter(
         partition=Partition(topic, int(number)) if is_numbered else Partition(name),
         offset=int(offset) if offset.isdecimal() else record.offset,
         value=record.value or b"",
@@ -128,6 +127,7 @@ def _of_topic(record: Any) -> BadRecord:
         key=record.key,
         headers=tuple(record.headers),
         whole=whole,
+        at=(record.partition, record.offset),
     )
 
 
@@ -227,13 +227,14 @@ def _text(value: bytes, most: int | None = None) -> str:
 
 @dataclass(slots=True)
 class Replayed:
-    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only, and of
-    ``empty`` ones a file can hold nothing.
+    """How many letters were sent; how many were not: ``cut`` ones have the beginning of their record only, of
+    ``empty`` ones a file can hold nothing, and others were sent ``before``.
     """
 
     sent: int = 0
     cut: int = 0
     empty: int = 0
+    before: int = 0
 
 
 def replay_to_spool(
@@ -367,12 +368,14 @@ def _encoding_of(letter: BadRecord) -> str:
 
 
 def report(done: Replayed, where: str, files: Sequence[Path] = (), *, as_json: bool) -> int:
-    """Say what was replayed; 7 if some was not."""
+    """Say what was replayed; 7 if some cannot be."""
     if as_json:
-        counts = {"replayed": done.sent, "cut": done.cut, "empty": done.empty}
+        counts = {"replayed": done.sent, "before": done.before, "cut": done.cut, "empty": done.empty}
         print(json.dumps({**counts, "files": list(map(str, files))}))
     else:
         output().print(f"{count(done.sent)} letters went to {where}", markup=False, soft_wrap=True)
+        if done.before:
+            output().print(f"{count(done.before)} were sent before, and are left out (--again sends them, too)")
         if done.cut:
             output().print(f"{count(done.cut)} are left: the rest of their record is not kept", style="yellow")
         if done.empty:

@@ -28,7 +28,7 @@ from ...partition.weights import WeightDomain
 from ..errors import GraphtideError
 from ..ingest.decode import Decoder
 from ..ingest.decode_arrow import decode_batch, is_readable
-from ..ingest.decode_columns import COLUMNS, Bad, Reason, Rules, finish, select
+from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, finish, select
 from ..ingest.decode_text import csv_layout
 from ..records.columns import UpdateColumns
 from ..records.encodings import ROW
@@ -209,9 +209,10 @@ def _parquet(
             row, rows = 0, max(file.metadata.num_rows, 1)
             for batch in file.iter_batches(_BATCH_ROWS, columns=names):
                 sifted = decode_batch(batch, rules, 0)
-                for part in sifted.bad:
-                    place = partial(str, f"{path}: row {row + part.row}: {part.why.detail}")
-                    left_out.refuse(part.why.reason.value, place)
+                for _, places, error in sifted.refused:
+                    for bad_row in error.rows.tolist():
+                        place = partial(_row_place, f"{path}: row {row + int(places[bad_row])}", error, bad_row)
+                        left_out.refuse(error.reason.value, place)
                 block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
                 left_out.self_loops += dropped
                 if block is not None:
@@ -259,6 +260,10 @@ def _in_milliseconds(updates: UpdateBlock, path: Path, left_out: LeftOut) -> Upd
     kept = updates if fits.all() else select(updates, fits)
     assert isinstance(kept.timestamps_ms, np.ndarray)
     return UpdateBlock(kept.src, kept.dst, kept.ops, kept.weights, kept.timestamps_ms * 1000)
+
+
+def _row_place(row: str, error: BadRows, bad_row: int) -> str:
+    return f"{row}: {error.why(bad_row)}"
 
 
 def concatenated(parts: Sequence[UpdateColumns]) -> UpdateColumns:

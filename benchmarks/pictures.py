@@ -1,0 +1,129 @@
+"""Pictures of what benchmarks found, from the JSON that they save.
+
+    python benchmarks/pictures.py end_to_end.json compute.json cores.json serve.json [--out docs/pictures]
+
+What a file holds is told by its contents: freshness against the rate of updates (``end_to_end.py``), what a
+program takes for a batch beside other libraries (``compute.py``), how much sooner more threads are done
+(``cores.py``), how long answers take beside ingest (``serve.py``). Each picture is an SVG, named by what it shows;
+its title says on how many cores, and when.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import charts
+
+PEERS = ("NetworKit", "NetworKit dyn.", "SciPy", "igraph")
+Picture = tuple[str, str]
+"""A name, and the SVG."""
+
+
+def pictures(found: dict[str, Any]) -> Iterator[Picture]:
+    """Those of one file.
+
+    Raises:
+        ValueError: it is of no benchmark whose pictures are known.
+    """
+    about = f" ({found['machine']['cores']} cores, {found['machine']['date']})" if "machine" in found else ""
+    rows = found.get("rows", [])
+    if "incremental" in found:
+        yield from _refreshes(found["incremental"], about)
+    elif "requests" in found:
+        yield from _answers(found["requests"], about)
+    elif rows and "fresh p99 ms" in rows[0]:
+        yield _freshness(rows, found.get("baseline", []), about)
+    elif rows and {"threads", "what"} <= rows[0].keys():
+        yield from _threads(rows, about)
+    else:
+        raise ValueError("of no benchmark that has pictures")
+
+
+def _freshness(rows: list[dict[str, Any]], baseline: list[dict[str, Any]], about: str) -> Picture:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        source = str(row["stage"]).split("-")[-1]
+        for percentile in ("p50", "p99"):
+            name = f"{source}, {percentile}"
+            series.setdefault(name, []).append((row["updates/s"], row[f"fresh {percentile} ms"]))
+    if baseline:
+        series["SciPy anew, p99"] = [(row["updates/s"], row["fresh p99 ms"]) for row in baseline]
+    title = f"From a record to an answer that shows it{about}"
+    return "freshness", charts.lines(title, "updates a second", "milliseconds", series)
+
+
+def _refreshes(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
+    by_program: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if str(row["batch"]).isdecimal():
+            by_program.setdefault((row["graph"], row["program"]), []).append(row)
+    for (graph, program), its in by_program.items():
+        series = {"graphtide": [(int(row["batch"]), row["median ms"]) for row in its]}
+        for peer in PEERS:
+            points = [
+                (int(row["batch"]), row[peer] * row["median ms"])
+                for row in its
+                if isinstance(row.get(peer), int | float)
+            ]
+            if points:
+                series[peer] = points
+        title = f"{program} after a batch, {graph}{about}"
+        yield f"refresh {program} {graph}", charts.lines(title, "updates in a batch", "milliseconds", series)
+
+
+def _threads(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
+    for scale in sorted({row["scale"] for row in rows}):
+        series: dict[str, list[tuple[float, float]]] = {}
+        its = [row for row in rows if row["scale"] == scale and row.get("ms")]
+        names = {(row["what"], row.get("updates")) for row in its if "refresh" in row["what"]}
+        for what, updates in sorted(names, key=str):
+            took = {
+                row["threads"]: row["ms"] for row in its if (row["what"], row.get("updates")) == (what, updates)
+            }
+            if 1 in took and len(took) > 1:
+                name = f"{what.removesuffix(' refresh')}, {updates}"
+                series[name] = [(threads, took[1] / ms) for threads, ms in took.items()]
+        if series:
+            title = f"Times as fast as one thread, scale {scale}{about}"
+            yield f"threads {scale}", charts.lines(title, "threads", "times as fast", series)
+
+
+def _answers(rows: list[dict[str, Any]], about: str) -> Iterator[Picture]:
+    for door in dict.fromkeys(row["door"] for row in rows):
+        its = [row for row in rows if (row["door"], row["request"]) == (door, "all")]
+        names = [name for name in its[0] if re.fullmatch(r"p[\d.]+ ms", name)]
+        series = {name.removesuffix(" ms"): [row[name] for row in its] for name in names}
+        groups = [f"ingest: {row['ingest']}" for row in its]
+        title = f"Answers over {'HTTP' if door == 'http' else 'the socket'}{about}"
+        yield f"answers {door}", charts.bars(title, "milliseconds", groups, series)
+
+
+def file_name(name: str) -> str:
+    """Of a picture: letters and digits, in words."""
+    return "-".join(re.findall(r"[a-z0-9]+", name.lower())) + ".svg"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what a benchmark saved with --json")
+    parser.add_argument("--out", type=Path, default=Path("docs/pictures"), help="the folder for pictures")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for file in arguments.files:
+        try:
+            for name, drawn in pictures(json.loads(file.read_text())):
+                path = arguments.out / file_name(name)
+                path.write_text(drawn)
+                print(path)
+        except ValueError as error:
+            sys.exit(f"{file}: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,418 @@
+"""What answers cost a daemon that is being fed, and what feeding costs those who ask.
+
+    python3 benchmarks/serve.py [--seconds 60] [--cores 2] [--scale 17] [--json FILE]
+
+A daemon (BFS, components, PageRank; a spool) has ``--cores`` cores, those who feed and ask it the others of this
+machine, if there are any. It holds three quarters of a pool of RMAT edges, and is fed upserts and deletions (a
+fifth), a thousand a record. Its peak is what it takes when there is always more. Then, each for so many seconds:
+
+- 2,000 requests a second (ten values, a page of neighbours, the best ten, statistics) over the socket, and as many
+  over HTTP, at rest, at half and at full peak (``asking.py``: open loop, from the moment each was to be sent);
+- 1,000 subscribers to a hundred vertices each, at a fixed rate of updates: from the publication of an epoch to
+  each who hears of it, and what the daemon spends with and without them;
+- a scrape of the metrics, idle and at full peak;
+- the peak with changed results written to files (with ``--kafka`` to a topic, too) and without, in turns.
+
+``--only requests,subscribers,scrape,results`` leaves out the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from asking import CHOSEN, KINDS, PERCENTILES, Load, asked, fork, published, told
+from beside import encoded, running
+from connections import cpu_seconds
+from end_to_end import Cpu
+from report import machine, save, show
+
+from graphtide import Client
+from graphtide.daemon.records.spool_format import SpoolWriter
+from graphtide.daemon.tools.generate import Churn
+
+RECORD = 1000
+RECORDS = 1000
+"""So many are made, and sent over and over."""
+AHEAD = 50
+"""So many records lie in the spool beyond what is answered for, when there is always more."""
+LOAD = "a-load"
+PARTS = ("requests", "subscribers", "scrape", "results")
+SETTLE_S_MAX = 1.0
+"""The first epochs after a pause are not what a stream sees."""
+_NOTHING = {"written": {"transactions": 0, "records": 0}, "lag": {"seconds": 0.0}}
+CONFIG = """
+source = {{ kind = "spool", path = "{folder}/spool" }}
+dead_letters = {{ path = "{folder}/dead-letters" }}
+checkpoint = {{ path = "{folder}/checkpoints", interval = 3600 }}
+metrics = {{ listen = "127.0.0.1:0" }}
+program = [{{ name = "bfs", source = 1 }}, {{ name = "components" }}, {{ name = "pagerank" }}]
+[server]
+listen = ["unix:{folder}/s"]
+http = ["unix:{folder}/http"]
+limits = {{ connections_max = 8192, subscriptions_max = 16384 }}
+"""
+
+
+# -- cores ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def on_cores(chosen: set[int]) -> Iterator[None]:
+    """What is started within the block runs on these cores; nothing changes where there are none."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, chosen or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def dealt(cores: int) -> tuple[set[int], set[int]]:
+    """Those of the daemon, and those of everybody else: the same, where there are no others."""
+    there = sorted(os.sched_getaffinity(0))
+    daemon = set(there[:cores])
+    return daemon, set(there[cores:]) or daemon
+
+
+# -- a daemon, and what it is fed -----------------------------------------------------------------------------
+
+
+class Fed:
+    """A loaded daemon, and records for it."""
+
+    def __init__(
+        self, folder: Path, client: Client, process: psutil.Process, records: list[bytes], settle_s: float
+    ) -> None:
+        """``records``: of ``RECORD`` updates each, sent over and over; ``settle_s``: how long before it counts."""
+        self.folder = folder
+        self.client = client
+        self.pid = process.pid
+        self.address = f"unix:{folder}/s"
+        self._records = records
+        self._settle_s = settle_s
+        self._stages = 0
+
+    def updates(self) -> int:
+        return int(self.client.call("stats")["updates_applied"])
+
+    def server_seconds(self) -> float:
+        """Processor time of the query server so far: of the daemon's children."""
+        return sum(cpu_seconds(child.pid) for child in psutil.Process(self.pid).children(recursive=True))
+
+    def during(self, rate: float | None, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+        """What ``work`` returns, and what was taken meanwhile: fed at a rate, or (None) as fast as it is taken."""
+        self._stages += 1
+        over = fork.Event()
+        pipe, its = fork.Pipe(duplex=False)
+        name = f"b-{self._stages:04}"
+        feeding = fork.Process(
+            target=_feed, args=(self.address, self.folder / "spool", name, self._records, rate, over, its)
+        )
+        feeding.start()
+        its.close()
+        time.sleep(self._settle_s)
+        cpu, begun, before = Cpu(self.pid), time.monotonic(), self.updates()
+        spent = cpu.seconds()
+        try:
+            result = work()
+            seconds, taken = time.monotonic() - begun, self.updates() - before
+            spent = cpu.seconds() - spent
+        finally:
+            over.set()
+        offset = pipe.recv()
+        feeding.join()
+        self.client.wait({f"{name}.msgpack": offset}, timeout_ms=600_000)
+        return result, {"updates/s": taken / seconds, "daemon cores": spent / seconds}
+
+
+def _feed(
+    address: str, spool: Path, name: str, records: list[bytes], rate: float | None, over: Any, out: Any
+) -> None:
+    offsets: list[int] = []
+    start = time.monotonic()
+    with SpoolWriter(spool, name=name) as writer, Client(address, timeout=600) as client:
+        while not over.is_set():
+            writer.append(records[len(offsets) % len(records)])
+            writer.flush()
+            offsets.append(writer.offset)
+            if rate is not None:
+                time.sleep(max(start + len(offsets) * RECORD / rate - time.monotonic(), 0))
+            elif len(offsets) > AHEAD and len(offsets) % 10 == 0:
+                client.wait({f"{name}.msgpack": offsets[-AHEAD]}, timeout_ms=600_000)
+        out.send(writer.offset)
+
+
+@contextlib.contextmanager
+def fed(churn: Churn, records: list[bytes], arguments: argparse.Namespace, more: str = "") -> Iterator[Fed]:
+    """A daemon that holds three quarters of the pool; ``more``: settings."""
+    its, others = dealt(arguments.cores)
+    with tempfile.TemporaryDirectory() as name, on_cores(others):
+        folder = Path(name)
+        (folder / "spool").mkdir()
+        with contextlib.ExitStack() as stack:
+            with on_cores(its):
+                client, process = stack.enter_context(running(folder, CONFIG + more))
+            with SpoolWriter(folder / "spool", name=LOAD) as writer:
+                for part in churn.load(churn.src.size * 3 // 4, batch=100_000):
+                    writer.append(encoded(part))
+                offset = writer.offset
+            client.wait({f"{LOAD}.msgpack": offset}, timeout_ms=600_000)
+            yield Fed(folder, client, process, records, min(SETTLE_S_MAX, arguments.seconds))
+
+
+def paced(seconds: float) -> Callable[[], None]:
+    """Something to do for so long."""
+    return lambda: time.sleep(seconds)
+
+
+# -- what is measured -----------------------------------------------------------------------------------------
+
+
+def requests(daemon: Fed, peak: float, ids: np.ndarray, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    for share in (0.0, 0.5, 1.0):
+        for door in ("socket", "http"):
+            address = daemon.address if door == "socket" else f"unix:{daemon.folder}/http"
+            load = Load(door, address, arguments.rate, arguments.seconds, arguments.shares, ids, arguments.askers)
+            name = {0.0: "none", 0.5: "half", 1.0: "full"}[share]
+            before = daemon.server_seconds()
+            if share:
+                found, taken = daemon.during(None if share == 1 else share * peak, lambda: asked(load))  # noqa: B023
+            else:
+                found, taken = asked(load), {"updates/s": 0.0, "daemon cores": float("nan")}
+            spent_us = (daemon.server_seconds() - before) / found.kinds.size * 1e6
+            about = {"ingest": name, "door": door, **taken, "of peak": taken["updates/s"] / peak}
+            driver = {
+                "server us/request": spent_us,
+                "sent late p99 ms": found.late_ms,
+                "failed": found.failed,
+                "unanswered": found.unanswered,
+            }
+            rows.append({**about, "request": "all", **found.percentiles(), **driver})
+            rows += [
+                {**about, "request": kind, **found.percentiles(kind), **dict.fromkeys(driver, "")}
+                for kind, its in zip(KINDS, arguments.shares, strict=True)
+                if its
+            ]
+    return rows
+
+
+def subscribers(daemon: Fed, ids: np.ndarray, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    for count in (0, arguments.subscribers):
+        pipes = told(daemon.address, count, ids, arguments.chosen, arguments.askers) if count else []
+        until, (receive, send) = fork.Event(), fork.Pipe(duplex=False)
+        watching = fork.Process(target=published, args=(daemon.pid, until, send), daemon=True)
+        watching.start()
+        send.close()
+        _, taken = daemon.during(arguments.subscriber_rate, paced(arguments.seconds))
+        until.set()
+        moments: dict[int, float] = receive.recv()
+        watching.join()
+        heard = [_heard(pipe) for pipe in pipes]
+        delays = delays_of(moments, np.concatenate(heard)) if heard else np.empty(0)
+        rows.append(
+            {
+                "subscribers": count,
+                "rate asked": arguments.subscriber_rate,
+                **taken,
+                "epochs": len(moments),
+                "heard": delays.size,
+                **{f"delay p{each:g} ms": _percentile(delays * 1e3, each) for each in PERCENTILES},
+            }
+        )
+    return rows
+
+
+def _heard(pipe: Any) -> np.ndarray:
+    pipe.send("enough")
+    found: np.ndarray = pipe.recv()
+    return found
+
+
+def delays_of(moments: dict[int, float], heard: np.ndarray) -> np.ndarray:
+    """Seconds from publication to whoever heard of an epoch, of those whose publication was seen."""
+    if not moments:
+        return np.empty(0)
+    numbers = np.array(sorted(moments), float)
+    when = np.array([moments[int(number)] for number in numbers])
+    at = np.searchsorted(numbers, heard[:, 0])
+    known = (at < numbers.size) & (numbers[np.minimum(at, numbers.size - 1)] == heard[:, 0])
+    return np.maximum(heard[known, 1] - when[at[known]], 0.0)
+
+
+def _percentile(values: np.ndarray, percentile: float) -> float:
+    return float(np.percentile(values, percentile, method="higher")) if values.size else float("nan")
+
+
+def scrapes(daemon: Fed, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    log = (daemon.folder / "log").read_text()
+    found = re.search(r"metrics at (http://\S+)", log)
+    assert found is not None, log
+
+    def scraped() -> tuple[list[float], int]:
+        taken, size, ends = [], 0, time.monotonic() + arguments.seconds
+        while time.monotonic() < ends:
+            begun = time.perf_counter()
+            with urllib.request.urlopen(found[1], timeout=60) as answer:
+                size = len(answer.read())
+            taken.append(time.perf_counter() - begun)
+            time.sleep(arguments.scrape_pause)
+        return taken, size
+
+    idle = own_seconds(daemon.pid)
+    time.sleep(arguments.seconds)
+    idle = own_seconds(daemon.pid) - idle
+    rows = []
+    for name in ("none", "full"):
+        before, fed_with, spent = own_seconds(daemon.pid), {"updates/s": 0.0}, float("nan")
+        if name == "none":
+            taken, size = scraped()
+            spent = own_seconds(daemon.pid) - before - idle
+        else:
+            (taken, size), fed_with = daemon.during(None, scraped)
+        ms = np.array(taken) * 1e3
+        rows.append(
+            {
+                "ingest": name,
+                "updates/s": fed_with["updates/s"],
+                "scrapes": ms.size,
+                **{f"p{each:g} ms": _percentile(ms, each) for each in (50, 99)},
+                "processor ms": spent / ms.size * 1e3,
+                "kilobytes": size / 1e3,
+            }
+        )
+    return rows
+
+
+def own_seconds(pid: int) -> float:
+    """Processor time of a process so far, threads that have ended included."""
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
+
+
+def results(churn: Churn, records: list[bytes], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    sinks = {"none": "", "files": '[results]\nkind = "spool"\npath = "{folder}/results"\n'}
+    with contextlib.ExitStack() as stack:
+        broker = None
+        if arguments.kafka:
+            from graphtide.ops.kafka import DevKafka
+
+            broker = stack.enter_context(DevKafka())
+            sinks["topic"] = f'[results]\nkind = "kafka"\nbootstrap_servers = ["{broker.bootstrap}"]\n'
+        rates: dict[str, list[float]] = {name: [] for name in sinks}
+        last: dict[str, dict[str, Any]] = {}
+        for turn in range(arguments.turns):
+            for name in (list(sinks), [*reversed(sinks)])[turn % 2]:
+                more = sinks[name]
+                if name == "topic" and broker is not None:
+                    broker.create_topic(f"results-{turn}", 1)
+                    more += f'topic = "results-{turn}"\n'
+                with fed(churn, records, arguments, more) as daemon:
+                    taken = daemon.during(None, paced(arguments.seconds / arguments.turns))[1]
+                    last[name] = daemon.client.call("stats").get("results") or _NOTHING
+                rates[name].append(taken["updates/s"])
+    without = float(np.median(rates["none"]))
+    return [
+        {
+            "results to": name,
+            "updates/s": float(np.median(found)),
+            "of without": float(np.median(found)) / without,
+            "spread": max(found) / min(found),
+            "transactions": last[name]["written"]["transactions"],
+            "records": last[name]["written"]["records"],
+            "lag s": float(last[name]["lag"]["seconds"]),
+        }
+        for name, found in rates.items()
+    ]
+
+
+# -- all of it ------------------------------------------------------------------------------------------------
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    churn = Churn(scale=arguments.scale, pool=arguments.edges, seed=3)
+    ids = np.unique(churn.src[: churn.src.size // 2])
+    for _ in churn.load(churn.src.size * 3 // 4):
+        pass  # what deletions are chosen from
+    records = [encoded(churn.next(RECORD)) for _ in range(RECORDS)]
+    result: dict[str, Any] = {}
+
+    def add(name: str, title: str, rows: list[dict[str, Any]]) -> None:
+        result[name] = [{key: "-" if value != value else value for key, value in row.items()} for row in rows]
+        show(title, result[name])
+
+    if {*PARTS[:3]} & {*arguments.only}:
+        with fed(churn, records, arguments) as daemon:
+            about = daemon.client.stats()
+            result["vertices"], result["edges"] = about["vertices"], about["edges"]
+            taken = daemon.during(None, paced(arguments.seconds))[1]
+            peak = taken["updates/s"]
+            add("peak", f"{about['vertices']:,} vertices, {about['edges']:,} edges; fed without end", [taken])
+            if "requests" in arguments.only:
+                add(
+                    "requests",
+                    f"{arguments.rate:g} requests a second (get: {CHOSEN} vertices)",
+                    requests(daemon, peak, ids, arguments),
+                )
+            if "subscribers" in arguments.only:
+                title = f"subscribers to {arguments.chosen} vertices each"
+                add("subscribers", title, subscribers(daemon, ids, arguments))
+            if "scrape" in arguments.only:
+                add("scrape", "a scrape of the metrics", scrapes(daemon, arguments))
+    if "results" in arguments.only:
+        add("results", f"changed results written, {arguments.turns} turns", results(churn, records, arguments))
+    return result
+
+
+def parsed_shares(text: str) -> list[float]:
+    """The shares of ``KINDS`` in ``get=70,neighbors=20,...``; of those not named none."""
+    given = dict(item.split("=") for item in text.split(","))
+    if unknown := {*given} - {*KINDS}:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {', '.join(KINDS)}")
+    return [float(given.get(kind, 0)) for kind in KINDS]
+
+
+def parsed_parts(text: str) -> list[str]:
+    if unknown := {*text.split(",")} - {*PARTS}:
+        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    return text.split(",")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    parser.add_argument("--cores", type=int, default=2, help="of the daemon")
+    parser.add_argument("--scale", type=int, default=17)
+    parser.add_argument("--edges", type=int, default=1_500_000, help="of the pool")
+    parser.add_argument("--rate", type=float, default=2000.0, help="requests a second")
+    parser.add_argument("--shares", type=parsed_shares, default="get=70,neighbors=20,top=5,stats=5")
+    parser.add_argument("--askers", type=int, default=2, help="processes that ask, or listen")
+    parser.add_argument("--subscribers", type=int, default=1000)
+    parser.add_argument("--chosen", type=int, default=100, help="vertices of each subscriber")
+    parser.add_argument("--subscriber-rate", type=float, default=100_000.0, help="updates a second meanwhile")
+    parser.add_argument("--scrape-pause", type=float, default=0.05, help="seconds between two")
+    parser.add_argument("--turns", type=int, default=3, help="of results out, each with a daemon of its own")
+    parser.add_argument("--kafka", action="store_true", help="write results to a real broker, too")
+    parser.add_argument("--only", type=parsed_parts, default=",".join(PARTS), help="what to measure")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    load = [round(each, 2) for each in os.getloadavg()]
+    result = run(arguments)
+    parameters = vars(arguments) | {"json": None}
+    save(arguments.json, {"machine": machine(), "load before": load, "parameters": parameters, **result})
+
+
+if __name__ == "__main__":
+    main()

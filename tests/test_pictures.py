@@ -1,0 +1,103 @@
+"""Pictures of benchmarks: from small files, and where on a logarithmic axis a value stands."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+SVG = "{http://www.w3.org/2000/svg}"
+MACHINE = {"cores": 16, "date": "2026-11-23"}
+
+
+@pytest.fixture
+def charts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("charts")
+
+
+def drawn(text: str) -> dict[str, list[Any]]:
+    """What there is in a picture by its tag."""
+    found: dict[str, list[Any]] = {}
+    for item in ElementTree.fromstring(text).iter():
+        found.setdefault(item.tag.removeprefix(SVG), []).append(item)
+    return found
+
+
+def words(text: str) -> list[str]:
+    return [item.text or "" for item in drawn(text)["text"]]
+
+
+def test_points_stand_where_their_logarithms_are(charts: ModuleType) -> None:
+    text = charts.lines("a < b", "x", "y", {"one": [(100, 10), (1, 1), (10, 0)], "two": [(10, float("inf"))]})
+    found = drawn(text)
+    first, second = found["polyline"]
+    points = [tuple(map(float, point.split(","))) for point in first.get("points").split()]
+    assert points == [
+        (charts.LEFT, charts.HEIGHT - charts.BOTTOM),
+        (charts.WIDTH - charts.RIGHT, charts.TOP),
+    ], "in ascending order, without what cannot be shown"
+    assert second.get("points") == "" and len(found["circle"]) == 2
+    assert {"a < b", "x", "y", "one", "two", "1", "10", "100"} <= {*words(text)}
+    axis = charts.Axis([3, 70], 0, 100)
+    assert axis.ticks == [1, 10, 100] and axis.at(10) == 50
+    with pytest.raises(ValueError, match="nothing to be shown"):
+        charts.lines("", "", "", {"one": [(0, 1)]})
+
+
+def test_bars_stand_in_groups(charts: ModuleType) -> None:
+    found = drawn(charts.bars("t", "ms", ["g", "h"], {"one": [1, 100], "two": [10, float("nan")]}))
+    heights = [float(bar.get("height")) for bar in found["rect"][1:4]]
+    full = charts.HEIGHT - charts.BOTTOM - charts.TOP
+    assert heights == [0, full / 2, full], "the value that is none has no bar"
+
+
+def test_the_command_makes_a_picture_of_each_kind(tmp_path: Path) -> None:
+    requests = [
+        {"ingest": name, "door": door, "request": kind, "p50 ms": 0.3, "p99 ms": 1.0, "p99.9 ms": 5.0}
+        for name in ("none", "full")
+        for door in ("socket", "http")
+        for kind in ("all", "get")
+    ]
+    row = {"stage": "01-spool", "updates/s": 1e4, "fresh p50 ms": 3.0, "fresh p99 ms": 9.0}
+    refresh = {"graph": "RMAT 18", "program": "bfs", "median ms": 2.0, "igraph": 50.0, "SciPy": ">900"}
+    threads = [
+        {"scale": 18, "threads": n, "what": "bfs refresh", "updates": 100, "ms": 8.0 / n} for n in (1, 2, 4)
+    ]
+    files = {
+        "serve": {"machine": MACHINE, "requests": requests},
+        "end": {"machine": MACHINE, "rows": [row, {**row, "updates/s": 1e5}], "baseline": [row]},
+        "compute": {"incremental": [{**refresh, "batch": batch} for batch in ("1", "100", "100 + 1 vertices")]},
+        "cores": {"machine": MACHINE, "rows": threads},
+    }
+    for name, content in files.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    out = tmp_path / "pictures"
+    command = [sys.executable, BENCHMARKS / "pictures.py", *(tmp_path / f"{name}.json" for name in files)]
+    subprocess.run([*map(str, command), "--out", str(out)], check=True, timeout=60, capture_output=True)
+    texts = {path.name: path.read_text() for path in out.iterdir()}
+    assert {*texts} == {
+        *("answers-socket.svg", "answers-http.svg", "freshness.svg"),
+        *("refresh-bfs-rmat-18.svg", "threads-18.svg"),
+    }
+    assert len(drawn(texts["answers-http.svg"])["rect"]) == 1 + 6 + 3, "of all requests together"
+    assert {"spool, p50", "spool, p99", "SciPy anew, p99"} <= {*words(texts["freshness.svg"])}
+    assert "From a record to an answer that shows it (16 cores, 2026-11-23)" in words(texts["freshness.svg"])
+    beside = words(texts["refresh-bfs-rmat-18.svg"])
+    assert "igraph" in beside and "SciPy" not in beside, "how long it took is not known"
+    assert len(drawn(texts["refresh-bfs-rmat-18.svg"])["circle"]) == 4
+    assert "bfs, 100" in words(texts["threads-18.svg"])
+    (tmp_path / "other.json").write_text("{}")
+    done = subprocess.run(
+        [*map(str, command[:2]), str(tmp_path / "other.json"), "--out", str(out)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and "other.json: of no benchmark that has pictures" in done.stderr
