@@ -569,3 +569,17 @@ def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> N
     for origin in (*walk_runs.SOURCES.values(), push_runs.SOURCE):
         done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
         assert done and not log, log
+
+
+def test_kernels_are_kept_by_the_constants_that_they_are_compiled_with(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one for other queues might write behind the end of these."""
+    from graphtide.gpma.device import constants
+    from graphtide.gpma.device.module import load_cooperative_text
+
+    text = 'extern "C" __global__ void nothing() {}'
+    made = load_cooperative_text(text, weighted=False)
+    assert load_cooperative_text(text, weighted=False) is made
+    monkeypatch.setattr(constants, "LONG_ROW", 4)
+    assert load_cooperative_text(text, weighted=False) is not made
