@@ -38,6 +38,7 @@ from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Placed = TypeVar("Placed", ast.stmt, ast.expr)
 
 
 def spliced(function: Function) -> Function:
@@ -72,6 +73,9 @@ class _Splicer(ast.NodeTransformer):
         rest = self.generic_visit(ast.Module(body[documented:], [])).body  # type: ignore[attr-defined]
         return [*body[:documented], *rest]
 
+    def visit(self, node: ast.AST) -> Any:
+        return node if isinstance(node, ast.expr) else super().visit(node)  # no loop stands in an expression
+
     def visit_For(self, loop: ast.For) -> ast.stmt | list[ast.stmt]:
         self.generic_visit(loop)
         walk = self._walk_of(loop)
@@ -87,7 +91,11 @@ class _Splicer(ast.NodeTransformer):
             for name, argument in arguments.items()
             if isinstance(argument, ast.Name) and name in walk.records
         }
-        before = [_assign(own[name], value, loop) for name, value in arguments.items() if name not in walk.records]
+        before = [
+            _assign(_placed(ast.Name(own[name], ast.Store()), loop), value, loop)
+            for name, value in arguments.items()
+            if name not in walk.records
+        ]
         for name, value in walk.globals.items():
             # Another walk of this name, from another module, may have brought another value here.
             if self._function.__globals__.setdefault(f"__{walk.name}_{name}", value) is not value:
@@ -192,7 +200,7 @@ class _Text(ast.NodeTransformer):
         yielded = self.generic_visit(statement.value).value  # type: ignore[attr-defined]
         assert isinstance(self._loop.target, ast.Tuple)
         pairs = zip(self._loop.target.elts, yielded.elts, strict=True)
-        return [_placed(ast.Assign([name], value), self._loop) for name, value in pairs] + self._loop.body
+        return [_assign(name, value, self._loop) for name, value in pairs] + self._loop.body
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
@@ -200,8 +208,7 @@ def _definition(function: FunctionType) -> ast.FunctionDef:
     lines, first = inspect.getsourcelines(function)
     # What is indented needs something to stand in, for its columns to stay.
     above = "if True:\n" if lines[0][0].isspace() else ""
-    tree = ast.parse(above + "".join(lines))
-    ast.increment_lineno(tree, first - 1 - bool(above))
+    tree = ast.parse("\n" * (first - 1 - bool(above)) + above + "".join(lines))
     definition = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     assert definition.name == function.__name__
     return definition
@@ -213,7 +220,7 @@ def _code(definition: ast.FunctionDef, old: CodeType) -> CodeType:
     function = outer.body[0]
     assert isinstance(function, ast.FunctionDef)
     function.body = [definition]
-    code = compile(ast.fix_missing_locations(outer), old.co_filename, "exec", dont_inherit=True)
+    code = compile(outer, old.co_filename, "exec", dont_inherit=True)
     for name in ("outer", old.co_name):
         code = next(part for part in code.co_consts if isinstance(part, CodeType) and part.co_name == name)
     return code.replace(co_qualname=old.co_qualname)
@@ -243,12 +250,12 @@ def _breaks(body: list[ast.stmt]) -> Iterator[ast.Break]:
             yield from _breaks(node.orelse)
 
 
-def _placed(statement: ast.stmt, at: ast.For | ast.FunctionDef) -> ast.stmt:
-    """The statement, with all of it that has no place yet where another one begins."""
-    statement.lineno, statement.col_offset = at.lineno, at.col_offset
-    statement.end_lineno, statement.end_col_offset = at.lineno, at.col_offset
-    return ast.fix_missing_locations(statement)
+def _assign(target: ast.expr, value: ast.expr, at: ast.For) -> ast.stmt:
+    return _placed(ast.Assign([target], value), at)
 
 
-def _assign(name: str, value: ast.expr, at: ast.For | ast.FunctionDef) -> ast.stmt:
-    return _placed(ast.Assign([ast.Name(name, ast.Store())], value), at)
+def _placed(node: Placed, at: ast.For) -> Placed:
+    """The node, where another one begins."""
+    node.lineno, node.col_offset = at.lineno, at.col_offset
+    node.end_lineno, node.end_col_offset = at.lineno, at.col_offset
+    return node

@@ -25,15 +25,16 @@ import numpy as np
 import psutil
 from disks import filled
 from running import Daemon
-from waiting import until
+from waiting import PATIENCE_S, until
 
+from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.records.columns import UpdateColumns
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.gpma.edges import Op
 from graphtide.ops.kafka import DevKafka
 
 TOKEN = "correct-horse-battery"
-SECONDS = 3.0
+SECONDS = 2.0
 """How long an attack lasts that lasts."""
 VERTICES = 400
 
@@ -89,7 +90,7 @@ class Stream:
         """What to wait for to see all of it, once the broker has it."""
         last: dict[int, int] = {}
         for future in self._sent:
-            sent = future.get(timeout=60)
+            sent = future.get(timeout=PATIENCE_S)
             last[sent.partition] = max(last.get(sent.partition, 0), sent.offset + 1)
         return {self.topic: {str(partition): offset for partition, offset in last.items()}}
 
@@ -114,6 +115,22 @@ class Target:
         """The daemon's process, which holds the graph."""
         assert self.daemon.process is not None
         return psutil.Process(self.daemon.process.pid)
+
+    def lives(self) -> bool:
+        """Whether the daemon's process has not ended."""
+        assert self.daemon.process is not None
+        return self.daemon.process.poll() is None
+
+    def covers(self, offsets: dict[str, dict[str, int]]) -> bool:
+        """Whether answers reflect these offsets within some seconds; False while nobody answers."""
+        try:
+            with self.daemon.client() as client:
+                client.wait(offsets, timeout_ms=10_000)
+        except GraphtideError as error:
+            if not error.retriable:
+                raise
+            return False
+        return True
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.tcp, 10)
@@ -308,8 +325,8 @@ def server_dies(target: Target, rng: np.random.Generator) -> str:
     """The query server is killed, and another one answers."""
     dead = target.daemon.query_server()
     dead.kill()
-    until(lambda: target.daemon.query_server().pid != dead.pid, 60)
-    until(target.daemon.answers, 60)
+    until(lambda: target.daemon.query_server().pid != dead.pid)
+    until(target.daemon.answers)
     return "the query server was killed"
 
 
@@ -324,7 +341,7 @@ def engine_dies(target: Target, rng: np.random.Generator) -> str:
     time.sleep(float(rng.uniform(0, 1)))
     target.daemon.kill()
     target.daemon.start(ready_s=None)
-    until(target.daemon.answers, 120)
+    until(target.daemon.answers)
     return "the daemon was killed"
 
 
@@ -332,7 +349,7 @@ def engine_restarts(target: Target, rng: np.random.Generator) -> str:
     """SIGTERM, a clean end, and a new start."""
     assert target.daemon.stop() == 0, target.daemon.log_tail()
     target.daemon.start(ready_s=None)
-    until(target.daemon.answers, 120)
+    until(target.daemon.answers)
     return "the daemon was restarted"
 
 
@@ -367,10 +384,11 @@ def memory_short(target: Target, rng: np.random.Generator) -> str:
     assert target.daemon.process is not None
     if target.daemon.process.poll() is None:
         resource.prlimit(engine.pid, resource.RLIMIT_AS, before)
-    if not target.daemon.answers():
-        target.daemon.kill()
+    offsets = target.stream.offsets()
+    until(lambda: not target.lives() or target.covers(offsets))  # it may be answered while the engine ends
+    if not target.lives():
         target.daemon.start(ready_s=None)
-        until(target.daemon.answers, 120)
+        until(target.daemon.answers)
         return "memory ran out, and the daemon was started again"
     return "memory was short"
 

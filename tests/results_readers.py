@@ -136,7 +136,7 @@ Reader = TopicReader | FilesReader
 
 def read_up_to(reader: Reader, epoch: tuple[int, int]) -> Reader:
     """Read until this epoch, or a later one, is there."""
-    return until(lambda: reader if (ends := reader.read().ends) and ends[-1].epoch >= epoch else None, 120)
+    return until(lambda: reader if (ends := reader.read().ends) and ends[-1].epoch >= epoch else None)
 
 
 def require_answers(asked: Client, known: Known, vertices: Any) -> None:

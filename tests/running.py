@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide import Client
 from graphtide.daemon.errors import GraphtideError, Unavailable
@@ -67,7 +67,7 @@ class Daemon:
             "source": {"kind": "spool", "path": self.spool},
             "dead_letters": {"path": folder / "dead-letters"},
             "checkpoint": {"path": folder / "checkpoints", "interval": 3600},
-            "server": {"listen": [self.address]},
+            "server": {"listen": [self.address], "limits": {"timeout_ms_default": int(PATIENCE_S * 1000)}},
             "metrics": {"listen": "off"},
             "audit": {"full_every_epoch": True},
             "log": {"format": "plain"},
@@ -80,7 +80,7 @@ class Daemon:
         self.log = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *, kill_at: str | None = None, ready_s: float | None = 120) -> Daemon:
+    def start(self, *, kill_at: str | None = None, ready_s: float | None = PATIENCE_S) -> Daemon:
         """Start the process; wait until it answers unless ``ready_s`` is None."""
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environment.pop("GRAPHTIDE_KILL_AT", None)
@@ -151,7 +151,7 @@ class Daemon:
 
         return until(forked)
 
-    def stop(self, *, timeout_s: float = 60) -> int:
+    def stop(self, *, timeout_s: float = PATIENCE_S) -> int:
         """SIGTERM, and the exit status."""
         assert self.process is not None
         if self.process.poll() is None:

@@ -23,7 +23,7 @@ from naive import NaiveGraph
 from oracles import ORACLES, Snapshot, assert_right
 from running import Daemon, toml
 from test_server import raw
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide import Client
 from graphtide.compute.program import ExternalId
@@ -48,6 +48,12 @@ LATE = 1000
 """A vertex that no update of the stream names, as no other from here on."""
 IDS = np.concatenate([np.arange(VERTICES), np.arange(LATE, LATE + 4)])
 KEPT_MAX = 3
+# The kernels of a program that is not configured are compiled while its request waits.
+LIMITS = {
+    "kept_max": KEPT_MAX,
+    "timeout_ms_default": int(PATIENCE_S * 1000),
+    "ad_hoc_seconds_max": PATIENCE_S,
+}
 TOLERANCE = 1e-3
 
 WAITS = """
@@ -104,7 +110,7 @@ class Life:
             folder,
             {
                 "compute": {"python_modules": ["waits"]},
-                "server": {"limits": {"kept_max": KEPT_MAX}},
+                "server": {"limits": LIMITS},
                 "epoch": {"updates_max": 60},
                 "program": [
                     {"name": "bfs", "id": "hops", "source": SOURCE},
@@ -167,8 +173,10 @@ class Life:
 
     def state(self, offsets: Any, source: int = SOURCE) -> Snapshot:
         """The graph that the records before these offsets leave."""
+        with self._writing:  # the daemon may have read what is not noted yet
+            written = list(zip(self.records, self.ends, strict=True))
         graph = NaiveGraph()
-        for record, end in zip(self.records, self.ends, strict=True):
+        for record, end in written:
             if end <= offsets[FILE]:
                 graph.apply(record.src.tolist(), record.dst.tolist(), record.ops.tolist(), record.weights.tolist())
         ids = np.array(sorted(graph.alive), np.int64)

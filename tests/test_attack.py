@@ -23,9 +23,8 @@ from kafka import KafkaProducer
 from running import Daemon
 from waiting import until
 
-from graphtide.daemon.errors import GraphtideError
 from graphtide.daemon.tools.verify import FinalGraph
-from graphtide.ops.kafka import DevKafka, free_port
+from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.attack, pytest.mark.timeout(36_000)]
 
@@ -37,7 +36,12 @@ def check(target: Target) -> None:
     stream = target.stream
     stream.send_good()
     offsets = stream.offsets()
-    until(lambda: _covered(target, offsets), 180)
+
+    def covered() -> bool:
+        assert target.lives(), f"the daemon ended:\n{target.daemon.log_tail()}"
+        return target.covers(offsets)
+
+    until(covered)
     updates = stream.updates()
     final = FinalGraph.replay(updates.src, updates.dst, updates.ops)
     with target.daemon.client() as client:
@@ -49,29 +53,16 @@ def check(target: Target) -> None:
         np.testing.assert_allclose(client.get("pagerank", final.ids).values, final.pagerank(), rtol=1e-3)
 
 
-def _covered(target: Target, offsets: dict[str, dict[str, int]]) -> bool:
-    process = target.daemon.process
-    assert process is not None and process.poll() is None, f"the daemon ended:\n{target.daemon.log_tail()}"
-    try:
-        with target.daemon.client() as client:
-            client.wait(offsets, timeout_ms=10_000)
-    except GraphtideError as error:
-        if not error.retriable:
-            raise
-        return False
-    return True
-
-
 def test_answers_stay_right_under_attack(seed: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rng = np.random.default_rng(seed)
     attacks = _drawn(request.config.getoption("--attacks"), rng)
-    with DevKafka() as broker, small_disk(tmp_path / "disk", megabytes=64) as disk:
+    with DevKafka() as broker, held_port() as port, small_disk(tmp_path / "disk", megabytes=64) as disk:
         topic = f"attacked-{uuid.uuid4().hex[:8]}"
         # Records of any date are taken, and stay.
         broker.create_topic(
             topic, PARTITIONS, {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
         )
-        tcp = ("127.0.0.1", free_port())
+        tcp = ("127.0.0.1", port)
         kept = disk or tmp_path
         settings: dict[str, Any] = {
             "source": {"kind": "kafka", "bootstrap_servers": [broker.bootstrap], "topics": [topic]},

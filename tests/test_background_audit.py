@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from waiting import PATIENCE_S
 
 from graphtide import Client
 from graphtide.compute.audit.auditor import Pass, Step
@@ -299,7 +300,7 @@ class Running:
         self.client = stack.enter_context(Client(self.address, timeout=30))
         self.until(lambda: self.client.stats()["edges"] == 240)
 
-    def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < deadline, self.client.stats().content

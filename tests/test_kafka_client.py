@@ -22,7 +22,7 @@ from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.kafka_client import KafkaLink, connect, disconnect
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
-from graphtide.ops.kafka import DevKafka, free_port
+from graphtide.ops.kafka import DevKafka, held_port
 
 KINDS = pytest.mark.parametrize("kind", [KafkaAdminClient, KafkaConsumer, KafkaProducer])
 
@@ -35,6 +35,13 @@ def silent() -> Iterator[str]:
 
 
 @pytest.fixture
+def nobody() -> Iterator[str]:
+    """An address that nobody listens at."""
+    with held_port() as port:
+        yield f"127.0.0.1:{port}"
+
+
+@pytest.fixture
 def topic(kafka: DevKafka) -> str:
     name = f"clients-{uuid.uuid4().hex[:8]}"
     kafka.create_topic(name, 1)
@@ -42,8 +49,7 @@ def topic(kafka: DevKafka) -> str:
 
 
 @KINDS
-def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
+def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any, nobody: str) -> None:
     before = Held.now()
     for wrong in ({"bootstrap_timeout_ms": 100}, {"client_dns_lookup": "none"}):
         if wrong.keys() <= kind.DEFAULT_CONFIG.keys():
@@ -52,9 +58,9 @@ def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any) -> None:
     assert not leftovers(before, grace_s=0)
 
 
-def test_a_client_whose_network_failed_is_broken_off_all_the_same() -> None:
+def test_a_client_whose_network_failed_is_broken_off_all_the_same(nobody: str) -> None:
     """What its network failed with is raised anew to whoever wants something of it, and is any error."""
-    link = KafkaLink(KafkaProducer, {}, bootstrap_servers=[f"127.0.0.1:{free_port()}"])
+    link = KafkaLink(KafkaProducer, {}, bootstrap_servers=[nobody])
     asked = []
 
     def give_up() -> None:

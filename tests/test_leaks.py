@@ -43,7 +43,12 @@ def test_fixture(one_of_the_tests_own):
 
 INNOCENT = """
 import os, socket, subprocess, threading, time
+import leaks
 import pytest
+
+@pytest.fixture(scope="module", autouse=True)
+def patience():
+    leaks.GRACE_S = 10
 
 @pytest.fixture(scope="module")
 def shared():

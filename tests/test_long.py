@@ -151,7 +151,7 @@ def test_every_kind_has_two_oracles() -> None:
 
 @pytest.mark.parametrize("directed", [True, False], ids=["directed", "undirected"])
 def test_small_graphs_for_a_long_time(directed: bool, seed: int, run_long: bool) -> None:
-    histories, reused = 500 if run_long else 36, 0
+    histories, reused = 500 if run_long else 24, 0
     for k in range(histories):
         vertices, updates_max = SHAPES[k % len(SHAPES)]
         history = random_history(
@@ -173,4 +173,4 @@ def test_a_skewed_graph_for_a_long_time(directed: bool, seed: int, run_long: boo
     history = rmat_history(
         seed, directed=directed, scale=scale, degree=8, updates=sizes, vertex_share=3e-3, source=SOURCE
     )
-    assert play(directed, history.epochs, compare_every=max(epochs // 10, 1)) > 10
+    assert play(directed, history.epochs, compare_every=max(epochs // 10, 1)) > 2

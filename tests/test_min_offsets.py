@@ -108,7 +108,7 @@ def test_results_can_be_asked_for_that_are_not_older_than_an_answer_about_edges(
 
 def test_the_clients_pass_it_with_every_request(running: tuple[Chain, ServerLink]) -> None:
     chain, link = running
-    covered: dict[str, Any] = {"min_offsets": {"t": {0: 10}}, "timeout_ms": 1000}
+    covered: dict[str, Any] = {"min_offsets": {"t": {0: 10}}, "timeout_ms": 60_000}
 
     async def ask() -> None:
         async with AsyncClient(link.addresses[0]) as client:

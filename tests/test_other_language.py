@@ -260,6 +260,7 @@ def test_an_error_has_its_code_and_the_connection_goes_on(
 
 def test_a_wait_that_takes_too_long_says_what_is_missing(asking: JavaScript, stream: Stream) -> None:
     (name, reached), *_ = stream.append([30], [31]).items()
+    asking.ask("wait", {"min_offsets": {name: reached}})
     error = asking.refused("wait", {"min_offsets": {name: reached + 1}, "timeout_ms": 200})
     assert error["code"] == "timeout"
     assert error["detail"]["behind"] == {name: [reached, reached + 1]}

@@ -95,7 +95,7 @@ def test_all_that_a_spool_can_be_poisoned_with_at_once(tmp_path: Path) -> None:
         assert daemon.stop() == 0, daemon.log_tail()
         assert list(read_dead_letters(tmp_path / "dead-letters")) == before
         log = daemon.log.read_text()
-        assert 1 <= log.count("bad records went to the dead letters: ") <= 2, "at first, and at the end"
+        assert 1 <= log.count("bad records went to the dead letters: ") < 5, "at first, once a minute, at the end"
         assert "b-loop.msgpack in the spool cannot be read and is left out: Too many levels" in log
         assert "Traceback" not in log
 
@@ -128,7 +128,7 @@ def test_a_full_disk_for_dead_letters_is_waited_for(tmp_path: Path, small_disk: 
             client.wait(first, timeout_ms=60_000)
             last = write(daemon, "b", *[b"\xc1" * 4096 for _ in range(40)], good(2, 3))
             until(waits)
-            assert client.stats()["lag"]["amount"]["b.msgpack"] == last["b.msgpack"]
+            until(lambda: client.stats()["lag"]["amount"]["b.msgpack"] == last["b.msgpack"])
             more = write(daemon, "c", good(3, 4))
             until(lambda: client.stats()["lag"]["amount"].get("c.msgpack") == more["c.msgpack"])
             assert client.stats()["lag"]["seconds"] > 0

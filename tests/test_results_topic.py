@@ -16,7 +16,7 @@ from brokers import client
 from kafka import KafkaConsumer
 from kafka.errors import KafkaError, KafkaTimeoutError
 from kafka.structs import TopicPartition
-from results_readers import FilesReader, TopicReader
+from results_readers import FilesReader, TopicReader, read_up_to
 from typer.testing import CliRunner
 
 from graphtide.daemon import cli
@@ -334,12 +334,13 @@ def test_a_topic_is_taken_over_and_the_one_before_is_shut_out(
     with pytest.raises(Fenced):
         first.write(hops(2, [1]), end(2))
     second.write(hops(2, [3], [4]), end(2, "b"))
+    read_up_to(reader, (1, 2))  # what is committed is seen once each partition has been told
     assert known_hops(reader) == {vertex: 2 if vertex == 3 else 1 for vertex in range(20) if vertex != 4}
     first.close()
     with pytest.raises(Fenced):  # before it could shut out whoever is there now
         first.open(lambda last: last is not None and last.run == "a")
     second.write(hops(3, [5]), end(3, "b"))
-    assert [found.sequence for found in reader.read().ends] == [1, 2, 3]
+    assert [found.sequence for found in read_up_to(reader, (1, 3)).ends] == [1, 2, 3]
 
 
 @pytest.mark.kafka
@@ -359,7 +360,7 @@ def test_a_transaction_that_took_too_long_is_tried_again(
     first.close()
     with pytest.raises(Fenced):
         first.open(lambda last: last is None)
-    assert known_hops(TopicReader(kafka.bootstrap, topic, 2)) == {2: 1}
+    assert known_hops(read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 1))) == {2: 1}
 
 
 @pytest.mark.kafka
@@ -397,10 +398,10 @@ def test_half_a_transaction_is_never_seen_in_a_topic(
     sink.close()
     found = sink.open(lambda last: True)
     assert found is not None and found.is_same(end(1))
-    reader = TopicReader(kafka.bootstrap, topic, 2)
+    reader = read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 1))
     assert known_hops(reader) == dict.fromkeys(range(10), 1)
     sink.write(hops(2, [3]), end(2))
-    assert known_hops(reader)[3] == 2
+    assert known_hops(read_up_to(reader, (1, 2)))[3] == 2
 
 
 @pytest.mark.kafka
@@ -413,6 +414,7 @@ def test_a_topic_tells_who_was_written_since_a_place(
     for sequence in range(1, 5):
         sink.write(hops(sequence, [sequence], [10 + sequence]), end(sequence))
         places.append(sink.place)
+    read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 4))
     check_ids_since(sink, places)
     with pytest.raises(PlaceLost):
         sink.ids_since({"0": 10**6, "1": 0})
@@ -426,6 +428,7 @@ def test_records_of_a_topic_are_where_keys_of_edges_are_and_plain_for_any_client
     sink.open(lambda last: True)
     ids = np.arange(50_000)
     sink.write(hops(1, ids.tolist(), [-1, -2]), end(1))
+    read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 1))
     parts = [TopicPartition(topic, number) for number in range(2)]
     seen: dict[int, int] = {}
     with client(KafkaConsumer, kafka.bootstrap, isolation_level="read_committed") as consumer:

@@ -379,7 +379,7 @@ def test_ids_change_hands_in_any_order_of_the_threads(
                     world.reuse.step()
         reused += world.reuse.reused
         world.close()
-    assert reused > 10
+    assert reused > 0
 
 
 @pytest.mark.parametrize("seed_more", range(3))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive import NaiveGraph
 from numba.core.dispatcher import Dispatcher
+from waiting import until
 
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, sources
 from graphtide.gpma.host import array as pma
@@ -239,7 +240,7 @@ def test_who_waits_to_write_goes_before_the_next_reader() -> None:
     writer = threading.Thread(target=write)
     with turnstile.reading():
         writer.start()
-        writer.join(0.05)
+        until(turnstile._entrance.locked)
         assert order == []
     with turnstile.reading():
         order.append("read")

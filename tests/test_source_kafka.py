@@ -17,13 +17,14 @@ from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
 from kafka.structs import OffsetAndMetadata
+from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
 from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.records.stream import Partition, RawRecord
-from graphtide.ops.kafka import DevKafka, free_port
+from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = pytest.mark.kafka
 
@@ -61,20 +62,18 @@ def open_source(kafka: DevKafka, topic: str) -> Iterator[Callable[..., KafkaSour
 FAST = {"reconnect_backoff_max_ms": 500}
 
 
-def read(source: KafkaSource, count: int, timeout_s: float = 60, bytes_max: int = 1 << 20) -> list[RawRecord]:
+def read(source: KafkaSource, count: int, bytes_max: int = 1 << 20) -> list[RawRecord]:
     """Poll until so many records came; one more poll shows that no further ones do."""
     records: list[RawRecord] = []
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE_S
     while len(records) < count:
         assert time.monotonic() < deadline, f"only {len(records)} of {count} records came"
         records += source.poll(bytes_max, timeout_s=0.2)
     return records + source.poll(bytes_max, timeout_s=0.1)
 
 
-def until(
-    condition: Callable[[], bool], source: KafkaSource, timeout_s: float = 60, bytes_max: int = 1 << 20
-) -> None:
-    deadline = time.monotonic() + timeout_s
+def until(condition: Callable[[], bool], source: KafkaSource, bytes_max: int = 1 << 20) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
         source.poll(bytes_max, timeout_s=0.05)
@@ -287,8 +286,10 @@ def test_a_missing_topic_is_waited_for(kafka: DevKafka, producer: KafkaProducer)
 
 
 def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
-    source = KafkaSource(f"127.0.0.1:{free_port()}", ["edges"], connect_timeout_s=0.5)
-    with contextlib.closing(source):
+    with (
+        held_port() as port,
+        contextlib.closing(KafkaSource(f"127.0.0.1:{port}", ["edges"], connect_timeout_s=0.5)) as source,
+    ):
         assert source.lag().amount == {} and source.position() == {}
         source.open({Partition("edges", 0): 7})
         with pytest.raises(SourceUnavailable, match="cannot be reached"):
@@ -331,7 +332,7 @@ def test_a_restarted_broker_loses_and_doubles_nothing(
     kafka.stop()
     until(lambda: source.outages > 0, source)
     kafka.start()
-    records += read(source, count - len(records), timeout_s=60)
+    records += read(source, count - len(records))
     writer.join()
     assert not failures
     expected = [(i % 2, i // 2, b"%d" % i) for i in range(count)]

@@ -30,7 +30,7 @@ from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.state.order_log import VERSION
-from graphtide.ops.kafka import DevKafka, free_port
+from graphtide.ops.kafka import DevKafka, held_port
 
 HOPS = [{"name": "bfs", "id": "hops", "source": 1}]
 
@@ -261,6 +261,13 @@ def test_a_stop_that_cannot_write_its_checkpoint_says_so_and_loses_nothing(tmp_p
 # -- probes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Of a daemon's probes, over its restarts."""
+    with held_port() as port:
+        yield port
+
+
 def probe(port: int, path: str) -> tuple[int, Any]:
     """Status and answer of a probe; 0 when nobody listens."""
     try:
@@ -279,12 +286,11 @@ def scraped(port: int) -> str:
 
 
 def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipe in the place of a manifest holds the restore for as long as we like."""
     monkeypatch.setenv("WATCHDOG_USEC", "200000")
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
-    port = free_port()
     with (
         told_to_systemd(tmp_path, monkeypatch) as told,
         running(tmp_path, metrics={"listen": f"127.0.0.1:{port}"}) as daemon,
@@ -292,6 +298,7 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         fed(daemon, "a", edges((1, 2)))
         until(lambda: probe(port, "/ready")[0] == 200)
         assert daemon.stop() == 0
+        until(lambda: "STOPPING=1" in told)
         assert told.index("READY=1") < told.index("STOPPING=1")
         manifest = max((tmp_path / "checkpoints").glob("checkpoint-*")) / "manifest.json"
         content = manifest.read_bytes()
@@ -310,13 +317,16 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         manifest.write_bytes(content)
         until(lambda: probe(port, "/ready")[0] == 200)
         assert probe(port, "/ready")[1] == {"ready": True, "stage": "running", "progress": 1.0, "answering": True}
-        assert "READY=1" in told and "graphtide_ready 1.0" in scraped(port)
+        until(lambda: "READY=1" in told)
+        assert "graphtide_ready 1.0" in scraped(port)
         assert hops(daemon, 2) == [1]
 
 
-def test_a_replay_is_told_from_being_up_to_date_and_is_answered_from_all_the_same(tmp_path: Path) -> None:
+def test_a_replay_is_told_from_being_up_to_date_and_is_answered_from_all_the_same(
+    port: int, tmp_path: Path
+) -> None:
     """Ingest is held at the limit of the dead letters, in the middle of what lay there at the start."""
-    port, src = free_port(), np.arange(1, 70_001)
+    src = np.arange(1, 70_001)
     settings: Mapping[str, Any] = {
         "source": {"fetch_bytes_max": 1 << 20},
         "dead_letters": {"spill_bytes_max": 1 << 20},
@@ -346,9 +356,18 @@ def test_a_replay_is_told_from_being_up_to_date_and_is_answered_from_all_the_sam
             assert f"epoch ({epoch[0]}, {epoch[1]}) holds all that lay in the source" in daemon.log.read_text()
 
 
-def test_ready_says_no_while_the_query_server_does_not_answer(tmp_path: Path) -> None:
-    port = free_port()
-    with running(tmp_path, metrics={"listen": f"127.0.0.1:{port}"}) as daemon:
+IMPATIENT = """
+from graphtide.daemon.cli import main
+from graphtide.daemon.serve import supervisor
+
+supervisor.SILENT_SECONDS_MAX = 3.0  # reports come every second
+main()
+"""
+
+
+def test_ready_says_no_while_the_query_server_does_not_answer(port: int, tmp_path: Path) -> None:
+    settings = {"program": HOPS, "metrics": {"listen": f"127.0.0.1:{port}"}}
+    with Daemon(tmp_path, settings, program=("-c", IMPATIENT)) as daemon:
         fed(daemon, "a", edges((1, 2)))
         until(lambda: probe(port, "/ready")[0] == 200)
         assert daemon.process is not None

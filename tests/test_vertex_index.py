@@ -16,7 +16,7 @@ from crews import crews as crews
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
-from waiting import until
+from waiting import PATIENCE_S, until
 
 from graphtide.daemon.serve.shared_memory import SharedMap, allocate
 from graphtide.gpma.edges import MAX_VERTICES, NO_VERTEX
@@ -417,7 +417,7 @@ def test_readers_are_never_wrong_while_one_writer_inserts(kind: Kind) -> None:
     expected = np.arange(len(ids), dtype=np.uint32)
     done = threading.Event()
     wrong: list[int] = []
-    looked = itertools.count()
+    looked = threading.Semaphore(0)
 
     def read() -> None:
         rng = np.random.default_rng(5)
@@ -432,18 +432,19 @@ def test_readers_are_never_wrong_while_one_writer_inserts(kind: Kind) -> None:
             unbounded = reader.lookup(whole[sample], MAX_VERTICES)
             if not ((unbounded == NO_VERTEX) | (unbounded == sample)).all():
                 wrong.append(-n)
-            next(looked)
+            looked.release()
 
     thread = threading.Thread(target=read)
     thread.start()
     try:
         for start in range(0, len(ids), 97):
             index.insert(whole[np.arange(start, min(start + 97, len(ids)))])
+            if start % 970 == 0:
+                assert looked.acquire(timeout=PATIENCE_S), "nobody reads any more"
     finally:
         done.set()
         thread.join()
     assert not wrong
-    assert next(looked) > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -543,7 +544,7 @@ def test_readers_are_never_wrong_while_vertices_go_to_other_ids(kind: Kind) -> N
     fleeting = np.setdiff1d(np.arange(60_000), staying)
     done = threading.Event()
     wrong: list[object] = []
-    looked = itertools.count()
+    looked = threading.Semaphore(0)
 
     def read() -> None:
         rng = np.random.default_rng(5)
@@ -559,7 +560,7 @@ def test_readers_are_never_wrong_while_vertices_go_to_other_ids(kind: Kind) -> N
             found = np.flatnonzero(seen != NO_VERTEX)
             if not np.array_equal(seen[found], expected[sample[found]]):  # written before it can be found
                 wrong.append(sample)
-            next(looked)
+            looked.release()
 
     present: deque[np.ndarray] = deque()
     thread = threading.Thread(target=read)
@@ -576,11 +577,12 @@ def test_readers_are_never_wrong_while_vertices_go_to_other_ids(kind: Kind) -> N
                 gone = expected[present.popleft()].astype(np.uint32)
                 index.remove(gone)
                 index.free(gone)
+            if start % 800 == 0:
+                assert looked.acquire(timeout=PATIENCE_S), "nobody reads any more"
     finally:
         done.set()
         thread.join()
     assert not wrong
-    assert next(looked) > 0
     assert index.n_vertices < staying.size + 1_000
     assert index.generation > 3, "the table was renewed, its size was not"
     assert index.memory_bytes() < 200 * staying.size

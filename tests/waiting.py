@@ -8,8 +8,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_S = 240.0
+"""What anything may take: many times what it takes, and less than a test."""
 
-def until(condition: Callable[[], T | None], timeout_s: float = 60) -> T:
+
+def until(condition: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
     """Return what it came to once that is true; fail when it is not within the time."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -87,17 +87,18 @@ def fetch() -> Path:
 class DevKafka:
     """One Kafka node. ``with DevKafka() as kafka: ... kafka.bootstrap ...``"""
 
-    def __init__(self, *, port: int | None = None, start_timeout_s: float = 90) -> None:
+    def __init__(self, *, port: int | None = None, start_timeout_s: float = 180) -> None:
         """
         Args:
             port: where clients connect, on 127.0.0.1; None picks a free one.
             start_timeout_s: how long ``start`` waits for the node to be ready.
         """
-        self.port = port if port is not None else free_port()
+        self._held = contextlib.ExitStack()  # the ports, also while the node is stopped
+        self.port = port if port is not None else self._held.enter_context(held_port())
         self.start_timeout_s = start_timeout_s
         self.password = uuid.uuid4().hex
-        self._sasl_port = free_port()
-        self._controller_port = free_port()
+        self._sasl_port = self._held.enter_context(held_port())
+        self._controller_port = self._held.enter_context(held_port())
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._jars: Path | None = None
@@ -179,8 +180,9 @@ class DevKafka:
         self.start()
 
     def close(self) -> None:
-        """Stop the node and delete its data."""
+        """Stop the node, let its ports go and delete its data."""
         self.stop()
+        self._held.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -192,14 +194,14 @@ class DevKafka:
 
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
             admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(config or {}))])
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while True:
                 (topic,) = admin.describe_topics([name])
                 led = [part for part in topic["partitions"] if part["leader_id"] >= 0]
                 if len(led) == partitions:
                     return
                 if time.monotonic() > deadline:
-                    raise KafkaUnavailable(f"topic {name} has {len(led)} of {partitions} leaders after 30 s")
+                    raise KafkaUnavailable(f"topic {name} has {len(led)} of {partitions} leaders after 60 s")
                 time.sleep(0.05)
 
     def log_tail(self, lines: int = 30) -> str:
@@ -260,8 +262,13 @@ class DevKafka:
             return log.read().decode(errors="replace")
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextlib.contextmanager
+def held_port() -> Iterator[int]:
+    """A free TCP port of 127.0.0.1, which nobody is given meanwhile who does not ask for it by number.
+
+    It is held by a socket that does not listen: a server that says SO_REUSEADDR may, over and over.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
