@@ -347,9 +347,9 @@ def test_the_point_leaves_room_for_all_values() -> None:
         for room in (1, 7, 1 << 20, 1 << 25):
             bits, majorant_bits = point(room, damping)
             largest = room / (1 - damping)
-            assert largest * 2.0**bits <= 2.0**60 < 2 * largest * 2.0**bits
+            assert 1.1 * largest * 2.0**bits <= 2.0**60 < 2.25 * largest * 2.0**bits
             weights = room + 1.3 * largest / 4
-            assert weights / (1 - damping) * 2.0**majorant_bits <= 2.0**60
+            assert 1.1 * weights / (1 - damping) * 2.0**majorant_bits <= 2.0**60
             assert majorant_bits >= BITS_MIN
     with pytest.raises(Unfit, match="too few bits"):
         point(1 << 32, 0.99)
