@@ -349,9 +349,9 @@ def test_the_point_leaves_room_for_all_values() -> None:
         for room in (1, 7, 1 << 20, 1 << 25):
             bits, majorant_bits = point(room, damping)
             largest = room / (1 - damping)
-            assert largest * 2.0**bits <= 2.0**60 < 2 * largest * 2.0**bits
+            assert 1.1 * largest * 2.0**bits <= 2.0**60 < 2.25 * largest * 2.0**bits
             weights = room + 1.3 * largest / 4
-            assert weights / (1 - damping) * 2.0**majorant_bits <= 2.0**60
+            assert 1.1 * weights / (1 - damping) * 2.0**majorant_bits <= 2.0**60
             assert majorant_bits >= BITS_MIN
     with pytest.raises(Unfit, match="too few bits"):
         point(1 << 32, 0.99)
@@ -362,11 +362,7 @@ def test_a_state_moves_between_processors(run_of: Callable[..., RanksRun], seed:
     for k, epoch in enumerate(random_history(seed, directed=True, epochs=9, vertex_share=0.1).epochs):
         if epoch.n_vertices == 0:
             continue
-        run.refresh(epoch)
-        if run.report.iterations:
-            run.check()
-        else:  # nothing happened: what came from the host is there as it was
-            run.check_results()
+        run.step(epoch)
         saved = {name: column.copy() for name, column in run.program.state().items()}
         host = run.make()
         host.restore(saved, run.graph)
@@ -575,3 +571,17 @@ def test_kernels_compile_without_warnings(nvrtc: object, architecture: str) -> N
     for origin in (*walk_runs.SOURCES.values(), push_runs.SOURCE):
         done, log, _ = compiled(nvrtc, module.source(folder / origin.file), origin.file, options)
         assert done and not log, log
+
+
+def test_kernels_are_kept_by_the_constants_that_they_are_compiled_with(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one for other queues might write behind the end of these."""
+    from graphtide.gpma.device import constants
+    from graphtide.gpma.device.module import load_cooperative_text
+
+    text = 'extern "C" __global__ void nothing() {}'
+    made = load_cooperative_text(text, weighted=False)
+    assert load_cooperative_text(text, weighted=False) is made
+    monkeypatch.setattr(constants, "LONG_ROW", 4)
+    assert load_cooperative_text(text, weighted=False) is not made

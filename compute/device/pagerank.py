@@ -216,8 +216,10 @@ class DevicePageRank(DeviceProgram):
             else:
                 run = pushes.push(device, *limits, kept.size, looks=looks)
                 rounds, edges, active = rounds + run.rounds, edges + run.edges, active + run.moved
-                if not run.is_solved:  # by passes alone, then
-                    kept, due_max = None, 0
+                if not run.is_solved:
+                    kept = None
+                    if looks:  # what passes left was too much
+                        due_max = 0
                     continue
                 kept, is_solved = kept.pushed(run, limits, looked=looks), True
                 changed = _united(changed, pushes.changes(run))

@@ -57,8 +57,9 @@ SOURCES: Final = {"passes": Source("passes.cu", blocks=2), "arrive": Source("arr
 
 # With what a run begins; see enum Begin.
 _KEPT, _ANEW = 0, 1
-# All values of a system add up to less than this power of two.
-_SUM_BITS = 60
+# All values of a system add up to less than this power of two. Some of it is left to what residuals within the
+# largest tolerance may add, and to rounding: a unit a vertex, and the last bit of a factor.
+_SUM_BITS, _SPARE = 60, 1.125
 # The majorant's right-hand side, a float32, is to be exact.
 BITS_MIN = 23
 # Columns grow by this factor.
@@ -387,7 +388,7 @@ def point(room: int, damping: float) -> tuple[int, int]:
         Unfit: there are too many vertices.
     """
     largest = 1 / (1 - damping)
-    sums = room * largest, room * largest * (1 + largest / 3)
+    sums = _SPARE * room * largest, _SPARE * room * largest * (1 + largest / 3)
     ranks, majorant = (_SUM_BITS - math.ceil(math.log2(total)) for total in sums)
     if majorant < BITS_MIN:
         raise Unfit(f"its numbers have too few bits for {room} vertices")

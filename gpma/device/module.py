@@ -88,7 +88,6 @@ def load_cooperative(path: str | Path, *, weighted: bool) -> Any:
     return _compile(path, weighted, cooperative=True)
 
 
-@cache
 def load_cooperative_text(text: str, *, weighted: bool, macros: tuple[str, ...] = ()) -> Any:
     """As ``load_cooperative``, for a whole text, with these options (``-DNAME=1``) beside the usual ones."""
     return _compile_text(text, (*options(weighted=weighted), *macros), cooperative=True)
@@ -98,6 +97,7 @@ def _compile(path: str | Path, weighted: bool, cooperative: bool) -> Any:
     return _compile_text(source(path), options(weighted=weighted), cooperative)
 
 
+@cache
 def _compile_text(text: str, options: tuple[str, ...], cooperative: bool) -> Any:
     return import_cupy().RawModule(
         code=text, options=options, backend="nvrtc", enable_cooperative_groups=cooperative
