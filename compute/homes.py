@@ -20,6 +20,8 @@ _TRIAL = 8
 _SHARE = 0.25
 # Who moves must be this much faster there, by what was measured before, or in a trial.
 _GAIN, _TRIAL_GAIN = 0.8, 0.9
+# A trial ends at once with an epoch that takes so many times as long as there, and so many seconds more.
+_HOPELESS, _HURTS_S = 4.0, 0.02
 # Before a move a program has taken so many times as long as moves do, the first being thought to take so long.
 _PATIENCE, _MOVE_S = 20.0, 0.01
 # Epochs after which the times of the other processor are forgotten: at first, and at most.
@@ -56,27 +58,29 @@ class Homes:
         kept = self._kept.setdefault(id, _Kept())
         kept.spent_s += seconds
         kept.age += 1
-        if kept.is_cold:  # the first epoch after a move
-            kept.is_cold = False
-            return False
         size = (updates.bit_length() + 1) // 2
+        is_cold, kept.is_cold = kept.is_cold, False
+        there = kept.times.get((not on_device, size), seconds)
+        is_hopeless = kept.trial > 0 and seconds > max(_HOPELESS * there, there + _HURTS_S)
+        if is_cold and not is_hopeless:  # the first epoch after a move
+            return False
         before = kept.times.get((on_device, size), seconds)
         kept.times[on_device, size] = before + _SHARE * (seconds - before)
         kept.recent.append(size)
         if kept.trial:
-            kept.trial -= 1
-            return kept.trial == 0 and self._has_failed(kept, on_device)
+            kept.trial = 0 if is_hopeless else kept.trial - 1
+            return kept.trial == 0 and _ends_trial(kept, on_device, is_hopeless=is_hopeless)
         if kept.spent_s < _PATIENCE * kept.move_s:
             return False
-        there = _would_take(kept, not on_device)
-        if there is None:
+        elsewhere = _would_take(kept, not on_device)
+        if elsewhere is None:
             kept.trial = _TRIAL
             return True
         if kept.age >= kept.memory:
             kept.times = {key: value for key, value in kept.times.items() if key[0] == on_device}
             kept.age = 0
         here = _would_take(kept, on_device)
-        return here is not None and there < _GAIN * here
+        return here is not None and elsewhere < _GAIN * here
 
     def moved(self, id: str, seconds: float) -> None:
         """The program has moved, which took so long."""
@@ -89,15 +93,16 @@ class Homes:
         """The program is no more."""
         self._kept.pop(id, None)
 
-    @staticmethod
-    def _has_failed(kept: _Kept, on_device: bool) -> bool:
-        here, there = _would_take(kept, on_device), _would_take(kept, not on_device)
-        if here is None or there is None or here < _TRIAL_GAIN * there:
-            kept.memory = _MEMORY
-            return False
-        kept.memory = min(2 * kept.memory, _MEMORY_MAX)
-        kept.age = 0
-        return True
+
+def _ends_trial(kept: _Kept, on_device: bool, *, is_hopeless: bool) -> bool:
+    """Whether the program goes back where it came from."""
+    here, there = _would_take(kept, on_device), _would_take(kept, not on_device)
+    if not is_hopeless and (here is None or there is None or here < _TRIAL_GAIN * there):
+        kept.memory = _MEMORY
+        return False
+    kept.memory = min(2 * kept.memory, _MEMORY_MAX)
+    kept.age = 0
+    return True
 
 
 def _would_take(kept: _Kept, on_device: bool) -> float | None:

@@ -65,6 +65,19 @@ def test_trials_that_fail_are_made_ever_later() -> None:
     assert moves[-1] - moves[-3] <= 2 < moves[-1] < 16
 
 
+def test_a_trial_that_hurts_ends_at_once() -> None:
+    """The first epoch after a move may be slow; one that is as slow as this says enough."""
+    machine = Machine(lambda on_device, _: 0.004 if on_device else 0.1)
+    machine.epochs(400, lambda k: 10_000)
+    assert machine.on_device
+    assert machine.moves == 2
+    assert machine.took < 400 * 0.004 + 0.1 + 3 * MOVE_S
+    # Also where it says nothing of batches of other sizes.
+    machine = Machine(lambda on_device, size: 0.004 if on_device else 1e-6 * size)
+    machine.epochs(60, lambda k: 1 if k % 8 else 1_000_000)
+    assert machine.on_device and machine.moves == 2
+
+
 def test_small_batches_are_the_hosts_and_large_ones_the_devices() -> None:
     """And where they change by and by, it is known by then what each takes where."""
 
