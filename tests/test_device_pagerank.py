@@ -17,6 +17,7 @@ from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 from test_device_structures import differences, to_host
 
+from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.engine import Engine
 from graphtide.compute.homes import Homes
@@ -435,6 +436,43 @@ def test_it_moves_between_processors_under_an_engine(run_of: Callable[..., Ranks
         assert engine.audit() == {"storage": [], "ranks": []}
         if k == 3:
             run.graph.drop_device("taken away")
+    engine.close()
+
+
+def test_audits_get_on_however_long_it_takes_to_fetch_what_they_read(
+    run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a change between any two slices, each of which then fetches everything."""
+    from graphtide.compute.device.walk_runs import WalkRuns
+
+    now = 0.0
+
+    def slow(method: Callable[..., Any], seconds: Callable[..., float]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            nonlocal now
+            now += seconds(*given)
+            return method(*given)
+
+        return called
+
+    monkeypatch.setattr(WalkRuns, "read", slow(WalkRuns.read, lambda *_: 1.0))
+    audit_slice = slow(PageRank.audit_slice, lambda *given: 1e-3 * (given[3] - given[2]))
+    monkeypatch.setattr(PageRank, "audit_slice", audit_slice)
+    run = run_of()
+    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32), judge=Homes(lambda _: False))
+    engine.refresh(run.graph.apply(inserts([(v, (v + 1) % 50) for v in range(50)], 50).batch(weighted=True), 50))
+    engine.start()
+    auditor = Auditor(run.graph, engine, clock=lambda: now)
+    steps = puts_off = 0
+    while auditor.passes < 3 and steps < 60:
+        epoch = (inserts if steps % 2 else deletes)([(3, 4)], 50)
+        engine.refresh(run.graph.apply(epoch.batch(weighted=True), 50))
+        puts_off += auditor.next_is_whole(0.002)
+        assert not auditor.step(0.002, (0, steps)).violations
+        steps += 1
+    assert auditor.passes == 3
+    assert puts_off > 0
+    assert now > 3.0
     engine.close()
 
 

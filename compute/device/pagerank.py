@@ -315,7 +315,7 @@ class DevicePageRank(DeviceProgram):
             SCALARS: self.host.saved_scalars(),
         }
 
-    def _fetch(self, graph: Graph) -> None:
+    def prepare_audit(self, graph: Graph) -> None:
         fetched = self._fetched()
         if fetched is not None:
             self.host.restore(fetched, graph)
