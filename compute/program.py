@@ -231,6 +231,10 @@ class Program(ABC):
         Numbers go into one array, by name (``saved_scalars.py``).
         """
 
+    def state_sizes(self) -> dict[str, int]:
+        """The bytes of every array of ``state``, which may take long to gather."""
+        return {name: column.nbytes for name, column in self.state().items()}
+
     @abstractmethod
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         """Take over a saved state that belongs to the graph as it is.

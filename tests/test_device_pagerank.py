@@ -414,6 +414,23 @@ def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., RanksRun
     run.check()
 
 
+def test_sizes_of_a_state_are_known_without_fetching_it(
+    emulated_run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the device has more vertices than the host ever had."""
+    from graphtide.compute.device.walk_runs import WalkRuns
+
+    run = emulated_run_of()
+    run.step(inserts([(0, 1), (1, 2)], 3))
+    run.refresh(inserts([(2, v) for v in range(3, 3000)], 3000))
+    with monkeypatch.context() as patched:
+        patched.delattr(WalkRuns, "read")
+        ahead = run.program.state_sizes()
+    assert ahead == {name: column.nbytes for name, column in run.program.state().items()}
+    run.program.move(run.graph)
+    assert run.program.state_sizes() == ahead
+
+
 def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -> None:
     run = emulated_run_of()
     run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))

@@ -285,6 +285,15 @@ class DevicePageRank(DeviceProgram):
         fetched = self._fetched()
         return self.host.state() if fetched is None else fetched
 
+    def state_sizes(self) -> dict[str, int]:
+        if not self._is_ahead:
+            return super().state_sizes()
+        # The host's columns may be of fewer vertices.
+        return {
+            name: column.nbytes if name == SCALARS else column.itemsize * self._n
+            for name, column in self.host.state().items()
+        }
+
     def _fetched(self) -> dict[str, Column] | None:
         """The state, where the device is ahead of the host.
 
