@@ -331,7 +331,8 @@ class DevicePageRank(DeviceProgram):
             self._is_ahead = False
 
     def memory_bytes(self) -> int:
-        return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+        pinned = sum(runs.memory_bytes for runs in (self._runs, self._pushes) if runs is not None)
+        return super().memory_bytes() + pinned
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self._is_ahead, self._published = False, None
