@@ -496,6 +496,35 @@ def test_audits_get_on_however_long_it_takes_to_fetch_what_they_read(
 # -- what fails --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("next_is", ["refresh", "state", "audit"])
+def test_a_host_that_cannot_start_when_the_device_is_lost_is_tried_again(
+    run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch, next_is: str
+) -> None:
+    """Both fail while a checkpoint asks for the state: nothing goes on from what is left of it."""
+    from graphtide.compute.device.walk_runs import WalkRuns
+
+    def fails(*given: Any) -> Any:
+        raise MemoryError("made to fail")
+
+    run = run_of()
+    run.refresh(inserts([(v, (v + 1) % 20) for v in range(19)], 20))
+    with monkeypatch.context() as patched:
+        patched.setattr(WalkRuns, "read", fails)
+        patched.setattr(run.program.host, "start", fails)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                run.program.state()
+    if next_is == "state":
+        host = run.make()
+        host.restore(run.program.state(), run.graph)
+        assert host.audit(run.graph) == []
+    elif next_is == "audit":
+        assert run.program.audit(run.graph) == []
+    run.refresh(inserts([(0, 5), (7, 3)], 20))
+    run.check_results()
+    assert not run.program.on_device
+
+
 def failing_runs(run_of: Callable[..., RanksRun], fails: Callable[[int], Any], sees: Callable[[Any], bool]) -> int:
     """Let call after call fail, of a refresh with new vertices and of what a checkpoint asks; how many did."""
     for at in range(60):
