@@ -231,6 +231,10 @@ class Program(ABC):
         Numbers go into one array, by name (``saved_scalars.py``).
         """
 
+    def state_sizes(self) -> dict[str, int]:
+        """The bytes of every array of ``state``, which may take long to gather."""
+        return {name: column.nbytes for name, column in self.state().items()}
+
     @abstractmethod
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         """Take over a saved state that belongs to the graph as it is.
@@ -245,6 +249,9 @@ class Program(ABC):
     @abstractmethod
     def audit(self, graph: Graph) -> list[Violation]:
         """Check the whole present state against the graph; empty when it is proven right."""
+
+    def prepare_audit(self, graph: Graph) -> None:  # noqa: B027 - most have everything at hand
+        """Have at hand what audits read, where that takes as long for a slice as for all; they do so, too."""
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
         """Check what can be told of vertices ``begin`` to ``end`` - 1 by their own entries and edges.

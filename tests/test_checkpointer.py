@@ -316,6 +316,23 @@ def test_without_memory_the_stream_goes_on_and_the_next_one_is_whole(
     stream.check(found)
 
 
+def test_states_are_gathered_once(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may take long, from a device: not to know how large they are."""
+    gathered: list[str] = []
+    for program in stream.engine.programs:
+        sizes = program.state_sizes()
+
+        def state(program: Program = program) -> dict[str, Any]:
+            gathered.append(program.id)
+            return type(program).state(program)
+
+        monkeypatch.setattr(program, "state_sizes", lambda sizes=sizes: sizes)
+        monkeypatch.setattr(program, "state", state)
+    stream.epoch()
+    stream.checkpoints.close()
+    assert sorted(gathered) == sorted(program.id for program in stream.engine.programs)
+
+
 def test_without_a_thread_the_stream_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

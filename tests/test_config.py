@@ -400,7 +400,10 @@ def test_the_printed_settings_load_again_to_the_same_configuration(tmp_path: Pat
             "client": {"security_protocol": "SSL", "ssl_check_hostname": False},
             "columns": {"src": "row.a", "op": "kind", "op_values": {"insert": ["c", "u"], "delete": ["d"]}},
         },
-        "program": [{"name": "bfs", "source": [1, 2]}, {"name": "bfs", "source": "a\tb", "id": "x"}],
+        "program": [
+            {"name": "bfs", "source": [1, 2]},
+            {"name": "bfs", "source": "a\tb", "id": "x", "place": "device"},
+        ],
         "checkpoint": {"interval": 1.5},
         "server": {"limits": {"top_k_max": 3}},
     }

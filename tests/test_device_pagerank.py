@@ -17,6 +17,7 @@ from test_cuda_compiles import ARCHITECTURES, AS_CUPY, compiled
 from test_cuda_compiles import nvrtc as nvrtc
 from test_device_structures import differences, to_host
 
+from graphtide.compute.audit.auditor import Auditor
 from graphtide.compute.device import NoTwin, twin
 from graphtide.compute.engine import Engine
 from graphtide.compute.homes import Homes
@@ -413,6 +414,23 @@ def test_a_program_moves_with_what_the_device_has(run_of: Callable[..., RanksRun
     run.check()
 
 
+def test_sizes_of_a_state_are_known_without_fetching_it(
+    emulated_run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the device has more vertices than the host ever had."""
+    from graphtide.compute.device.walk_runs import WalkRuns
+
+    run = emulated_run_of()
+    run.step(inserts([(0, 1), (1, 2)], 3))
+    run.refresh(inserts([(2, v) for v in range(3, 3000)], 3000))
+    with monkeypatch.context() as patched:
+        patched.delattr(WalkRuns, "read")
+        ahead = run.program.state_sizes()
+    assert ahead == {name: column.nbytes for name, column in run.program.state().items()}
+    run.program.move(run.graph)
+    assert run.program.state_sizes() == ahead
+
+
 def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., RanksRun]) -> None:
     run = emulated_run_of()
     run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
@@ -438,7 +456,73 @@ def test_it_moves_between_processors_under_an_engine(run_of: Callable[..., Ranks
     engine.close()
 
 
+def test_audits_get_on_however_long_it_takes_to_fetch_what_they_read(
+    run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a change between any two slices, each of which then fetches everything."""
+    from graphtide.compute.device.walk_runs import WalkRuns
+
+    now = 0.0
+
+    def slow(method: Callable[..., Any], seconds: Callable[..., float]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            nonlocal now
+            now += seconds(*given)
+            return method(*given)
+
+        return called
+
+    monkeypatch.setattr(WalkRuns, "read", slow(WalkRuns.read, lambda *_: 1.0))
+    audit_slice = slow(PageRank.audit_slice, lambda *given: 1e-3 * (given[3] - given[2]))
+    monkeypatch.setattr(PageRank, "audit_slice", audit_slice)
+    run = run_of()
+    engine = Engine(run.graph, [run.make()], lambda ids: np.empty(0, np.uint32), judge=Homes(lambda _: False))
+    engine.refresh(run.graph.apply(inserts([(v, (v + 1) % 50) for v in range(50)], 50).batch(weighted=True), 50))
+    engine.start()
+    auditor = Auditor(run.graph, engine, clock=lambda: now)
+    steps = puts_off = 0
+    while auditor.passes < 3 and steps < 60:
+        epoch = (inserts if steps % 2 else deletes)([(3, 4)], 50)
+        engine.refresh(run.graph.apply(epoch.batch(weighted=True), 50))
+        puts_off += auditor.next_is_whole(0.002)
+        assert not auditor.step(0.002, (0, steps)).violations
+        steps += 1
+    assert auditor.passes == 3
+    assert puts_off > 0
+    assert now > 3.0
+    engine.close()
+
+
 # -- what fails --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("next_is", ["refresh", "state", "audit"])
+def test_a_host_that_cannot_start_when_the_device_is_lost_is_tried_again(
+    run_of: Callable[..., RanksRun], monkeypatch: pytest.MonkeyPatch, next_is: str
+) -> None:
+    """Both fail while a checkpoint asks for the state: nothing goes on from what is left of it."""
+    from graphtide.compute.device.walk_runs import WalkRuns
+
+    def fails(*given: Any) -> Any:
+        raise MemoryError("made to fail")
+
+    run = run_of()
+    run.refresh(inserts([(v, (v + 1) % 20) for v in range(19)], 20))
+    with monkeypatch.context() as patched:
+        patched.setattr(WalkRuns, "read", fails)
+        patched.setattr(run.program.host, "start", fails)
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                run.program.state()
+    if next_is == "state":
+        host = run.make()
+        host.restore(run.program.state(), run.graph)
+        assert host.audit(run.graph) == []
+    elif next_is == "audit":
+        assert run.program.audit(run.graph) == []
+    run.refresh(inserts([(0, 5), (7, 3)], 20))
+    run.check_results()
+    assert not run.program.on_device
 
 
 def failing_runs(run_of: Callable[..., RanksRun], fails: Callable[[int], Any], sees: Callable[[Any], bool]) -> int:

@@ -199,6 +199,17 @@ def test_programs_that_move_compute_what_those_on_the_host_do(
     assert pair.graph.device is not None
 
 
+def test_memory_that_is_pinned_for_the_device_counts_until_it_is_let_go(both: Callable[..., Both]) -> None:
+    pair = both(makers={**MAKERS, "ranks": lambda id: PageRank(id)})
+    pair.engine.refresh(apply(pair.graph, epoch_of([(1, 0, 1, 1.0)], 1000)))
+    pair.engine.start()
+    for program in pair.engine.programs:
+        # An entry of 4 bytes for a change, at the least.
+        assert program.memory_bytes() >= program.host.memory_bytes() + 4 * 1000
+        program.move(pair.graph)
+        assert program.memory_bytes() == program.host.memory_bytes()
+
+
 def test_ranks_that_move_keep_their_bound(both: Callable[..., Both], seed: int) -> None:
     cuda_emulator.seed(seed)
     pair = both(makers={"ranks": lambda id: PageRank(id)}, judge=Anywhere(seed))

@@ -9,10 +9,10 @@ without violations proves:
 - else that no part was wrong at the time when it was looked at. What is wrong and stays so is found by the
   first slice that comes to it, hence at the latest one whole pass after it went wrong.
 
-A step that is run whole (``audit_whole``, all of a program without ``audit_slice``, and a vertex with more edges
-than fit into a slice) takes its time at once; ``Auditor.next_is_whole`` lets the caller choose the moment. The
-caller also keeps the budget: a step reports the seconds it took, and slices are cut, by the pace of those before
-them, to take about what was asked for.
+A step that is run whole (``audit_whole``, all of a program without ``audit_slice``, a vertex with more edges than
+fit into a slice, and a slice of a program whose state must be fetched from a device first) takes its time at once;
+``Auditor.next_is_whole`` lets the caller choose the moment. The caller also keeps the budget: a step reports the
+seconds it took, and slices are cut, by the pace of those before them, to take about what was asked for.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class _Check:
     """A part of the pass: ``size`` units (vertices, leaves), of which ``run(begin, end)`` checks a range.
 
     ``work(begin, end)``: about how many entries and edges each of these units makes it read; None where it can
-    only be run whole. ``resume``: the unit to go on at, where units move between slices.
+    only be run whole. ``resume``: the unit to go on at, where units move between slices. ``prepare``: what comes
+    before any range, in a time that does not depend on it.
     """
 
     target: str
@@ -84,6 +85,7 @@ class _Check:
     run: Callable[[int, int], Found]
     work: Callable[[int, int], Vertices] | None = None
     resume: Callable[[], int] | None = None
+    prepare: Callable[[], None] | None = None
     done: int = 0
 
     @property
@@ -118,6 +120,8 @@ class Auditor:
         self._left_out: set[str] = set()
         # Seconds per unit of work, by target: kept from pass to pass.
         self._pace: dict[str, float] = {}
+        # Seconds that preparing a slice took last, by target.
+        self._prepared: dict[str, float] = {}
         self.passes = 0
 
     @property
@@ -140,6 +144,8 @@ class Auditor:
             return False
         check = self._checks[self._at]
         if check.work is None:
+            return True
+        if check.prepare is not None and self._prepared.get(check.target, 0.0) > seconds:
             return True
         begin = check.begin()
         if begin >= check.size():
@@ -198,6 +204,7 @@ class Auditor:
             lambda: graph.n_vertices,
             lambda begin, end: program.audit_slice(graph, begin, end),
             work=self._degrees if by_slices else None,
+            prepare=lambda: program.prepare_audit(graph),
         )
         if by_slices:
             yield _Check(program.id, lambda: 1, lambda _begin, _end: program.audit_whole(graph))
@@ -230,6 +237,8 @@ class Auditor:
             begin = check.begin()
             if begin >= size:
                 return [], 0, True
+            # A slice is worth what comes before it: so that takes half of the time at most, however long it is.
+            seconds = max(seconds, self._prepare(check))
             end, work = self._slice_end(check.work, check.target, begin, size, seconds)
             begun = self._clock()
             found, edges = check.run(begin, end)
@@ -240,6 +249,15 @@ class Auditor:
             return [Violation("audit", problem)], 0, True
         check.done = end
         return found, edges, end >= size
+
+    def _prepare(self, check: _Check) -> float:
+        """The seconds that it took."""
+        if check.prepare is None:
+            return 0.0
+        begun = self._clock()
+        check.prepare()
+        seconds = self._prepared[check.target] = self._clock() - begun
+        return seconds
 
     def _slice_end(
         self, work_of: Callable[[int, int], Vertices], target: str, begin: int, size: int, seconds: float

@@ -97,6 +97,9 @@ class DeviceComponents(DeviceProgram):
         self._runs.make_room(graph.n_vertices, device.out.n_edges)
         return self._runs
 
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+
     # -- results ----------------------------------------------------------------------------------------------
 
     read = staticmethod(Components.read)

@@ -143,6 +143,8 @@ class DevicePageRank(DeviceProgram):
         self._is_ahead = False
         # What the last run left, where the host's program has others: its columns and scalars.
         self._published: tuple[dict[str, Column], dict[str, float]] | None = None
+        # The device was lost, and the host's program has failed to start since.
+        self._is_void = False
 
     def compile(self, graph: Graph) -> None:
         assert graph.device is not None
@@ -157,10 +159,15 @@ class DevicePageRank(DeviceProgram):
 
     def start(self, graph: Graph) -> Refresh:
         self._is_ahead, self._published = False, None
-        return super().start(graph)
+        refresh = super().start(graph)
+        self._is_void = False
+        return refresh
 
     def refresh(self, graph: Graph, change: GraphChange) -> Refresh:
-        refresh = super().refresh(graph, change)
+        if self._is_void:
+            refresh = replace(self.start(graph), started_over=True)
+        else:
+            refresh = super().refresh(graph, change)
         if self._published is not None:
             self._published = None
             refresh = replace(refresh, changed={"estimate": None})
@@ -285,12 +292,23 @@ class DevicePageRank(DeviceProgram):
         fetched = self._fetched()
         return self.host.state() if fetched is None else fetched
 
+    def state_sizes(self) -> dict[str, int]:
+        if not self._is_ahead:
+            return super().state_sizes()
+        # The host's columns may be of fewer vertices.
+        return {
+            name: column.nbytes if name == SCALARS else column.itemsize * self._n
+            for name, column in self.host.state().items()
+        }
+
     def _fetched(self) -> dict[str, Column] | None:
         """The state, where the device is ahead of the host.
 
         A device that fails now is lost: then the host's program has one of its own, from scratch. What was
         published stays until the next run.
         """
+        if self._is_void:
+            self._start_host()
         if not self._is_ahead:
             return None
         graph, runs = self._graph, self._runs
@@ -304,7 +322,7 @@ class DevicePageRank(DeviceProgram):
         columns = self._on_device(graph, read)
         if columns is None:
             self._published = published
-            self.host.start(graph)
+            self._start_host()
             return None
         return {
             "estimate": columns.values,
@@ -315,18 +333,26 @@ class DevicePageRank(DeviceProgram):
             SCALARS: self.host.saved_scalars(),
         }
 
-    def _fetch(self, graph: Graph) -> None:
+    def _start_host(self) -> None:
+        assert self._graph is not None
+        self._is_void = True
+        self.host.start(self._graph)
+        self._is_void = False
+
+    def prepare_audit(self, graph: Graph) -> None:
         fetched = self._fetched()
         if fetched is not None:
             self.host.restore(fetched, graph)
             self._is_ahead = False
 
     def memory_bytes(self) -> int:
-        return self.host.memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+        pinned = sum(runs.memory_bytes for runs in (self._runs, self._pushes) if runs is not None)
+        return super().memory_bytes() + pinned
 
     def restore(self, state: Mapping[str, Column], graph: Graph) -> None:
         self._is_ahead, self._published = False, None
         super().restore(state, graph)
+        self._is_void = False
 
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:

@@ -178,6 +178,11 @@ class PathRuns:
         assert self._vertices is not None
         return self._vertices.words
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of the host, pinned."""
+        return 0 if self._vertices is None else self._vertices.changes.nbytes
+
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, new ones being unreached, and as many long rows as there may be.
 

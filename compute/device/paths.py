@@ -129,6 +129,9 @@ class DevicePathProgram(DeviceProgram):
         self._runs.make_room(graph.n_vertices, device.out.n_edges)
         return self._runs
 
+    def memory_bytes(self) -> int:
+        return super().memory_bytes() + (0 if self._runs is None else self._runs.memory_bytes)
+
     @staticmethod
     def read(published: Published, vertices: Vertices) -> Answer:
         raise NotImplementedError("each class of the host has one of its own here")

@@ -135,9 +135,6 @@ class DeviceProgram(Program):
         self._let_go()
         return None
 
-    def _fetch(self, graph: Graph) -> None:
-        """Let the host's program have what the device has, of the graph as it is; where that fails, its own."""
-
     # -- the copy on the host -----------------------------------------------------------------------------------
 
     def bind(self, sources: Vertices) -> None:
@@ -156,13 +153,13 @@ class DeviceProgram(Program):
         return self.host.memory_bytes()
 
     def audit(self, graph: Graph) -> list[Violation]:
-        self._fetch(graph)
+        self.prepare_audit(graph)
         return self.host.audit(graph)
 
     def audit_slice(self, graph: Graph, begin: int, end: int) -> tuple[list[Violation], int]:
-        self._fetch(graph)
+        self.prepare_audit(graph)
         return self.host.audit_slice(graph, begin, end)
 
     def audit_whole(self, graph: Graph) -> tuple[list[Violation], int]:
-        self._fetch(graph)
+        self.prepare_audit(graph)
         return self.host.audit_whole(graph)

@@ -136,6 +136,11 @@ class PushRuns:
         self._by_vertex: _ByVertex | None = None
         self._job["counters"] = address(self._counters)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of the host, pinned."""
+        return 0 if self._by_vertex is None else self._by_vertex.changes.nbytes
+
     def make_room(self, n_vertices: int, n_arcs: int) -> None:
         """For so many vertices, and as many long rows as there may be.
 

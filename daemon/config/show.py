@@ -64,7 +64,9 @@ def _program(program: ProgramConfig, origins: Mapping[str, str], position: int) 
     if position == 0:
         yield from _comment("The vertex programs to keep up to date.")
     yield "[[program]]"
-    for name, value in {"name": program.name, "id": program.id, **program.parameters}.items():
+    for name, value in {"name": program.name, "id": program.id, "place": program.place}.items():
+        yield _assignment(name, value, origin)
+    for name, value in program.parameters.items():
         yield _assignment(name, value, origin)
 
 

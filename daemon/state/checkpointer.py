@@ -229,7 +229,11 @@ class Checkpointer:
 
     def _begin(self) -> None:
         self._began_at = time.monotonic()
-        sizes = {name: array.nbytes for name, array in self._program_arrays().items()}
+        sizes = {
+            _array_name(program, name): size
+            for program in self.programs()
+            for name, size in program.state_sizes().items()
+        }
         making = _Making(self.graph.begin_copy(), self.position.epoch, self._began_at)
         making.stopped_seconds = time.monotonic() - self._began_at
         self._making = making
@@ -278,7 +282,7 @@ class Checkpointer:
 
     def _program_arrays(self) -> dict[str, Array]:
         return {
-            f"program/{program.id}/{name}": array
+            _array_name(program, name): array
             for program in self.programs()
             for name, array in program.state().items()
         }
@@ -341,6 +345,10 @@ class Checkpointer:
         self.requested.made(self.newest)
         self.on_checkpoint(taken.offsets)
         self.metrics.checkpoint(seconds=time.monotonic() - started, size_bytes=size)
+
+
+def _array_name(program: Program, name: str) -> str:
+    return f"program/{program.id}/{name}"
 
 
 def _said(error: Exception) -> str:
