@@ -126,14 +126,18 @@ def test_others_who_wait_for_one_that_says_nothing_ask_the_next() -> None:
             client = AsyncClient([first.address, second.address], timeout=60)
             first.is_mute = True
             waiting = asyncio.create_task(client.wait({"t": {0: 8}}, timeout_ms=300_000))
+            changing = asyncio.create_task(client.drop("p"))
             try:
-                while not first.asked:
+                while len(first.asked) < 2:
                     await asyncio.sleep(0.01)
                 assert client._link is not None
                 await client._leave(client._link)  # as a request does that had no answer in time
                 assert (await waiting).offsets == {"t": {0: 9}}
+                with pytest.raises(Unavailable, match="it said nothing for too long"):
+                    await changing
             finally:
-                waiting.cancel()
+                for one in (waiting, changing):
+                    one.cancel()
                 await client.close()
 
     asyncio.run(asyncio.wait_for(ask(), 120))
